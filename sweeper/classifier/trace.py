@@ -271,6 +271,10 @@ def _in_derivative() -> bool:
     return node() is not None
 
 
+ATEN = torch.ops.aten
+_COUNTS = (ATEN.arange.default, ATEN.arange.start, ATEN.arange.start_step)
+
+
 class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """While entered, shows every ATen operation to its rule.
 
@@ -282,19 +286,39 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         """`state` holds the parameters and the inputs, and gets the uses."""
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.state = state
+        # What `arange` made, by its storage: its first number, and itself, lest the address is
+        # another's.
+        self._counted = dict[int, tuple[int, Tensor]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` as it is, then record what it did."""
         if whole := WHOLE_LAYERS.get(func.overloadpacket.__name__):
             with self:  # a mode is off while it handles a call
                 return whole(*args, **dict(kwargs or {}))
+        if func is ATEN.embedding.default:
+            self._check_rows(*args[:2])
         out = _run(func, args, dict(kwargs or {}))
+        if func in _COUNTS:
+            first = 0 if func is ATEN.arange.default else args[0]
+            if isinstance(first, int) and args[2:] in ((), (1,)):
+                self._counted[storage_id(out)] = first, out
+        elif self._counted and func._schema.is_mutable and tensors_in(args[:1]):
+            self._counted.pop(storage_id(args[0]), None)
         inputs = tensors_in((args, dict(kwargs or {})))
         if _in_derivative():
             self.state.record_outputs(tensors_in(out), ActivationInfo(depends_on_input=True))
         elif any(self.state.tracks(tensor) for tensor in inputs):
             self._record(func, args, dict(kwargs or {}), inputs, tensors_in(out))
         return out
+
+    def _check_rows(self, table: Tensor, numbers: Tensor) -> None:
+        """TooFewRows where a lookup of positions, as `arange` counts them, goes beyond a table."""
+        if (counted := self._counted.get(storage_id(numbers))) is None or not numbers.numel():
+            return
+        steps = zip(numbers.shape, numbers.stride(), strict=True)
+        last = counted[0] + numbers.storage_offset() + sum((n - 1) * step for n, step in steps)
+        if last >= table.shape[0]:
+            raise TooFewRows(table.shape[0], last + 1)
 
     def _record(
         self,
@@ -429,6 +453,17 @@ Known = dict[tuple[Any, ...], ModelTrace]
 
 class DoesNotRun(BadInput):
     """No forward pass of a model runs here."""
+
+
+class TooFewRows(BadInput):
+    """A table of `rows` in which a model looks up its positions, `wanted` of them."""
+
+    def __init__(self, rows: int, wanted: int) -> None:
+        super().__init__(
+            f"a table of the model's has {rows} rows, and {wanted} positions are looked up in it: "
+            "give it more, or shorter inputs"
+        )
+        self.rows, self.wanted = rows, wanted
 
 
 class _Failed(Exception):
@@ -589,6 +624,8 @@ class Tracer:
                     NumberMode(numbers, lambda: state.module),
                 ):
                     model(*args, **kwargs)
+            except TooFewRows:
+                raise
             except Exception as error:
                 call = described(kwargs or args)
                 why = f"the forward pass cannot be traced at {_text(sizes)}, called with {call}"

@@ -8,7 +8,8 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import log, prod, sqrt
@@ -25,12 +26,12 @@ from sweeper.data.corpus import (
     random_positions,
     replacing_in_cache,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, first_line
 from sweeper.records import Bounded, Bounds, to_json
 
 ByteArray = NDArray[np.uint8]
-AUGMENTATION_COUNTER = 2
-"""Augmentations are drawn from another part of a seed's stream than the samples' positions."""
+AUGMENTATION_COUNTER, TORCHVISION_COUNTER = 2, 3
+"""Augmentations are drawn from other parts of a seed's stream than the samples' positions."""
 
 # What training changes in images at random.
 
@@ -43,11 +44,21 @@ class Augmentation(Bounded):
     mirrors half of them, left to right. `erase` is the share of images in which a rectangle is
     replaced by noise of the images' variance (Random Erasing, arXiv:1708.04896: its area 2 to 33 %
     of the image's, its sides' ratio 0.3 to 1/0.3).
+
+    torchvision does the rest. `crop` is the least share of the area of a random crop, which is
+    brought to the image's size; `randaugment` so many random operations in a row, of `magnitude`.
+    `mixup` and `cutmix` are alphas: an image is mixed with the one before it in its batch, and so
+    are their labels, in a share of Beta(alpha, alpha); with both, half of the batches each.
     """
 
     shift: Annotated[int, Bounds(least=0)] = 0
     flip: bool = False
     erase: Annotated[float, Bounds(least=0, most=1, allowed="a share from 0 to 1")] = 0.0
+    crop: Annotated[float, Bounds(least=0, most=1, allowed="a share from 0 (none) to 1")] = 0.0
+    randaugment: Annotated[int, Bounds(least=0)] = 0
+    magnitude: Annotated[int, Bounds(least=0, most=30, allowed="from 0 to 30")] = 9
+    mixup: Annotated[float, Bounds(least=0)] = 0.0
+    cutmix: Annotated[float, Bounds(least=0)] = 0.0
 
     AREAS: ClassVar[tuple[float, float]] = (0.02, 0.33)
     RATIO: ClassVar[float] = 0.3
@@ -55,10 +66,25 @@ class Augmentation(Bounded):
     @property
     def is_none(self) -> bool:
         """Whether images stay as they are."""
-        return not (self.shift or self.flip or self.erase)
+        return not (self.shift or self.flip or self.erase or self.by_torchvision)
+
+    @property
+    def by_torchvision(self) -> list[str]:
+        """What is asked of torchvision."""
+        names = ("crop", "randaugment", "mixup", "cutmix")
+        return [name for name in names if getattr(self, name)]
+
+    def identity(self) -> dict[str, Any]:
+        """As plain JSON; of torchvision's, which came later, what changes anything."""
+        asked = {*self.by_torchvision, *(["magnitude"] if self.randaugment else [])}
+        return {
+            name: value
+            for name, value in to_json(self).items()
+            if name in ("shift", "flip", "erase") or name in asked
+        }
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """BadInput for what is no image, or images smaller than the shift."""
+        """BadInput for what is no image, images smaller than the shift, or without torchvision."""
         if self.is_none:
             return
         if len(shape) not in (2, 3):
@@ -68,6 +94,51 @@ class Augmentation(Bounded):
                 f"data.augment.shift={self.shift} moves images of {shape[-2]} x {shape[-1]} out of "
                 "sight; use a smaller one"
             )
+        if self.by_torchvision:
+            self.transforms()
+        if self.randaugment and len(shape) == 3 and shape[0] not in (1, 3):
+            raise BadInput(
+                f"data.augment.randaugment is for images of 1 or 3 channels; these have {shape[0]}"
+            )
+
+    def transforms(self) -> Any:
+        """The module of torchvision's; BadInput where it cannot be imported."""
+        try:
+            from torchvision.transforms import v2
+        except (ImportError, RuntimeError) as error:  # Runtime: it was built for another torch
+            raise BadInput(
+                f"data.augment.{self.by_torchvision[0]} needs torchvision: pip install "
+                f"'sweeper[vision]', in the build that goes with this torch ({first_line(error)})"
+            ) from error
+        return v2
+
+    def transformed(self, images: ByteArray, seeds: Sequence[int]) -> ByteArray:
+        """`images` [batch, ..., height, width], each cropped and changed by its seed."""
+        import torch
+
+        v2, shape = self.transforms(), images.shape
+        steps = [v2.RandAugment(self.randaugment, self.magnitude)] if self.randaugment else []
+        if self.crop:
+            steps = [v2.RandomResizedCrop(shape[-2:], scale=(self.crop, 1.0)), *steps]
+        pixels = torch.from_numpy(np.array(images)).reshape(len(images), -1, *shape[-2:])
+        for image, seed in zip(pixels, seeds, strict=True):
+            with _drawn_by(seed):
+                image.copy_(v2.Compose(steps)(image))
+        return cast(ByteArray, pixels.numpy().reshape(shape))
+
+    def mixed(
+        self, x: NDArray[np.float32], labels: NDArray[np.int64], classes: int, seed: int
+    ) -> Batch:
+        """Images [batch, ..., height, width] mixed in pairs; shares of labels [batch, classes]."""
+        import torch
+
+        v2 = self.transforms()
+        kinds = (v2.MixUp, self.mixup), (v2.CutMix, self.cutmix)
+        made = [kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha]
+        pixels = torch.from_numpy(x).reshape(len(x), -1, *x.shape[-2:])
+        with _drawn_by(seed):
+            pixels, shares = v2.RandomChoice(made)(pixels, torch.from_numpy(labels))
+        return pixels.numpy().reshape(x.shape), shares.numpy()
 
     def moved(self, images: ByteArray, draws: NDArray[np.float64]) -> ByteArray:
         """`images` [batch, ..., height, width], shifted and mirrored by `draws` [batch, 3]."""
@@ -123,6 +194,20 @@ class Augmentation(Bounded):
         return np.where(mask, noise, images)
 
 
+@contextmanager
+def _drawn_by(seed: int) -> Iterator[None]:
+    """What torch draws on the host follows from `seed`; its own stream goes on afterwards."""
+    import torch
+
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArrayCorpus:
     """Samples uint8 [samples, *input_shape] and labels in a folder; the first `train_size` train.
@@ -161,7 +246,7 @@ class ArrayCorpus:
             "classes": self.classes,
             "input_shape": list(self.input_shape),
             "heldout": len(self.labels) - self.train_size,
-            **({} if self.augment.is_none else {"augment": to_json(self.augment)}),
+            **({} if self.augment.is_none else {"augment": self.augment.identity()}),
         }
 
     def check(self, batch_size: int, seq_len: int) -> None:
@@ -183,14 +268,22 @@ class ArrayCorpus:
         how, images = self.augment, self.inputs[at]
         if how.is_none:
             return self._samples(at)
+        key, count = np.array([seed, step], dtype=np.uint64), 8 + prod(self.input_shape)
+
+        def drawn(part: int, count: int) -> NDArray[np.uint64]:
+            counter = np.array([0, 0, 0, part], dtype=np.uint64)
+            return np.random.Philox(key=key, counter=counter).random_raw(count)
+
         # A row's draws stand where its image does: a larger batch begins with a smaller one.
-        key = np.array([seed, step], dtype=np.uint64)
-        counter = np.array([0, 0, 0, AUGMENTATION_COUNTER], dtype=np.uint64)
-        count = 8 + prod(self.input_shape)
-        raw = np.random.Philox(key=key, counter=counter).random_raw(len(at) * count)
+        raw = drawn(AUGMENTATION_COUNTER, len(at) * count)
         draws = np.float64(2.0**-53) * (raw >> np.uint64(11)).reshape(len(at), count)
-        x = self._normalized(how.moved(images, draws[:, :3]))
-        return how.erased(x, draws[:, 3:]) if how.erase else x, self.labels[at].astype(np.int64)
+        whole, *each = (drawn(TORCHVISION_COUNTER, 1 + len(at)) >> np.uint64(1)).tolist()
+        if how.crop or how.randaugment:
+            images = how.transformed(images, each)
+        x, labels = self._normalized(how.moved(images, draws[:, :3])), self._classes(at)
+        if how.mixup or how.cutmix:
+            x, labels = how.mixed(x, labels, self.classes, whole)
+        return how.erased(x, draws[:, 3:]) if how.erase else x, labels
 
     def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """Evenly spaced held-out samples; some are repeated where there are fewer.
@@ -205,7 +298,10 @@ class ArrayCorpus:
             yield self._samples(at[first : first + batch_size])
 
     def _samples(self, at: NDArray[np.int64]) -> Batch:
-        return self._normalized(self.inputs[at]), self.labels[at].astype(np.int64)
+        return self._normalized(self.inputs[at]), self._classes(at)
+
+    def _classes(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.labels[at].astype(np.int64)
 
     def _normalized(self, images: ByteArray) -> NDArray[np.float32]:
         return (images.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)

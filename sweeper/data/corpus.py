@@ -17,9 +17,9 @@ from sweeper import files
 from sweeper.errors import BadInput
 from sweeper.records import Bounds
 
-Batch = tuple[NDArray[Any], NDArray[np.int64]]
+Batch = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and targets, the batch first: int64 tokens [batch, seq] twice, or float32 arrays
-[batch, ...] and labels [batch]."""
+[batch, ...] and labels [batch], of mixed images float32 shares [batch, classes]."""
 
 
 class Corpus(Protocol):

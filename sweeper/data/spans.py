@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +22,7 @@ from sweeper.registry import build_plugin
 
 IntArray = NDArray[np.int64]
 Target = Literal["whole", "spans"]
-Lengths = Literal["uniform", "poisson"]
+Lengths = Literal["uniform", "poisson", "drawn"]
 HELDOUT_SEED = 2**64 - 1
 """The seed that spans of held-out windows are drawn with: no trial's."""
 SPANS_COUNTER, SENTENCES_COUNTER = 1, 2
@@ -35,9 +37,13 @@ class Corruption:
     Of a window of T tokens `round(rate * T)` are cut out, in `round(that / mean_span)` spans, at
     least one of each; spans do not touch. Their places are uniform over all that is possible. So
     are their `lengths`, 1 at least; or they are Poisson's, given their sum, and a span of none is a
-    mark between two tokens (BART). With `target` "whole" each span becomes the same token and the
-    target is the window; with "spans" the i-th becomes the i-th of the `sentinels`, and the target
-    is every sentinel with its span, then one more sentinel.
+    mark between two tokens (BART). "drawn" are Poisson's one after the other, as BART's code has
+    them, until the input is as short as it shall be: the number of spans is drawn, too, and with it
+    the share that is cut out, of which `rate` is the mean.
+
+    With `target` "whole" each span becomes the same token and the target is the window; with
+    "spans" the i-th becomes the i-th of the `sentinels`, and the target is every sentinel with its
+    span, then one more sentinel.
 
     Before that the input's sentences, which end with one of the tokens `sentence_ends`, are put in
     random order; what stands before the first end and after the last counts as one each.
@@ -90,26 +96,49 @@ class Corruption:
                 "data.mean_span or a smaller train.seq_len"
             )
 
+    def groups(
+        self, draws: NDArray[np.uint64], seq_len: int
+    ) -> Iterator[tuple[IntArray, IntArray]]:
+        """Windows [rows] of one number of spans each, and their `runs` [rows, 2 * spans + 1]."""
+        if self.lengths != "drawn":
+            yield np.arange(len(draws)), self.runs(draws, seq_len)
+            return
+        lengths, spans = self.drawn(draws[:, :seq_len], seq_len)
+        for count in np.unique(spans):
+            (rows,) = np.nonzero(spans == count)
+            yield rows, _between(lengths[rows, :count], draws[rows, seq_len:], seq_len)
+
+    def drawn(self, draws: NDArray[np.uint64], seq_len: int) -> tuple[IntArray, IntArray]:
+        """Lengths of spans [batch, most spans], and of how many of them a window has [batch]."""
+        cut, spans = self.counts(seq_len)
+        # A span of n tokens shortens the input by n - 1, its mark being left. All windows lose as
+        # many so that they keep one length, without padding: the last span is cut down to it. One
+        # token stays between two spans, which bounds their number.
+        lost, most = cut - spans, (seq_len - cut + spans + 1) // 2
+        uniform = np.float64(2.0**-53) * (draws[:, :most] >> np.uint64(11))
+        lengths = np.searchsorted(_poisson(self.mean_span), uniform, side="right")
+        so_far = np.cumsum(lengths - 1, 1)
+        so_far[:, -1] = np.maximum(so_far[:, -1], lost)
+        last = (so_far >= lost).argmax(1)
+        row = np.arange(len(draws))
+        before = np.where(last > 0, so_far[row, last - 1], 0)
+        lengths[row, last] = lost - before + 1
+        return lengths, last + 1
+
     def runs(self, draws: NDArray[np.uint64], seq_len: int) -> IntArray:
         """Lengths of gap, span, gap, ..., span, gap [batch, 2 * spans + 1].
 
         `draws` [batch, 2 * (seq_len + 1)] are random.
         """
         cut, spans = self.counts(seq_len)
-        # Tokens stay between spans, at least one, and perhaps before the first and after the last:
-        # parts of two tokens more, of which the first and the last then lose one.
-        gaps = _parts(draws[:, seq_len:], seq_len - cut + 2, spans + 1)
-        gaps[:, [0, -1]] -= 1
-        runs = np.empty((len(draws), 2 * spans + 1), np.int64)
-        runs[:, ::2] = gaps
         if self.lengths == "uniform":
-            runs[:, 1::2] = _parts(draws[:, :seq_len], cut, spans)
+            lengths = _parts(draws[:, :seq_len], cut, spans)
         else:
             # Independent Poisson numbers, given their sum, are what comes of putting each of its
             # units into one of them at random: all windows keep one length, without padding.
             places = (draws[:, :cut] % np.uint64(spans)).astype(np.int64)
-            runs[:, 1::2] = (places[:, :, None] == np.arange(spans)).sum(1)
-        return runs
+            lengths = (places[:, :, None] == np.arange(spans)).sum(1)
+        return _between(lengths, draws[:, seq_len:], seq_len)
 
     def permuted(self, windows: IntArray, draws: NDArray[np.uint64]) -> IntArray:
         """`windows` [batch, seq_len], their sentences in the order of `draws` [batch, seq_len]."""
@@ -137,6 +166,28 @@ class Corruption:
             return inputs, windows
         closing = np.full((batch, 1), first + spans)
         return inputs, np.concatenate([marked[kind != 0].reshape(batch, -1), closing], 1)
+
+
+def _between(lengths: IntArray, draws: NDArray[np.uint64], seq_len: int) -> IntArray:
+    """`runs` of spans of `lengths` [batch, spans]: what is kept of the windows between them."""
+    batch, spans = lengths.shape
+    runs = np.empty((batch, 2 * spans + 1), np.int64)
+    runs[:, 1::2] = lengths
+    # Tokens stay between spans, at least one, and perhaps before the first and after the last:
+    # parts of two tokens more, of which the first and the last then lose one.
+    for kept in np.unique(seq_len - lengths.sum(1)):
+        (rows,) = np.nonzero(seq_len - lengths.sum(1) == kept)
+        runs[rows, ::2] = _parts(draws[rows], kept + 2, spans + 1)
+    runs[:, [0, -1]] -= 1
+    return runs
+
+
+@cache
+def _poisson(mean: float) -> NDArray[np.float64]:
+    """Poisson's cumulative probabilities of 0, 1, ..., until they are 1."""
+    counts = np.arange(1, int(mean + 12 * sqrt(mean) + 12))
+    logs = np.concatenate([[-mean], np.cumsum(np.log(mean / counts)) - mean])
+    return np.cumsum(np.exp(logs))
 
 
 def _parts(draws: NDArray[np.uint64], total: int, parts: int) -> IntArray:
@@ -198,8 +249,9 @@ class SpanCorpus:
         how, shown = self.corruption, windows
         if how.sentence_ends:
             shown = how.permuted(windows, drawn(SENTENCES_COUNTER, seq_len))
-        runs = how.runs(drawn(SPANS_COUNTER, 2 * (seq_len + 1)), seq_len)
-        inputs, targets = how.corrupted(shown, runs, self.tokens.classes)
+        inputs, targets = (np.empty((count, size), np.int64) for size in how.sizes(seq_len))
+        for rows, runs in how.groups(drawn(SPANS_COUNTER, 2 * (seq_len + 1)), seq_len):
+            inputs[rows], targets[rows] = how.corrupted(shown[rows], runs, self.tokens.classes)
         return inputs, windows if how.target == "whole" else targets
 
 
@@ -230,8 +282,14 @@ class Spans:
         check_bounds(self)
         if self.target not in ("whole", "spans"):
             raise ConfigError("target", self.target, "whole or spans")
-        if self.lengths not in ("uniform", "poisson"):
-            raise ConfigError("lengths", self.lengths, "uniform or poisson")
+        if self.lengths not in ("uniform", "poisson", "drawn"):
+            raise ConfigError("lengths", self.lengths, "uniform, poisson or drawn")
+        if self.lengths == "drawn" and (self.target != "whole" or self.mean_span <= 1):
+            allowed = (
+                "uniform or poisson with target=spans, whose targets have one length, and with a "
+                "mean_span of 1, by which inputs get no shorter"
+            )
+            raise ConfigError("lengths", self.lengths, allowed)
         if self.sentence_ends and self.target != "whole":
             allowed = "[] with target=spans: sentences are put back in order where all is written"
             raise ConfigError("sentence_ends", list(self.sentence_ends), allowed)

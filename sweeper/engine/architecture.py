@@ -25,14 +25,21 @@ from sweeper.classifier.observe import (
     observe,
 )
 from sweeper.classifier.operations import apply_scales
-from sweeper.classifier.trace import DoesNotRun, Known, Sizes, Tracer
+from sweeper.classifier.trace import DoesNotRun, Known, Sizes, TooFewRows, Tracer
 from sweeper.classifier.watch import uncompiled
 from sweeper.data.spans import Corruption
-from sweeper.errors import BadInput, ConfigError, MissingValue, key_prefix
+from sweeper.errors import (
+    BadInput,
+    ConfigError,
+    MissingValue,
+    SweeperError,
+    key_prefix,
+    user_frames,
+)
 from sweeper.models.initial_values import own_values, padding_rows, special_parameters
 from sweeper.models.scaled import Linear
 from sweeper.records import UNKNOWN_KEY, arguments, call_checked
-from sweeper.registry import TARGET, build_plugin, import_plugin, with_targets
+from sweeper.registry import TARGET, build_plugin, import_plugin, plugin_target, with_targets
 from sweeper.scaling.spec import RULE_KEYS, Init, ModelRules, ParamSpec, Role, ScaledOp, matching
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
@@ -236,6 +243,31 @@ def _overridden(
 # The model of a trial's specification, which a configuration names.
 
 
+def few_rows(spec: TrialSpec, rows: int, error: BaseException) -> ConfigError:
+    """Sequences are longer than a table of positions of the model's."""
+    length = spec.train.seq_len
+    place, own = "; ".join(user_frames(error)[-1:]), own_argument(spec.model, rows, length)
+    allowed = (
+        f"at most {rows}: a table of the model's has so many rows{f' ({place})' * bool(place)}"
+    )
+    return ConfigError("train.seq_len", length, allowed + f"; or {own}" * bool(own))
+
+
+def own_argument(model: PluginSpec, rows: int, wanted: int) -> str:
+    """How to set an argument of the model's own that seems to be a table's number of rows."""
+    given = model.arguments
+    try:
+        target = import_plugin(plugin_target("model", model.name))
+        parameters = inspect.signature(target).parameters.values()
+    except (SweeperError, TypeError, ValueError):
+        return ""
+    names = [p.name for p in parameters if given.get(p.name, p.default) == rows > 0]
+    if len(names) != 1:
+        return ""
+    key = f"model.{names[0]}" if names[0] in given else f"+model.{names[0]}"
+    return f"give it {key}={wanted}"
+
+
 def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
     """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
     data = spec.data
@@ -365,6 +397,10 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         )
     except Untraced as error:
         raise Untraced(error.failure, error.roleless, _CALL) from error
+    except TooFewRows as error:
+        if error.wanted != spec.train.seq_len:
+            raise
+        raise few_rows(spec, error.rows, error) from error
     except ConfigError as error:
         if error.key.partition("[")[0] not in RULE_KEYS:
             raise

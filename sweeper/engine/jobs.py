@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from sweeper import schedule
 from sweeper.data.corpus import Batch, Corpus
+from sweeper.engine.architecture import few_rows, own_argument
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
 from sweeper.engine.branches import NO_BRANCHES, Branching, branchings, horizons
 from sweeper.engine.measurements import MEASUREMENTS
@@ -44,7 +44,7 @@ from sweeper.files import RECORD_ERRORS, append, parse_json
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, JobOutcome
 from sweeper.records import NAMES_CLASS, from_json, to_json
-from sweeper.registry import import_plugin, plugin_target
+from sweeper.registry import plugin_target
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
@@ -268,10 +268,7 @@ class TryStep:
                 self._step("cpu", 0)
         except IndexError as error:
             if 0 < rows.last < length and "input_shape" not in self.trial.spec.data:
-                few = f"at most {rows.last}: one step failed, as a table of the model's has so many"
-                few += f" rows ({'; '.join(user_frames(error)[-1:])})"
-                few += self._own_argument(rows.last, length).replace(", give it", "; or give it")
-                raise ConfigError("train.seq_len", length, few) from error
+                raise few_rows(self.trial.spec, rows.last, error) from error
             return
         except (SweeperError, *UNTRAINABLE):
             return
@@ -280,7 +277,8 @@ class TryStep:
             return
         known = 0 < rows.last < classes
         takes = f"and the model takes {rows.last}" if known else "more than it takes"
-        own = self._own_argument(rows.last, classes)
+        own = own_argument(self.trial.spec.model, rows.last, classes)
+        own = f", {own}" * bool(own)
         raise ConfigError(
             "model._target_",
             self._target,
@@ -288,19 +286,6 @@ class TryStep:
             f"{takes}: let it take an argument `classes`{own}, or give data whose largest class it "
             "takes, such as data=tokens data.path=FILE",
         )
-
-    def _own_argument(self, rows: int, wanted: int) -> str:
-        """How to set an argument of the model's own that seems to be a table's number of rows."""
-        given = self.trial.spec.model.arguments
-        try:
-            parameters = signature(import_plugin(self._target)).parameters.values()
-        except (SweeperError, TypeError, ValueError):
-            return ""
-        names = [p.name for p in parameters if given.get(p.name, p.default) == rows > 0]
-        if len(names) != 1:
-            return ""
-        key = f"model.{names[0]}" if names[0] in given else f"+model.{names[0]}"
-        return f", give it {key}={wanted}"
 
     def _step(self, device: str, number: int) -> float:
         """The loss of a step on `device`, of examples that hold the class `number`."""

@@ -412,27 +412,35 @@ class CrossEntropy(ScaledModule):
         return ScaledOp(name=name, kind="loss", geometry={"classes": self.classes})
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """[..., V] and [...] integers -> a scalar; computed in float32 at least."""
+        """[..., V] and [...] integers -> a scalar; computed in float32 at least.
+
+        Or shares of the classes [..., V] that sum to 1, as of mixed images.
+        """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         smoothing = self.smoothing if self.training else 0.0
         if self.unit:
             # At first all classes are as likely: p - onehot has V - 1 entries of 1/V and one of
             # 1/V - 1, the mean square (V - 1) / V^2. The mean over tokens is taken out as well.
-            gradient = targets.numel() * self.classes / sqrt(self.classes - 1)
+            gradient = logits.numel() / sqrt(self.classes - 1)
             # Against smoothed targets it is p - (1 - s) onehot - s/V = (1 - s) (p - onehot).
             gradient = gradient / (1 - smoothing)
             logits = scale_gradient(logits, torch.full_like(self.logit, gradient))
             logits = scale_forward(logits, self.logit)
         else:
             logits = logits * self.logit
-        logits, targets = logits.flatten(0, -2), targets.flatten()
+        if shares := targets.is_floating_point():
+            targets = targets.to(logits.dtype)
+        logits, targets = logits.flatten(0, -2), targets.flatten(0, -2 if shares else -1)
         if not torch.compiler.is_compiling():
             return F.cross_entropy(logits, targets, label_smoothing=smoothing)
         # Compiled, the gradient of `F.cross_entropy` is scattered into zeros and read again, all in
         # float32. A comparison with every class is part of the kernels that there are anyway.
-        is_target = torch.arange(self.classes, device=logits.device) == targets[:, None]
         shifted = logits - logits.detach().amax(-1, keepdim=True)
-        at_target = torch.where(is_target, shifted, 0.0).sum(-1)
+        if shares:
+            at_target = (targets * shifted).sum(-1)
+        else:
+            is_target = torch.arange(self.classes, device=logits.device) == targets[:, None]
+            at_target = torch.where(is_target, shifted, 0.0).sum(-1)
         if smoothing:
             at_target = (1 - smoothing) * at_target + smoothing * shifted.mean(-1)
         return (shifted.exp().sum(-1).log() - at_target).mean()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import sweeper
 from sweeper.classifier.classify import compare
 from sweeper.classifier.numbers import NumberMode, Numbers
+from sweeper.classifier.trace import TooFewRows
 from sweeper.errors import BadInput
 from tests.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
 from tests.golden import Golden
@@ -81,6 +82,37 @@ def choosing(m: Any, x: Tensor) -> Tensor:
 def test_a_forward_pass_that_looks_at_values_is_run_with_values() -> None:
     specs = classify(choosing, lambda w: {"w": nn.Linear(w, w)})
     assert facts(specs)["w.weight"] == ("hidden", 32, 32, (0, 1))
+
+
+def looking(m: Any, x: Tensor) -> Tensor:
+    return m.p(torch.arange(3)) + int(x.sum().item())
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: x + m.p(torch.arange(3)),
+        lambda m, x: x + m.p(torch.arange(1, 3)[None].expand(2, 2))[:, :1],
+        lambda m, x: looking(m, x) + x,
+    ],
+)
+def test_positions_beyond_a_table_are_counted_and_named(forward: Any) -> None:
+    with pytest.raises(TooFewRows) as caught:
+        classify(forward, lambda w: {"p": nn.Embedding(2, w)})
+    assert (caught.value.rows, caught.value.wanted) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: x + m.p(torch.arange(9)[:2])[:1],
+        lambda m, x: x + m.p(torch.arange(9).clamp_(max=1))[:3],
+        lambda m, x: x + m.p((torch.arange(9)[:, None] - torch.arange(9)) // 9 + 1)[0, :3],
+    ],
+)
+def test_positions_that_are_cut_or_put_into_buckets_are_let_be(forward: Any) -> None:
+    specs = classify(forward, lambda w: {"p": nn.Embedding(2, w)})
+    assert facts(specs)["p.weight"][0] == "embedding"
 
 
 def broken(m: Any, x: Tensor) -> Tensor:

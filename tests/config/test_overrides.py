@@ -37,7 +37,8 @@ def test_what_has_names_of_the_user_s_needs_no_plus() -> None:
     tree = compose_tree([*words, "data.augment={shift: 2}", "model.dropout=0.1"])
     constants = tree["parameterization"]["constants"]
     assert constants == {"position.weight": 0.0004, "*.qkv.weight": 0.5}
-    assert tree["data"]["augment"] == {"shift": 2, "flip": False, "erase": 0}
+    asked = {"shift": 2, "flip": False, "erase": 0, "crop": 0, "randaugment": 0, "magnitude": 9}
+    assert tree["data"]["augment"] == {**asked, "mixup": 0, "cutmix": 0}
     assert compose_tree(["model.dropout=0.1"])["model"]["dropout"] == 0.1
 
 

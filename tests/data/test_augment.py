@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sweeper.data.arrays import ArrayCorpus, Augmentation, Digits
+from sweeper.engine.batched import BatchedTrials
+from sweeper.engine.train import train
 from sweeper.errors import BadInput, ConfigError
-from tests.models.arrays import images
+from sweeper.models.scaled import CrossEntropy
+from tests.models.arrays import images, trials
 
 IMAGE = np.arange(1, 17, dtype=np.uint8).reshape(1, 4, 4)
 
@@ -86,6 +92,96 @@ def test_held_out_images_stay_as_they_are_and_the_identity_tells(tmp_path: Path)
     assert data.identity() == plain.identity() | {
         "augment": {"shift": 2, "flip": True, "erase": 0.5}
     }
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """Its transforms; a build for another torch lacks operators that no transform calls."""
+    pytest.importorskip("PIL")
+    try:
+        return pytest.importorskip("torchvision.transforms.v2")
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor a, Tensor b, float c) -> Tensor")
+        return pytest.importorskip("torchvision.transforms.v2"), library
+
+
+def test_torchvision_draws_by_seed_and_step_alone(torchvision: Any, tmp_path: Path) -> None:
+    how = Augmentation(crop=0.3, randaugment=2, flip=True)
+    data = replace(images(tmp_path), augment=how)
+    data.check(16, 1)
+    torch.manual_seed(5)
+    x, y = data.batch(3, 7, 16, 1)
+    drawn = torch.rand(1)
+    again, smaller = data.batch(3, 7, 16, 1), data.batch(3, 7, 5, 1)
+    assert np.array_equal(x, again[0]) and np.array_equal(x[:5], smaller[0])
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1)), "what others draw is not disturbed"
+    other, plain = data.batch(4, 7, 16, 1)[0], images(tmp_path).batch(3, 7, 16, 1)
+    assert not np.array_equal(x, other) and not np.array_equal(x, plain[0])
+    assert np.array_equal(y, plain[1]) and x.shape == plain[0].shape and x.dtype == np.float32
+    asked = {"crop": 0.3, "randaugment": 2, "magnitude": 9}
+    assert data.identity()["augment"] == {"shift": 0, "flip": True, "erase": 0.0, **asked}
+
+
+def test_a_crop_shows_a_part_at_the_whole_size(torchvision: Any) -> None:
+    """Of an image whose rows count up, a crop's rows count up more slowly."""
+    ramp = np.repeat(np.arange(64, dtype=np.uint8)[:, None], 64, 1)[None, None].repeat(300, 0)
+    rows = Augmentation(crop=0.25).transformed(ramp, range(300))[:, 0, :, 0].astype(float)
+    shown = (rows[:, -1] - rows[:, 0] + 1) / 64
+    # The area is uniform from a quarter on, sides' ratio log-uniform from 3/4 to 4/3, which is
+    # drawn again where it does not fit: the height is the root of the area, nearly.
+    expected = np.sqrt(np.random.default_rng(0).uniform(0.25, 1, 100_000)).mean()
+    assert shown.min() < 0.55 and shown.max() > 0.9
+    assert shown.mean() == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("how", [{"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
+def test_mixed_images_have_their_labels_in_the_shares_of_the_mixture(
+    torchvision: Any, how: dict[str, float], tmp_path: Path
+) -> None:
+    """Images that are one number: the mean of a mixture is that of the labels' shares."""
+    augment, labels = Augmentation(**how), np.arange(8)  # type: ignore[arg-type]
+    plain = np.repeat(labels.astype(np.float32), 64).reshape(8, 8, 8)
+    weights = []
+    for seed in range(40):
+        x, shares = augment.mixed(plain.copy(), labels, 8, seed)
+        assert np.allclose(shares.sum(1), 1) and shares.shape == (8, 8)
+        assert np.allclose(x.mean((1, 2)), shares @ labels, atol=1e-5)
+        assert np.allclose(shares[1:, :][np.arange(7), labels[1:]], shares[1, 1])
+        weights.append(shares[1, 1])
+    assert np.std(weights) > 0.15  # Beta(1, 1) has 0.29
+
+
+def test_a_loss_of_shares_is_the_mean_of_the_labels_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    first, second, share = torch.arange(6) % 5, (torch.arange(6) + 2) % 5, 0.3
+    shares = share * torch.eye(5)[first] + (1 - share) * torch.eye(5)[second]
+    for smoothing in (0.0, 0.1):
+        loss = CrossEntropy(5, smoothing=smoothing)
+        expected = share * loss(logits, first) + (1 - share) * loss(logits, second)
+        assert loss(logits, shares).item() == pytest.approx(expected.item(), rel=1e-6)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)
+            assert loss(logits, shares).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_trials_of_mixed_images_are_batched_as_alone(torchvision: Any, tmp_path: Path) -> None:
+    augment = Augmentation(mixup=0.8, cutmix=1.0, crop=0.5)
+    data = replace(images(tmp_path), augment=augment)
+    made = trials("mup", {"_target_": "sweeper.models.mlp.MLP"}, data, steps=3)[:3]
+    together = train(BatchedTrials(trials=tuple(made), corpus=data))
+    alone = [train(BatchedTrials(trials=(one,), corpus=data))[0] for one in made]
+    for batched, single in zip(together, alone, strict=True):
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.accuracy == single.accuracy is not None
+
+
+def test_without_torchvision_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+    with pytest.raises(BadInput, match=r"data\.augment\.mixup .*'sweeper\[vision\]'"):
+        Augmentation(mixup=0.8).check((8, 8))
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -117,6 +117,56 @@ def test_poisson_lengths_have_its_mean_variance_and_share_of_nothing() -> None:
         assert (found == length).mean() == pytest.approx((drawn == length).mean(), abs=0.01)
 
 
+def test_drawn_spans_are_poissons_until_enough_is_gone() -> None:
+    """Against drawing one number after the other: counts, share and lengths but the last."""
+    seq_len, generator = 512, np.random.default_rng(0)
+    how = Corruption(rate=0.3, mean_span=3, target="whole", sentinels=2, lengths="drawn")
+    lost = 154 - 51
+    expected = []
+    for _ in range(4000):
+        gone = spans = 0
+        while gone < lost:
+            gone, spans = gone + generator.poisson(3) - 1, spans + 1
+        expected.append(spans)
+    draws = generator.integers(2**63, size=(4000, 2 * (seq_len + 1)), dtype=np.uint64) * np.uint64(
+        2
+    )
+    counts, cuts, inner = [], [], []
+    for rows, runs in how.groups(draws, seq_len):
+        spans = runs.shape[1] // 2
+        assert (runs.sum(1) == seq_len).all() and (runs[:, 2:-1:2] >= 1).all() and runs.min() >= 0
+        assert (runs[:, 1::2].sum(1) - spans == lost).all()
+        counts += [spans] * len(rows)
+        cuts += (runs[:, 1::2].sum(1) / seq_len).tolist()
+        inner += runs[:, 1:-2:2].ravel().tolist()
+    assert np.mean(counts) == pytest.approx(np.mean(expected), abs=5 * 6 / 4000**0.5)
+    assert np.std(counts) == pytest.approx(np.std(expected), rel=0.08)
+    assert np.mean(cuts) == pytest.approx(0.3, abs=0.004) and 0.008 < np.std(cuts) < 0.016
+    assert np.mean(inner) == pytest.approx(3, rel=0.02)
+    assert np.var(inner) == pytest.approx(3, rel=0.05)
+
+
+@given(
+    rate=st.floats(0.05, 0.9),
+    mean=st.floats(1.2, 8),
+    seq_len=st.integers(12, 64),
+    seed=st.integers(0, 99),
+)
+def test_drawn_spans_keep_one_length_and_lose_nothing(
+    rate: float, mean: float, seq_len: int, seed: int
+) -> None:
+    how = Corruption(rate=rate, mean_span=mean, target="whole", sentinels=2, lengths="drawn")
+    generator = np.random.default_rng(seed)
+    windows = generator.integers(VOCABULARY, size=(7, seq_len))
+    draws = generator.integers(2**63, size=(7, 2 * (seq_len + 1))).astype(np.uint64)
+    seen = []
+    for rows, runs in how.groups(draws, seq_len):
+        inputs, targets = how.corrupted(windows[rows], runs, VOCABULARY)
+        assert inputs.shape[1] == how.sizes(seq_len)[0] and np.array_equal(targets, windows[rows])
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(7))
+
+
 def test_sentences_come_in_random_order_and_whole() -> None:
     """Ends are 9; of two in a row the second ends the sentence."""
     how = Corruption(rate=0.3, mean_span=3, target="whole", sentinels=2, sentence_ends=(9,))
@@ -144,11 +194,13 @@ def spanned(folder: Path, **changed: Any) -> SpanCorpus:
     return SpanCorpus(tokens=corpus(folder), corruption=Corruption(**(values | changed)))
 
 
-@pytest.mark.parametrize("target", ["whole", "spans"])
+@pytest.mark.parametrize(
+    ("target", "lengths"), [("whole", "uniform"), ("spans", "uniform"), ("whole", "drawn")]
+)
 def test_batches_follow_from_seed_and_step_and_begin_with_smaller_ones(
-    target: str, tmp_path: Path
+    target: str, lengths: str, tmp_path: Path
 ) -> None:
-    made = pickle.loads(pickle.dumps(spanned(tmp_path, target=target)))
+    made = pickle.loads(pickle.dumps(spanned(tmp_path, target=target, lengths=lengths)))
     inputs, targets = made.batch(3, 7, 8, 40)
     for x, again in zip((inputs, targets), made.batch(3, 7, 8, 40), strict=True):
         assert np.array_equal(x, again)
@@ -171,7 +223,7 @@ def test_the_identity_tells_corruptions_apart_and_sources_alike(tmp_path: Path) 
     one = spanned(tmp_path).identity()
     assert one == spanned(tmp_path, sentinels=7).identity()  # a mask is all it has
     others = [{"rate": 0.15}, {"mean_span": 2.0}, {"target": "spans"}]
-    others += [{"lengths": "poisson"}, {"sentence_ends": (3,)}]
+    others += [{"lengths": "poisson"}, {"lengths": "drawn"}, {"sentence_ends": (3,)}]
     assert {"lengths", "sentence_ends"}.isdisjoint(one["spans"])  # old trials keep their keys
     assert all(one != spanned(tmp_path, **changed).identity() for changed in others)
     assert one["classes"] == 32 + 1 + 1
@@ -193,6 +245,8 @@ def test_any_text_or_tokens(path: str | None, source: type) -> None:
         ({"mean_span": 0.5}, "mean_span"),
         ({"target": "both"}, "target"),
         ({"lengths": "normal"}, "lengths"),
+        ({"lengths": "drawn", "target": "spans"}, "lengths"),
+        ({"lengths": "drawn", "mean_span": 1.0}, "lengths"),
         ({"sentence_ends": (46,), "target": "spans"}, "sentence_ends"),
         ({"sentence_ends": (-1,)}, "sentence_ends[0]"),
         ({"sentinels": 1}, "sentinels"),

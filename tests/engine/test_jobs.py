@@ -658,7 +658,7 @@ def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
     replace(tried, trials=(replace(trial(), spec=wide),), device="cpu").check()
     # A table of positions that is too short fails with any class: its rows and its line are told.
     short = replace(wide, model=PluginSpec(name=wide.model.name, arguments={"block": 1}))
-    with pytest.raises(ConfigError, match="one step failed") as caught:
+    with pytest.raises(ConfigError, match="has so many rows") as caught:
         replace(tried, trials=(replace(trial(), spec=short),), device="cpu").check()
     assert (caught.value.key, caught.value.value) == ("train.seq_len", short.train.seq_len)
     assert caught.value.allowed.startswith("at most 1: ")
