@@ -389,6 +389,7 @@ class TargetRanking:
             unit="nats",
             columns={"flops": "flops"} if np.isfinite(self._flops).all() else {},
             notes=(),
+            paired=True,
         )
 
     def _look(self) -> None:

@@ -82,7 +82,8 @@ class VariantRuns:
 
     `log2` are parameters and tokens of the sizes, or what stands for them; `measures` the counts
     that a size is known by, by role; `flops` are those of a run, or in proportion to them.
-    `guessed` are columns that may be a role that none has.
+    `guessed` are columns that may be a role that none has. Where they are `paired`, runs of a seed
+    share its draws, whatever the variant.
     """
 
     names: Sequence[str]
@@ -95,6 +96,7 @@ class VariantRuns:
     columns: Mapping[str, str]
     notes: tuple[str | Text, ...]
     guessed: Mapping[str, str] = field(default_factory=dict)
+    paired: bool = False
 
     def at(self, variant: int, size: int) -> VariantCell | None:
         """The runs of a variant at a size, if there are any."""

@@ -173,6 +173,8 @@ def test_a_gain_is_called_at_the_target_with_few_runs_at_the_sizes_that_tell_mos
         assert each.outcome is not None and each.winner is not None
         assert each.outcome.ended == "decided" and each.runs <= each.budget
         assert {v.name: v.answer for v in each.winner.variants} == {"v0": "better", "v1": "worse"}
+        # A run tells by the baseline's of its seed, which is there.
+        assert all(c <= each.seeds["base", size] for (_, size), c in each.seeds.items())
     assert min(each.runs for each in found) >= 3 * 3 * FIRST
 
 
