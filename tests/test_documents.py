@@ -133,3 +133,20 @@ def test_arrays_of_ones_own_are_a_source(tmp_path: Path, monkeypatch: pytest.Mon
     source = build_plugin(compose_tree(words, config_dir=tmp_path / "my")["data"])
     corpus = source.prepare(tmp_path / "cache")
     assert (source.input_shape, corpus.classes, corpus.train_size) == ((6,), 4, 36)
+
+
+def test_the_sheet_of_the_page_leads_to_its_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "which-change-wins.md"
+    (sheet,) = (b.text for b in blocks(page.read_text(encoding="utf-8")) if b.language == "csv")
+    (tmp_path / "changes.csv").write_text(sheet, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shown = [c for c in COMMANDS[page] if "changes.csv" in c.words and c.output]
+    assert [c.output.startswith("Error: ") for c in shown] == [True, True, False]
+    for command in shown:
+        answer = call(capsys, *command.words)
+        assert answer.code == (2 if command.output.startswith("Error: ") else 0), answer.err
+        printed = re.sub(r"[─\s]+", " ", answer.out + answer.err)
+        for line in re.sub(r"─+", "", command.output).splitlines():
+            assert " ".join(line.split()) in printed, (line, printed)

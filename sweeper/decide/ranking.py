@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,7 @@ FIRST = 2
 PROMISING = 5
 """Seeds from which on a ranking is given up: fewer do not show how large the noise is."""
 
+Affordable = Callable[[Sequence[Any]], int]
 Ended = Literal["decided", "alike", "budget", "hopeless", "stuck"]
 
 
@@ -89,8 +90,9 @@ class Ranking:
     """Configurations on their way to a ranking.
 
     `loss` knows the runs so far by name and seed: NaN where one failed, +inf where it diverged,
-    None where it is not known. `budget` is in runs of all together, `affordable` how many may be
-    trained by what those so far took; at least `slots` are trained at a time.
+    None where it is not known. `budget` is in runs of all together, `affordable` how many of the
+    runs that would follow, in their order, there is time for; at least `slots` are trained at a
+    time.
     """
 
     def __init__(
@@ -99,12 +101,12 @@ class Ranking:
         loss: Callable[[str, int], float | None],
         *,
         budget: int | None = None,
-        affordable: Callable[[], int] | None = None,
+        affordable: Affordable | None = None,
         slots: int = 1,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.left, self._loss = list(names), loss
-        self._affordable, self._slots = affordable, slots
+        self._affordable, self.slots = affordable, slots
         self.budget = budget or DEFAULT_SEEDS * len(names)
         begins = ROUNDS.seeds[0]
         if (least := begins * len(names)) > self.budget:
@@ -146,7 +148,7 @@ class Ranking:
         """Train those that are left with so many seeds, more where runs would leave slots idle."""
         now = self.seeds[self.left[0]]
         room = (self.budget - self.runs) // len(self.left)
-        filled = now + math.ceil(self._slots / len(self.left))
+        filled = now + math.ceil(self.slots / len(self.left))
         for name in self.left:
             self.seeds[name] = now + min(room, max(seeds, filled) - now)
 
@@ -205,7 +207,9 @@ class Ranking:
             self._end("alike")
             return
         if self._affordable is not None:
-            self.budget = min(self.budget, self._affordable())
+            following = [(name, seed) for seed in range(now, self.budget) for name in self.left]
+            time_for = self._affordable(following[: max(0, self.budget - self.runs)])
+            self.budget = min(self.budget, self.runs + time_for)
         # Who dropped out costs no more, so that the rest of the budget is for those that are left.
         most = now + max(0, self.budget - self.runs) // len(self.left)
         pairs = [SeedPairs.of(losses[name], losses[self.left[0]]) for name in self.left[1:]]
@@ -322,12 +326,12 @@ class TargetRanking:
         *,
         begun: int,
         budget: int | None = None,
-        affordable: Callable[[], int] | None = None,
+        affordable: Affordable | None = None,
         slots: int = 1,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.names, self._loss, self._affordable = list(names), loss, affordable
-        self._sizes, self._flops, self._slots = sizes, np.array(flops), slots
+        self._sizes, self._flops, self.slots = sizes, np.array(flops), slots
         self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
         # Each of the looks has its share of the error, and sizes that no run can have are not
         # proposed.
@@ -385,6 +389,7 @@ class TargetRanking:
             unit="nats",
             columns={"flops": "flops"} if np.isfinite(self._flops).all() else {},
             notes=(),
+            paired=True,
         )
 
     def _look(self) -> None:
@@ -396,8 +401,6 @@ class TargetRanking:
             return
         self.winner = decide(runs, self._question)
         left = [each.name for each in self.winner.variants if each.answer == "cannot say"]
-        if self._affordable is not None:
-            self.budget = min(self.budget, self._affordable())
         if not left:
             self._end("decided", left)
         # No runs would likely tell, or the error is spent: six looks at most have a share of it.
@@ -415,12 +418,18 @@ class TargetRanking:
             for name, more in ((each.variant, each.runs), (winner.baseline, each.of_baseline)):
                 # Two variants may ask for the same runs of the baseline, which then serve both.
                 wanted[name, size] = max(wanted.get((name, size), 0), more)
-        added = False
-        for key, more in wanted.items():
-            if room := min(more, self.budget - self.runs):
-                self.seeds[key] = self.seeds.get(key, 0) + room
-                added = True
-        return added
+        following = [
+            (*key, seed)
+            for key, more in wanted.items()
+            for seed in range(self.seeds.get(key, 0), self.seeds.get(key, 0) + more)
+        ][: max(0, self.budget - self.runs)]
+        time_for = len(following) if self._affordable is None else self._affordable(following)
+        if time_for < len(following):
+            # Of smaller sizes there may be time for more: they would tell less.
+            self.budget, following = self.runs + time_for, following[:time_for]
+        for name, size, seed in following:
+            self.seeds[name, size] = seed + 1
+        return bool(following)
 
     def _end(self, ended: Ended, left: Sequence[str], failed: tuple[str, ...] = ()) -> None:
         self.outcome = RankingOutcome(

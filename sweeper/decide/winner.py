@@ -29,7 +29,7 @@ from sweeper.decide.differences import (
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import NOT_WRITTEN
 from sweeper.runs.run import Array
-from sweeper.runs.variants import Bound, VariantRuns, log2_of_counts
+from sweeper.runs.variants import Bound, VariantCell, VariantRuns, log2_of_counts
 from sweeper.stats.estimate import UNKNOWN, Estimate, normal_above
 from sweeper.stats.paired import SeedPairs, sign_error
 
@@ -359,9 +359,39 @@ def _losses(runs: VariantRuns, law: ComputeLaw) -> VariantLosses:
             mean = float(trained[-1][1].mean())
             means[cell.variant, size] = law.moved(mean, cell.log2, runs.log2[size])
             counts[cell.variant, size] = finite.sum()
-        more = _spread(trained)
+        if runs.paired and (beside := _beside(trained)) is not None:
+            for (cell, *_), mean, count in zip(trained, *beside[:2], strict=True):
+                means[cell.variant, size], counts[cell.variant, size] = mean, count
+            more = beside[2:]
+        else:
+            more = _spread(trained)
         squares, freedom = squares + more[0], freedom + more[1]
     return VariantLosses(runs.names, runs.log2, means, counts, squares, freedom)
+
+
+def _beside(
+    trained: Sequence[tuple[VariantCell, Array, Array]],
+) -> tuple[Array, Array, float, int] | None:
+    """Mean and number of runs of each variant, without what a seed does to all; squares, freedom.
+
+    By least squares over variants and seeds. A seed that one variant alone has tells no difference.
+    None where seeds do not tie all variants to each other.
+    """
+    names = np.concatenate([seeds for *_, seeds in trained] or [[]])
+    seeds, seed, of_seed = np.unique(names, return_inverse=True, return_counts=True)
+    variant = np.repeat(range(len(trained)), [len(losses) for _, losses, _ in trained])
+    told = of_seed[seed] > 1
+    if not told.any():
+        return None
+    design = np.hstack([np.eye(len(trained))[variant], np.eye(len(seeds))[seed]])[told]
+    losses = np.concatenate([each for _, each, _ in trained])[told]
+    effects, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+    if rank < len(trained) + int((of_seed > 1).sum()) - 1:
+        return None
+    rest = losses - design @ effects
+    means = effects[: len(trained)] + (losses - effects[variant[told]]).mean()
+    counts = np.bincount(variant[told], minlength=len(trained)).astype(float)
+    return means, counts, float((rest**2).sum()), len(losses) - int(rank)
 
 
 def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]:
@@ -433,7 +463,12 @@ def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
         if role not in known:
             has = ", ".join(known) or "no size"
             raise BadInput(
-                Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}"
+                *(Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}"),
+                *(
+                    (", ", Keyword("columns", f"{role}={g}"), "?")
+                    if (g := runs.guessed.get(role))
+                    else ()
+                ),
             )
     counts: dict[str, float] = {}
     reference = next(iter(asked))
@@ -754,7 +789,12 @@ class _Asked:
             for count in MORE:
                 # With as many of the baseline, or none: its own runs may be plenty, as every
                 # variant uses them.
-                for of_baseline in (0, count):
+                ways = {0, count}
+                if self.runs.paired:
+                    at = int(np.abs(kept.sizes - log2).sum(axis=1).argmin())
+                    lacking = kept.counts[i, at] + count - kept.counts[0, at]
+                    ways = {int(max(0, lacking))}
+                for of_baseline in sorted(ways):
                     more = _with_runs(kept, log2, {i: count, 0: of_baseline})
                     try:
                         after = deviation_with(more, self.target, i, self.carried)

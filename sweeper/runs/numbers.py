@@ -88,12 +88,13 @@ def _word(text: str) -> float | None:
     return math.inf if text.lower().strip("!. ") in DIVERGED else None
 
 
+SCALED = "with letters for thousands, millions or billions"
 SPELLINGS: Mapping[str, Callable[[str], float | None]] = {
     "with commas between thousands": _thousands,
     "with spaces or apostrophes between thousands": _grouped,
     "as powers of 2": _power,
     "as powers of 10": _tens,
-    "with letters for thousands, millions or billions": _scaled,
+    SCALED: _scaled,
     "behind letters": _lettered,
     "in percent": _percent,
     "with an error, which is left out": _with_error,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.errors import ConfigError, Keyword, MissingValue, Text, suggest
 from sweeper.runs.condition import columns_text
+from sweeper.runs.numbers import SCALED, number_of
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -109,7 +110,7 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
     "loss": ("smooth loss", "c4_en_loss", "final val loss", "eval/loss", "bpb", "nll", "ce"),
 }
 """Names that are a role's in some tables, and something else in others."""
-_ENDS_AS_LOSS = re.compile(r"(?i)(^|[^a-z])(loss|bpb|nll)$")
+_ENDS_AS_LOSS = re.compile(r"(?i)(^|[^a-z])(loss|bpb|nll)\s*($|[(,@\[])")
 MOST_GUESSED = 3
 WIDEST = 1e6
 """No model is as wide: a larger number counts parameters or tokens."""
@@ -187,9 +188,10 @@ def missing_columns(
         proposed = {role: columns[0] for role, columns in guesses.items()}
         text = ",".join(f"{role}={column}" for role, column in proposed.items())
         values = [
-            f"{column!r} has {frame[column].iloc[0]:.6g} in the first row"
+            f"{column!r} has {cell if isinstance(cell, str) else f'{cell:.6g}'} in the first row"
             for columns in guesses.values()
             for column in columns
+            for cell in frame[column].iloc[:1]
         ]
         advice: Text = (", such as ", Keyword("columns", text), f": {'; '.join(values)}")
         return MissingValue(Keyword("columns"), advice)
@@ -203,12 +205,18 @@ def missing_columns(
 
 
 def guessed_columns(frame: pandas.DataFrame, role: str, taken: Iterable[str]) -> list[str]:
-    """Columns of numbers that may have a role, the likeliest first."""
+    """Columns of numbers that may have a role, the likeliest first; of texts "130M" is a count."""
     used = {*taken}
     names = [plain_name(name) for name in GUESSES.get(role, ())]
     places: list[tuple[int, str]] = []
     for column in map(str, frame.columns):
-        if column in used or frame[column].dtype.kind not in "iuf":
+        if column in used:
+            continue
+        if frame[column].dtype.kind not in "iuf":
+            cells = frame[column].dropna()
+            # No name of a column is usual for a model that is called by its parameters.
+            if role == "params" and len(cells) and all(number_of(c)[1] == SCALED for c in cells):
+                places.append((len(names), column))
             continue
         if role == "width" and not frame[column].max() < WIDEST:  # D is a number of tokens
             continue

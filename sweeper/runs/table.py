@@ -241,7 +241,12 @@ def _read(
         case "Parquet":
             return pandas.read_parquet(path), [], None
         case _:
-            return pandas.read_excel(path), [], None
+            frame = pandas.read_excel(path)
+            if len(frame) and sum(not str(c).startswith("Unnamed: ") for c in frame.columns) <= 1:
+                # A title, and perhaps more such rows, above the names.
+                above = int((frame.notna().sum(axis=1) > 2).to_numpy().argmax()) + 1
+                frame = pandas.read_excel(path, header=above)
+            return frame, [], None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +392,7 @@ def _head(path: Path, separator: str, encoding: str) -> tuple[str, int]:
     """The first lines of a table from its header on, and how many comments stand before it.
 
     ValueError for a first line without an end. A line that begins with "#" is no comment where it
-    names as many columns as the numbers below it are.
+    names as many columns as the numbers below it are. A sheet's title is one cell above many.
     """
     encoding = "utf-8-sig" if encoding == "utf-8" else encoding
     with (
@@ -402,14 +407,31 @@ def _head(path: Path, separator: str, encoding: str) -> tuple[str, int]:
         if len(lines) == 1 and left <= 0:
             raise ValueError(f"its first line has more than {LONGEST_HEAD:,} characters")
     comments = 0
-    while comments < len(lines) - 1 and lines[comments].lstrip().startswith("#"):
+    while comments < len(lines) - 1:
         below = lines[comments + 1]
+        if not lines[comments].lstrip().startswith("#"):
+            if not _is_title(lines[comments:], separator):
+                break
+            comments += 1
+            continue
         cells = below.split(separator)
         numeric = any(re.fullmatch(rf"\s*{NUMBER}\s*", cell) for cell in cells)
         if numeric and len(cells) == len(lines[comments].split(separator)):
             break
         comments += 1
     return "".join(lines[comments:]), comments
+
+
+def _is_title(lines: Sequence[str], separator: str) -> bool:
+    """Whether the first line is one filled cell at most, and a line of many follows such lines."""
+
+    def filled(line: str) -> int:
+        # A header that another sign separates is no title, however few cells it has by this one.
+        ways = (next(csv.reader([line], delimiter=sign), []) for sign in {separator, ";", "\t"})
+        return max(sum(bool(cell.strip()) for cell in cells) for cells in ways)
+
+    header = next((line for line in lines if filled(line) > 1), "")
+    return filled(lines[0]) <= 1 and filled(header) > 2
 
 
 def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,13 @@ from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, s
 from sweeper.runs.condition import columns_text, quoted_name, shown_value, where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, positive
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, missing_columns
+from sweeper.runs.roles import (
+    LADDER_ROLES,
+    LAW_ROLES,
+    VARIANT_ROLES,
+    guessed_columns,
+    missing_columns,
+)
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.settings import SETTINGS, is_identifier, is_kept, is_one_number, is_result
 from sweeper.table import counted
@@ -76,6 +82,8 @@ class VariantRuns:
 
     `log2` are parameters and tokens of the sizes, or what stands for them; `measures` the counts
     that a size is known by, by role; `flops` are those of a run, or in proportion to them.
+    `guessed` are columns that may be a role that none has. Where they are `paired`, runs of a seed
+    share its draws, whatever the variant.
     """
 
     names: Sequence[str]
@@ -87,6 +95,8 @@ class VariantRuns:
     unit: str
     columns: Mapping[str, str]
     notes: tuple[str | Text, ...]
+    guessed: Mapping[str, str] = field(default_factory=dict)
+    paired: bool = False
 
     def at(self, variant: int, size: int) -> VariantCell | None:
         """The runs of a variant at a size, if there are any."""
@@ -133,6 +143,12 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     notes: list[str | Text] = [*runs.notes]
     counts = _counts(runs)
     log2, sizes = _sizes(counts, labels == names[0])
+    guessed = {
+        role: columns[0]
+        for role in ("params", "tokens", "width")
+        if role not in runs.columns
+        if (columns := guessed_columns(runs.frame, role, {by, *runs.columns.values()}))
+    }
     table = _table(runs, labels, names, log2, sizes, by, notes)
     measured = runs.numbers(runs.columns["loss"])
     # A variant may be shorter than others: each is a size of its own to what tells early ends.
@@ -154,6 +170,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
         unit=runs.unit,
         columns=runs.columns,
         notes=(*notes, *runs.number_notes()),
+        guessed=guessed,
     )
 
 

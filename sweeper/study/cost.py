@@ -221,6 +221,20 @@ class TrialSeconds:
         return float(times[first] * (work / first) ** power)
 
 
+def fitting(seconds: Iterable[float], limit: float) -> int:
+    """How many runs that take so long, one after the other, fit into `limit`.
+
+    A run whose time is not known (NaN) takes none.
+    """
+    total, count = 0.0, 0
+    for each in seconds:
+        total += 0.0 if math.isnan(each) else each
+        if total > limit:
+            break
+        count += 1
+    return count
+
+
 def at_once(results: Iterable[Result]) -> float:
     """How many runs were going at the same time, on average over the time in which any was."""
     spans = sorted((run.finished_at - run.seconds, run.finished_at) for run in results)

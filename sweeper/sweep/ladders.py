@@ -242,26 +242,22 @@ def settling_of(
         done=study.results(),
         began_with=None if begun_with is None else begun_with.keys,
     )
-    _check_hours(settings, study, ladder, settle.hours)
+    # Once one of its own has ended, it goes on to its end: the time that runs take is known then.
+    if settle.hours is not None and not ladder.goes_on:
+        timed = trial_seconds(settings, study.results())
+        check_hours(settle.hours, [timed.of(trial) for trial in ladder.trials()], ladder.slots)
     return ladder, judge
 
 
-def _check_hours(
-    settings: Settings, study: Study, ladder: SettledLadder, hours: float | None
+def check_hours(
+    hours: float | None, seconds: Sequence[float], slots: int, begin: str = "these ladders begin"
 ) -> None:
-    """ConfigError for hours with no room for a ladder's first runs, by what others took.
-
-    Once one of its own has ended, it goes on to its end: the time that runs take is known then.
-    """
-    missing = ladder.trials()
-    if hours is None or not missing or ladder.goes_on:
-        return
-    seconds = trial_seconds(settings, study.results())
-    needed = math.fsum(seconds.of(trial) for trial in missing) / ladder.slots / 3600
-    if needed > hours:
+    """ConfigError for hours with no room for the first runs, by what others took."""
+    needed = math.fsum(seconds) / slots / 3600
+    if hours is not None and needed > hours:
         least = math.ceil(1000 * needed) / 1000 if needed < 1 else math.ceil(10 * needed) / 10
         allowed = (
-            f"at least {least:g}, which the {len(missing)} runs with which these ladders begin "
+            f"at least {least:g}, which the {len(seconds)} runs with which {begin} "
             "take by what runs took so far"
         )
         raise ConfigError(Keyword("hours"), hours, allowed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from sweeper.records import to_json
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.variants import VariantRuns, joined, variant_runs
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import flops_of
+from sweeper.study.cost import fitting, flops_of
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance
 from sweeper.study.study import Study, find_study
@@ -35,7 +35,14 @@ from sweeper.sweep.compared import (
     named_studies,
     not_comparable,
 )
-from sweeper.sweep.experiment import check_taken, open_experiment, progress_of, resolve_study
+from sweeper.sweep.experiment import (
+    check_taken,
+    open_experiment,
+    progress_of,
+    resolve_study,
+    trial_seconds,
+)
+from sweeper.sweep.ladders import check_hours
 from sweeper.sweep.optimum import check_storage_password, planned_optimum
 from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import planned_log2
@@ -252,6 +259,11 @@ def _by_runs(
     notes = [*(notice for one in contenders for notice in one.study.notices), *unlike]
     by_name = {one.name: one for one in contenders}
     begins = [_placed(run, widths) for run in ranking.asked]
+    known = [run for run in begins if by_name[run[0]].result(*run[1:]) is not None]
+    if not known:
+        timed = {one.name: one.seconds() for one in contenders}
+        seconds = [timed[name](at) for name, at, _ in begins]
+        check_hours(request.hours, seconds, ranking.slots, "this ranking begins")
     # Which runs follow the first round the losses decide: at most they are all the dearest.
     flops = math.fsum(by_name[name].flops(at) for name, at, _ in begins)
     dearest = max(one.flops(at) for one in contenders for at in widths)
@@ -266,7 +278,7 @@ def _by_runs(
         widths=widths,
         parameterizations=kinds,
         unfinished=unfinished,
-        known=sum(by_name[name].result(*at) is not None for name, *at in begins),
+        known=len(known),
         flops=(flops, flops + (ranking.budget - ranking.runs) * dearest),
     )
     if request.dry_run:
@@ -355,6 +367,11 @@ class Contender:
         tokens = train.steps * train.batch_size * train.seq_len
         return float(width**2 * spec.depth * tokens) if math.isnan(known) else known
 
+    def seconds(self) -> Callable[[int], float]:
+        """Of a run by its width, as those of this size took, or by its work from others."""
+        timed = trial_seconds(self.experiment.settings, self.study.results())
+        return lambda width: timed.of(self.trial(width, 0))
+
     def train(self, runs: Sequence[tuple[int, int]], watcher: Watcher, *, wait: bool) -> None:
         """Train runs by width and seed; Submitted without `wait` where they are in a queue."""
         trials, settings = [self.trial(*run) for run in runs], self.experiment.settings
@@ -383,13 +400,14 @@ def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Rankin
         found = result(run)
         return None if found is None else found.objective
 
-    def affordable() -> int:
-        """How many runs `hours` allow, by the time that those so far took."""
+    def affordable(following: Sequence[tuple[Any, ...]]) -> int:
+        """How many of these runs `hours` have room for, by the time that their sizes take."""
         assert request.hours is not None
-        seconds = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
-        # Before a run has ended no time is known, and the number of runs is the only bound.
-        mean = sum(seconds) / max(1, len(seconds))
-        return int(request.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
+        taken = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
+        timed = {name: one.seconds() for name, one in by_name.items()}
+        placed = (_placed(run, widths) for run in following)
+        seconds = (timed[name](width) for name, width, _ in placed)
+        return fitting(seconds, request.hours * 3600 * slots - math.fsum(taken))
 
     workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
     slots = max(count if isinstance(count, int) else 1 for count in workers)

@@ -109,6 +109,8 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
         (["--budget", "20"], "--budget"),
         (["--settle", "--budget", "5"], "--budget"),
         (["--settle", "--hours", "-1"], "--hours"),
+        (["--settle", "--hours", "1e-9"], "the 6 runs with which this ranking begins"),
+        (["--settle", "--to-width", "64", "--hours", "1e-9"], "the 8 runs with which this"),
         (["--settle", "--to-width", "32"], "--to-width"),
         (["--settle", "--to-width", "64", "--at-width", "32"], "--at-width"),
         (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sweeper.decide.ranking import FIRST, ROUNDS, Ranking, TargetRanking
 from sweeper.decide.winner import TargetQuestion
 from sweeper.errors import ConfigError
 from sweeper.stats.paired import paired_difference
+from sweeper.study.cost import fitting
 
 Loss = Callable[[str, int], float | None]
 
@@ -103,7 +105,7 @@ def test_runs_that_diverge_lose_by_a_sign_test_and_not_by_one_run() -> None:
 def test_rounds_fill_all_workers_and_hours_bound_them() -> None:
     first = Ranking("ab", lambda *_: None, slots=16)
     assert len(first.missing()) == 16
-    timed = ranked(losses(0.004, noise=0.02), affordable=lambda: 10)
+    timed = ranked(losses(0.004, noise=0.02), affordable=lambda runs: min(4, len(runs)))
     assert timed.budget == 10 and timed.runs <= 10
     with pytest.raises(ConfigError) as caught:
         Ranking("ab", losses(0.0), budget=5)
@@ -142,7 +144,7 @@ def test_equal_studies_are_seldom_ranked() -> None:
 WIDTHS = (32, 64, 128, 256)
 
 
-def at_target(gains: list[float], seed: int, budget: int | None = None) -> TargetRanking:
+def at_target(gains: list[float], seed: int, budget: int | None = None, **kw: Any) -> TargetRanking:
     """A baseline, and variants with gains that fade by a tenth an octave of compute."""
     generator, known = np.random.default_rng(seed), dict[tuple[str, int, int], float]()
     names = ["base", *(f"v{i}" for i in range(len(gains)))]
@@ -155,6 +157,7 @@ def at_target(gains: list[float], seed: int, budget: int | None = None) -> Targe
         lambda *run: known.get(run),
         begun=3,
         budget=budget,
+        **kw,
     )
     while missing := ranking.missing():
         assert len({*missing}) == len(missing) and not {*missing} & {*known}
@@ -170,6 +173,8 @@ def test_a_gain_is_called_at_the_target_with_few_runs_at_the_sizes_that_tell_mos
         assert each.outcome is not None and each.winner is not None
         assert each.outcome.ended == "decided" and each.runs <= each.budget
         assert {v.name: v.answer for v in each.winner.variants} == {"v0": "better", "v1": "worse"}
+        # A run tells by the baseline's of its seed, which is there.
+        assert all(c <= each.seeds["base", size] for (_, size), c in each.seeds.items())
     assert min(each.runs for each in found) >= 3 * 3 * FIRST
 
 
@@ -185,3 +190,19 @@ def test_the_budget_of_a_ranking_at_a_target_is_kept() -> None:
     assert found.outcome is not None and found.runs <= 14
     with pytest.raises(ConfigError, match="at least 12"):
         at_target([0.014], 1, budget=11)
+
+
+def test_the_time_of_a_ranking_at_a_target_is_that_of_the_sizes_it_trains() -> None:
+    """Time for one run and a half of the size that it asks for first is time for one."""
+    free = at_target([0.008], 1)
+    asked = list[Any]()
+
+    def affordable(runs: Sequence[Any]) -> int:
+        asked.append([size for _, size, _ in runs])
+        return fitting([float(WIDTHS[size]) for _, size, _ in runs], 1.5 * WIDTHS[asked[0][0]])
+
+    timed = at_target([0.008], 1, affordable=affordable)
+    assert timed.runs == 2 * 3 * FIRST + 1 < free.runs and len(asked[0]) > 1 and asked[-1] == []
+    assert timed.outcome is not None and timed.outcome.ended == "budget"
+    assert timed.outcome.budget == timed.runs
+    assert fitting([1.0, math.nan, 2.0, 0.5], limit=3.0) == 3

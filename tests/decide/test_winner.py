@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
 
-from sweeper.decide.winner import TargetQuestion, VariantAnswer, Winner, decide
+from sweeper.decide.differences import VariantLosses
+from sweeper.decide.winner import (
+    ComputeLaw,
+    TargetQuestion,
+    VariantAnswer,
+    Winner,
+    _losses,
+    decide,
+)
 from sweeper.errors import BadInput
 from sweeper.runs.read import read
 from sweeper.runs.variants import variant_runs
@@ -210,3 +219,37 @@ def test_one_size_with_seeds_is_asked_for_itself() -> None:
     assert new.difference.low < -0.003 < new.difference.high and math.isnan(new.compute.value)
     # As a session of many tries asks.
     assert won(rows, counts={}, error=1e-9).variants[0].answer == "cannot say"
+
+
+def seeded(sizes: dict[str, range], paired: bool = True) -> VariantLosses:
+    """Losses of variants with so many seeds, which do much to all and variants little."""
+    generator = np.random.default_rng(4)
+    of_seed = generator.normal(0, 0.05, 20)
+    rows = [
+        {"change": name, "seed": s, "loss": 3 + of_seed[s] - gain + 0.001 * generator.normal()}
+        for name, seeds in sizes.items()
+        for s, gain in zip(seeds, [0.01 * (name == "b")] * len(seeds), strict=True)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    runs = replace(runs, paired=paired)
+    return _losses(runs, ComputeLaw.of(runs, TargetQuestion()))
+
+
+def test_seeds_that_some_variants_lack_leave_the_others_beside_each_other() -> None:
+    alike = {name: range(4) for name in ("base", "a", "b")}
+    paired, plain = seeded(alike), seeded(alike, paired=False)
+    # Where all have all seeds it is the two-way analysis of variance.
+    assert (paired.freedom, [*paired.counts[:, 0]]) == (plain.freedom, [4, 4, 4])
+    assert paired.squares == pytest.approx(plain.squares)
+    np.testing.assert_allclose(paired.means, plain.means)
+    # Ten seeds of two, four of the third; the last two are of one alone, and tell no difference.
+    some = seeded({"base": range(12), "a": range(4), "b": range(10)})
+    assert [*some.counts[:, 0]] == [10, 4, 10] and some.freedom == 24 - 3 - 10 + 1
+    assert math.sqrt(some.squares / some.freedom) < 0.002
+    gains = some.means[0, 0] - some.means[1:, 0]
+    np.testing.assert_allclose(gains, [0, 0.01], atol=0.002)
+    unpaired = seeded({"base": range(12), "a": range(4), "b": range(10)}, paired=False)
+    assert math.sqrt(unpaired.squares / unpaired.freedom) > 0.02
+    # No seed in common: each has its own runs.
+    apart = {"base": range(3), "a": range(3, 6)}
+    assert seeded(apart).freedom == seeded(apart, paired=False).freedom == 4

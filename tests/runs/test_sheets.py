@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.runs.grid import ladder_runs
@@ -57,6 +58,9 @@ SHEETS = {
     "an error behind": sheet(loss=lambda value: f"{value} \u00b1 0.01"),
     "an error in brackets": sheet(loss=lambda value: f"{value} (0.01)"),
     "footnotes": sheet(loss=lambda value: f"{value}*" if value > 4 else value),
+    "a title": "Sweep of autumn\n" + sheet(),
+    "a padded title and an empty row": '"Sweep, by Jo",,,\n,,,\n' + sheet(),
+    "a title above semicolons": "Sweep;;;\n" + sheet(separator=";"),
     "a header above": sheet(head="model,optimizer,run,result\nwidth,lr,seed,loss\n"),
     "units": sheet(head="width,lr,seed,loss\n(neurons),,,(nats)\n"),
     "Excel's separator": sheet(head="sep=;\nwidth,lr,seed,loss\n", separator=";"),
@@ -89,6 +93,15 @@ def test_letters_of_spreadsheets(encoding: str, tmp_path: Path) -> None:
     text = sheet().replace("\n", "\r\n")
     path.write_bytes(f"# Gr\u00f6\u00dfe\r\n{text}".encode(encoding))
     np.testing.assert_allclose(values(path), ROWS)
+
+
+def test_a_title_in_a_workbook_is_none_of_its_columns(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    rows = [["Sweep, by Jo", *[None] * 3], [None] * 4, ["width", "lr", "seed", "loss"], *ROWS]
+    pandas.DataFrame(rows).to_excel(tmp_path / "sheet.xlsx", header=False, index=False)
+    frame = read(tmp_path / "sheet.xlsx").frame
+    assert [*frame.columns] == ["width", "lr", "seed", "loss"]
+    np.testing.assert_allclose(frame.to_numpy(dtype=float), ROWS)
 
 
 def test_what_stands_in_place_of_a_loss(tmp_path: Path) -> None:
