@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import re
 import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
@@ -18,9 +19,11 @@ from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb import online_wandb
 from sweeper.command.reading import MetricSource, Reading, as_number
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.runs.table import UNPACKED, unpacked_blocks
 
 LOGS = ("*.log", "*.out", "*.txt")
-PACKED = ".gz"
+PACKED = (*UNPACKED, ".zst")
+"""Endings of packed logs; one that cannot be unpacked here is told, not passed over."""
 EVALUATED = re.compile(r"(?i)(?<![a-z])(val|valid|validation|eval|evaluation|test|dev|held)")
 RATE = re.compile(r"(?i)(?<![a-z])(?:lr|learning[ _-]?rate)['\"]?\s*[:=]\s*['\"]?([-+.\de]+)")
 LEAST_KIND = 2
@@ -83,17 +86,20 @@ class RunLog:
 
     def _plain(self, key: Keyword, log: Path) -> Path:
         """A log that was packed, unpacked aside: it grows no more."""
-        if log.suffix != PACKED or not log.is_file():
+        if log.suffix not in PACKED or not log.is_file():
             return log
+        if log.suffix not in UNPACKED:
+            allowed = f"a log that is unpacked, or ends in one of {', '.join(UNPACKED)}"
+            raise ConfigError(key, str(log), allowed)
         if self._unpacked is None:
             self._unpacked = Path(mkdtemp(prefix="sweeper-"))
             finalize(self, shutil.rmtree, self._unpacked, ignore_errors=True)
         plain = self._unpacked / f"{log.name}.txt"
         try:
-            with gzip.open(log) as packed, plain.open("wb") as file:
-                shutil.copyfileobj(packed, file)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ConfigError(key, str(log), f"a log that gzip can unpack ({error})") from error
+            with plain.open("wb") as file:
+                file.writelines(unpacked_blocks(log))
+        except (OSError, EOFError, OverflowError, zlib.error, lzma.LZMAError) as error:
+            raise ConfigError(key, str(log), f"a log that can be unpacked ({error})") from error
         return plain
 
     def _folder(self) -> Path:
@@ -106,7 +112,7 @@ class RunLog:
             return self.place
         if not self.place.is_dir():
             raise ConfigError(Keyword("run"), str(self.place), "a log, or a folder with one")
-        packed = tuple(f"{pattern}{PACKED}" for pattern in LOGS)
+        packed = tuple(f"{pattern}{ending}" for pattern in LOGS for ending in PACKED)
         for patterns in (LOGS, packed):
             logs = sorted(path for pattern in patterns for path in self.place.glob(pattern))
             if logs:
@@ -187,9 +193,13 @@ def rotated(path: Path) -> list[Path]:
     older = {
         int(number): sibling
         # Of a file and its packed copy, which comes after it, the first counts.
-        for sibling in sorted(path.parent.glob(f"{path.name}.*"), reverse=True)
-        if (number := sibling.name.removeprefix(f"{path.name}.").removesuffix(PACKED)).isdigit()
+        for sibling in sorted(path.parent.glob(f"{escape(path.name)}.*"), reverse=True)
+        if (number := _unpacked_name(sibling).removeprefix(f"{path.name}.")).isdecimal()
     }
-    packed = path.with_name(f"{path.name}{PACKED}")
-    last = packed if packed.is_file() and not path.exists() else path
+    packed = [path.with_name(f"{path.name}{ending}") for ending in PACKED]
+    last = next((log for log in packed if not path.exists() and log.is_file()), path)
     return [*(older[number] for number in sorted(older, reverse=True)), last]
+
+
+def _unpacked_name(path: Path) -> str:
+    return path.stem if path.suffix in PACKED else path.name

@@ -171,22 +171,37 @@ def _too_large(most: int = LARGEST) -> str:
     )
 
 
+def unpacked_blocks(path: Path) -> Iterator[bytes]:
+    """The content of a compressed file, block by block; OverflowError beyond `most_of` it."""
+    size, most = 0, most_of(path)
+    with UNPACKED[path.suffix.lower()](path, "rb") as file:
+        while block := file.read(1 << 22):
+            size += len(block)
+            if size > most:
+                raise OverflowError(f"it holds more than {most / 1e9:.1f} GB")
+            yield block
+
+
+def most_of(path: Path) -> int:
+    """Bytes that a compressed file may hold: it may be small, and take all memory or disk."""
+    # A small file may pack better than losses do, and is no danger.
+    return min(LARGEST, max(PACKED * path.stat().st_size, 1 << 26))
+
+
 def _check_size(path: Path) -> None:
     """BadInput for a table that would take all memory, which a small compressed file may be."""
     size = path.stat().st_size
     if not size:  # so are files of the kernel, which may have no end
         raise BadInput(f"{path} is empty")
-    most = LARGEST
-    if unpack := UNPACKED.get(path.suffix.lower()):
-        # A small file may pack better than losses do, and is no danger.
-        most, size = min(most, max(PACKED * size, 1 << 26)), 0
-        with unpack(path, "rb") as file:
-            while block := file.read(1 << 22):
-                size += len(block)
-                if size > most:
-                    break
-    if size > most:
-        raise BadInput(f"{path} holds {_too_large(most)}")
+    if path.suffix.lower() not in UNPACKED:
+        if size > LARGEST:
+            raise BadInput(f"{path} holds {_too_large()}")
+        return
+    try:
+        for _ in unpacked_blocks(path):
+            pass
+    except OverflowError:
+        raise BadInput(f"{path} holds {_too_large(most_of(path))}") from None
 
 
 def _check_columns(count: int) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.runs import table
 from sweeper.runs.log import RunLog, rotated
+from sweeper.runs.table import UNPACKED
 
 PATTERN = r"step (?P<step>\d+).*?loss (?P<loss>\S+)"
 
@@ -67,8 +69,27 @@ def test_packed_logs_are_read_as_they_were(tmp_path: Path) -> None:
     packed = Path(shutil.copy(tmp_path / "run.log.1.gz", folder / "run.log.gz"))
     assert read(PATTERN, folder) == read(PATTERN, packed) == [(1, 3.0)]
     packed.write_bytes(packed.read_bytes()[:-9])
-    with pytest.raises(ConfigError, match="that gzip can unpack"):
+    with pytest.raises(ConfigError, match="that can be unpacked"):
         read(PATTERN, packed)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+def test_a_packed_bomb_is_told_before_it_fills_the_disk(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LARGEST", 10_000)
+    (tmp_path / "run.log").write_text("step 9 loss 3\n")
+    with UNPACKED[ending](tmp_path / f"run.log.1{ending}", "wb") as file:
+        file.write(b"step 1 loss 3\n" * 1000)
+    with pytest.raises(ConfigError, match="it holds more than"):
+        read(PATTERN, tmp_path / "run.log")
+
+
+def test_a_part_that_cannot_be_unpacked_is_no_part_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("step 9 loss 3\n")
+    (tmp_path / "run.log.1.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    with pytest.raises(ConfigError, match="unpacked"):
+        read(PATTERN, tmp_path / "run.log")
 
 
 def test_one_log_in_a_folder_is_found_and_of_several_none(tmp_path: Path) -> None:
