@@ -412,11 +412,20 @@ def _compare_with_base(
     bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
     # Safe draws: what is trained at the other size is the plan's value, which keeps off such
     # points.
-    sure = base_fit.safe_optimum_draws + planned
+    safe, free = base_fit.safe_optimum_draws + planned, base_fit.free_optimum_draws + planned
     # The bias alone leads nowhere that was not measured.
     ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
-    at = np.clip(sure + bias, np.minimum(sure, min(ends)), np.maximum(sure, max(ends)))
-    gap = fit.loss_gap(base_fit.optimum.value + planned, at, confidence)
+    gap, of_optimum = (
+        fit.loss_gap(
+            base_fit.optimum.value + planned,
+            np.clip(sure + bias, np.minimum(sure, min(ends)), np.maximum(sure, max(ends))),
+            confidence,
+        )
+        for sure in (safe, free)
+    )
+    # A plan that misses the base's optimum for a point that diverged beside it is the search's
+    # fault, too: what the transfer loses at least, it loses from the optimum as well.
+    gap = replace(gap, low=min(gap.low, of_optimum.low))
     if fit.noise_unknown or base_fit.noise_unknown:
         # A divergence is seen without any noise: a gap that is infinite for sure stays so.
         shift = shift.without_interval()

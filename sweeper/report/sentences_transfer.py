@@ -146,15 +146,21 @@ def _worse_note(verdict: Verdict) -> str:
 
 
 def _cliffs(verdict: Verdict) -> str:
-    """Which finite losses were taken for those of runs that diverged."""
-    told = [
-        f"from {2.0**size.cliff.log2:.3g} on at {describe_size(size.size, verdict.axis)} "
-        f"({size.cliff.below:.4g}, then {size.cliff.above:.4g})"
-        for size in verdict.sizes
-        if size.cliff is not None
-    ]
-    said = "losses that leave the basin by a jump count as those of runs that diverged: "
-    return said + ", ".join(told) if told else ""
+    """Which finite losses were taken for those of runs that diverged, and which perhaps are."""
+    said = {
+        True: "losses that leave the basin by a jump count as those of runs that diverged: ",
+        False: "a jump cannot be told from a steep side, and intervals hold both: ",
+    }
+    told = {
+        sure: [
+            f"from {2.0**size.cliff.log2:.3g} on at {describe_size(size.size, verdict.axis)} "
+            f"({size.cliff.below:.4g}, then {size.cliff.above:.4g})"
+            for size in verdict.sizes
+            if size.cliff is not None and size.cliff.sure == sure
+        ]
+        for sure in said
+    }
+    return ". Also, ".join(said[sure] + ", ".join(each) for sure, each in told.items() if each)
 
 
 # What would settle it.

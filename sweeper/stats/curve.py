@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -74,7 +75,8 @@ class CurveFit:
     `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
     reach that point, as the true optimum may. Neither has the `BIAS`. `own_shifts` are the parts of
     both by which a single run's curve as a whole lies off. With `at_end`, `past_end` has the curves
-    and the optima as they go on past the end, infinite where they find none.
+    and the optima as they go on past the end, infinite where they find none. Where a jump may be a
+    steep side, `steep` is the fit that takes it for one, and every second draw is of that.
     """
 
     curve: SizeCurve
@@ -90,6 +92,7 @@ class CurveFit:
     parabolas: Parabolas
     evidence: CurveEvidence = field(repr=False, compare=False)
     past_end: CurveFit | None = field(default=None, repr=False, compare=False)
+    steep: CurveFit | None = field(default=None, repr=False, compare=False)
 
     def loss_gap(
         self, eta: float, draws: Array | None = None, confidence: float = 0.95
@@ -112,6 +115,13 @@ class CurveFit:
 
         A seed's own optimum moves its whole curve, and leads nowhere that was not measured.
         """
+        if self.steep is not None:
+            of_jump = replace(self, steep=None).gap_bounds(at)
+            pairs = zip(of_jump, self.steep.gap_bounds(at), strict=True)
+            least, most = (
+                np.append(jump[0], _in_turns(jump[1:], side[1:])) for jump, side in pairs
+            )
+            return least, most
         if self.own_shifts.any():
             etas = self.parabolas.etas[np.isfinite(self.parabolas.losses[0])]
             ends = np.minimum(at, etas[0]), np.maximum(at, etas[-1])
@@ -120,6 +130,24 @@ class CurveFit:
         # A curve that falls as far as it was followed has no least loss.
         most[1:][np.isinf(self.free_optimum_draws)] = math.inf
         return least, most
+
+    def or_steep(self, other: CurveFit | None) -> CurveFit:
+        """With the other reading of the ladder's jumps in every second draw, and all intervals."""
+        if other is None or self.noise_unknown or other.noise_unknown:
+            return self
+        width = self.basin.width_log2.and_also(other.basin.width_log2)
+        past = self.past_end and self.past_end.or_steep(other.past_end)
+        return replace(
+            self,
+            optimum=self.optimum.and_also(other.optimum),
+            loss=self.loss.and_also(other.loss),
+            regret=self.regret.and_also(other.regret),
+            basin=replace(self.basin, width_log2=width),
+            safe_optimum_draws=_in_turns(self.safe_optimum_draws, other.safe_optimum_draws),
+            free_optimum_draws=_in_turns(self.free_optimum_draws, other.free_optimum_draws),
+            past_end=past,
+            steep=other,
+        )
 
     @property
     def side(self) -> int:
@@ -250,7 +278,20 @@ def fit_curves(
     `transferred` is the log2 eta of the base; a law's factor is added at every other size. What
     lies beyond a cliff is taken for diverged.
     """
-    curves = without_cliffs(curves)
+    cut = without_cliffs(curves, doubtful=True)
+    fits = _fit_each(cut, transferred)
+    if any(curve.cliff and not curve.cliff.sure for curve in cut):
+        steep = _fit_each(without_cliffs(curves), transferred)
+        fits = {size: fit and fit.or_steep(steep[size]) for size, fit in fits.items()}
+    return fits
+
+
+def _in_turns(first: Array, second: Array) -> Array:
+    """Of every second draw the `second` one: the same draws at all sizes of a ladder."""
+    return np.where(np.arange(len(first)) % 2, second, first)
+
+
+def _fit_each(curves: Sequence[SizeCurve], transferred: float) -> dict[LadderSize, CurveFit | None]:
     measured = [run for curve in curves if (run := Measured.of(curve)) is not None]
     # A known noise says less of the rise than seeds, and nothing of other curves' level.
     noises = [run.noise for run in measured if run.noise and run.curve.noise is None]
@@ -285,14 +326,24 @@ def fit_curves(
 CLIFF, CLIFF_PER_OCTAVE = 2.25, 8.0
 STEEPER, STEEPER_PER_OCTAVE = 4.0, 1.4
 
+# Below that a jump may look like a steep side: both readings enter the interval. A side goes on to
+# rise, as a jump does not: it leads to a shelf where the next step, of any seed, rises by less than
+# `SHELF` of it, which one curve in a thousand without a cliff does, and eight in a hundred where
+# noise is half of the rise. Where nothing lies beyond the only point past the lowest one, no shelf
+# can be seen, and what rises by more than `CLIFF` is in doubt.
+SHELF = 0.5
 
-def without_cliffs(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
-    """The curves of a ladder with +inf from where on their losses leave the basin by a jump."""
+
+def without_cliffs(curves: Sequence[SizeCurve], *, doubtful: bool = False) -> list[SizeCurve]:
+    """The curves of a ladder with +inf from where on their losses leave the basin by a jump.
+
+    With `doubtful` also from where on they may, if that is no steep side.
+    """
     finite = {curve.size: _means(curve) for curve in curves}
     # Of a curve with few points before its cliff the others tell what its steps are.
     bends = [bend for etas, means in finite.values() for bend in _bends(etas, means)]
     bend = float(np.median(bends)) if bends else 0.0
-    return [_without_cliff(curve, *finite[curve.size], bend) for curve in curves]
+    return [_without_cliff(curve, *finite[curve.size], bend, doubtful) for curve in curves]
 
 
 def _means(curve: SizeCurve) -> tuple[Array, Array]:
@@ -311,45 +362,68 @@ def _bends(etas: Array, means: Array) -> Array:
     return np.abs(np.diff(means[: np.argmin(means) + 1 if len(means) else 0], 2))
 
 
-def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> SizeCurve:
+def _without_cliff(
+    curve: SizeCurve, etas: Array, means: Array, bend: float, doubtful: bool
+) -> SizeCurve:
     lowest = int(np.argmin(means)) if len(means) else 0
-    rises = means - means[lowest] if len(means) else means
-    # Of two points that lie on both sides of an optimum neither tells how steep the curve is.
-    for at in range(max(lowest + 1, 0 if bend else 3), len(etas)):
-        step = etas[at] - etas[at - 1]
-        near = np.abs(etas[:at] - etas[lowest]) <= etas[at] - etas[lowest] + step + SAME_ETA
-        usual = max(float(rises[:at][near].max()), bend)
-        # Of every seed, and to the curve's end: a single run that is off is no cliff.
-        base = np.array(curve.losses[float(etas[lowest])])
-        beyond = [
-            np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]
-        ]
-        least = min(float(rise.min()) for rise in beyond)
-        tolerated = CLIFF * CLIFF_PER_OCTAVE**step * usual
-        # A curve that begins at its lowest point may turn between it and the next.
-        if at - lowest > (1 if lowest else 2):
-            slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
-            steepest = max(float(slopes.max()) * step, bend)
-            # What the slopes allow: they never call a rise a jump that
-            # stays within twice the basin's limit.
-            tolerated = min(
-                tolerated,
-                max(
-                    float(rises[at - 1]) + STEEPER * STEEPER_PER_OCTAVE**step * steepest,
-                    2 * BASIN_TOLERANCE * abs(means[lowest]),
-                ),
-            )
-        # What lies in the basin has not left it.
-        tolerated = max(tolerated, BASIN_TOLERANCE * abs(means[lowest]))
-        # A curve that is flat so far has no scale by which a rise is a jump.
-        if usual > 0 and least > tolerated:
+    for at in range(lowest + 1, len(etas)):
+        jump = _jump(curve, etas, means, bend, at)
+        if jump == "sure" or (jump and doubtful):
             gone = {
                 eta: losses if eta < etas[at] else (math.inf,) * len(losses)
                 for eta, losses in curve.losses.items()
             }
-            cliff = Cliff(log2=float(etas[at]), below=float(means[at - 1]), above=float(means[at]))
+            cliff = Cliff(
+                log2=float(etas[at]),
+                below=float(means[at - 1]),
+                above=float(means[at]),
+                sure=jump == "sure",
+            )
             return replace(curve, losses=gone, cliff=cliff)
     return curve
+
+
+def _jump(
+    curve: SizeCurve, etas: Array, means: Array, bend: float, at: int
+) -> Literal["", "sure", "doubtful"]:
+    """Whether the losses leave the basin at point `at`, past the lowest one."""
+    lowest = int(np.argmin(means))
+    rises, step = means - means[lowest], etas[at] - etas[at - 1]
+    near = np.abs(etas[:at] - etas[lowest]) <= etas[at] - etas[lowest] + step + SAME_ETA
+    usual = max(float(rises[:at][near].max()), bend)
+    # Of every seed, and to the curve's end: a single run that is off is no cliff.
+    base = np.array(curve.losses[float(etas[lowest])])
+    beyond = [np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]]
+    least = min(float(rise.min()) for rise in beyond)
+    # What lies in the basin has not left it, and a curve that
+    # is flat so far has no scale by which a rise is a jump.
+    basin = BASIN_TOLERANCE * abs(means[lowest])
+    if usual <= 0 or least <= basin:
+        return ""
+    tolerated, doubted = CLIFF * CLIFF_PER_OCTAVE**step * usual, math.inf
+    alone = at - lowest == 1
+    if at + 1 < len(etas):
+        ends = (np.array(curve.losses[float(etas[each])]) for each in (at, at + 1))
+        low, high = (float(end) for end in (next(ends).min(), next(ends).max()))
+        slope = (high - low) / (etas[at + 1] - etas[at])
+        if slope < SHELF * (least - rises[at - 1]) / step:
+            doubted = usual
+    elif alone:
+        doubted = CLIFF * usual
+    # A curve that begins at its lowest point may turn between it and the next.
+    if at - lowest > (1 if lowest else 2):
+        slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
+        steepest = max(float(slopes.max()) * step, bend)
+        # What the slopes allow: they never call a rise a jump that
+        # stays within twice the basin's limit.
+        steeper = float(rises[at - 1]) + STEEPER * STEEPER_PER_OCTAVE**step * steepest
+        tolerated = min(tolerated, max(steeper, 2 * basin))
+        if math.isfinite(doubted):
+            doubted = min(doubted, max(float(rises[at - 1]) + steepest, 2 * basin))
+    # Of two points that lie on both sides of an optimum neither tells how steep the curve is.
+    if least > tolerated and (at >= 3 or bend):
+        return "sure"
+    return "doubtful" if least > doubted and lowest else ""
 
 
 # One run a point: what a smooth curve leaves is noise, and misfit, so that it is none too small.
@@ -374,7 +448,7 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
 
     As they are where there is one curve, or all together have fewer than two points to spare.
     """
-    left = {curve.size: _rest(curve) for curve in without_cliffs(curves)}
+    left = {curve.size: _rest(curve) for curve in without_cliffs(curves, doubtful=True)}
     told = {size: (level, count) for size, (level, count) in left.items() if level > 0}
     total = sum(count for _, count in told.values())
     if total < 2 or len(curves) < 2:

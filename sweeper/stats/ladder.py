@@ -332,11 +332,15 @@ class LadderSoFar:
 
 @dataclass(frozen=True, kw_only=True)
 class Cliff:
-    """From `log2` on the losses of a curve leave its basin, by a jump from `below` to `above`."""
+    """From `log2` on the losses of a curve leave its basin, by a jump from `below` to `above`.
+
+    Where they may do so by a steep side, too, it is not `sure`.
+    """
 
     log2: float
     below: float
     above: float
+    sure: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

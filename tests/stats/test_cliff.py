@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,8 +82,55 @@ def test_a_smooth_curve_has_no_cliff(
         x: tuple(y + 2 * curvature * max(0.0, x - optimum) ** 2 for y in ys)
         for x, ys in curve.losses.items()
     }
-    assert without_cliffs([curve]) == [curve]
-    assert without_cliffs([replace(curve, losses=steep)])[0].cliff is None
+    for one in (curve, replace(curve, losses=steep)):
+        assert without_cliffs([one]) == [one]
+        etas = sorted(one.losses)
+        lowest = min(etas, key=lambda x: np.mean(one.losses[x]))
+        # It goes on to rise, and nothing is in doubt where two points show that.
+        if lowest != etas[-2]:
+            assert without_cliffs([one], doubtful=True) == [one]
+
+
+def on_octaves(losses: Sequence[float], number: int) -> SizeCurve:
+    """Two seeds of the losses, two octaves apart from -2 on."""
+    numbers = np.random.default_rng(number)
+    return SizeCurve(
+        size=(BASE, LARGE)[number],
+        losses={
+            2.0 * place - 2: tuple(loss + 0.01 * numbers.normal() for _ in range(2))
+            for place, loss in enumerate(losses)
+        },
+    )
+
+
+def test_a_jump_that_may_be_a_steep_side_has_both_readings() -> None:
+    """The only point past the lowest: through it a curve's optimum lies an octave lower."""
+    jumps = [on_octaves((3.6, 3.0, 6.9), 0), on_octaves((3.3, 3.0, 7.2), 1)]
+    assert all(curve.cliff is None for curve in without_cliffs(jumps))
+    for fit in fit_curves(jumps, 0.0).values():
+        assert fit is not None and fit.curve.cliff is not None and not fit.curve.cliff.sure
+        assert fit.steep is not None and fit.steep.optimum.high < 0.8
+        # Up to the cliff, as beside a point that diverged.
+        assert fit.optimum.low <= fit.steep.optimum.low and fit.optimum.high > 1.5
+        assert fit.optimum.value == 0.0
+        # Training at the cliff: what was measured, or as bad as may be.
+        gap = fit.loss_gap(2.0)
+        assert gap.low == pytest.approx(fit.steep.loss_gap(2.0).low, abs=0.2)
+        assert math.isinf(gap.high)
+    # Where one more point shows that the losses go on to rise, none is in doubt.
+    rising = [on_octaves((3.6, 3.0, 4.0, 6.9), 0)]
+    assert without_cliffs(rising, doubtful=True) == rising
+
+
+def test_a_shelf_is_a_jump_where_a_side_would_go_on_to_rise() -> None:
+    """Half an octave past the best it rises by a third of what the left side does in all."""
+    left = [(x, 3 + 0.06 * (x + 0.25) ** 2) for x in (-2.0, -1.5, -1.0, -0.5, 0.0)]
+    for beyond, seen in (((3.16, 3.17, 3.2), True), ((3.16, 3.45, 3.9), False)):
+        points = left + [(0.5 + place / 2, loss) for place, loss in enumerate(beyond)]
+        curve = SizeCurve(size=BASE, losses={x: (y - 0.002, y + 0.002) for x, y in points})
+        (cut,) = without_cliffs([curve], doubtful=True)
+        assert (cut.cliff is not None and cut.cliff.log2 == 0.5) == seen
+        assert without_cliffs([curve]) == [curve]
 
 
 def test_one_run_that_is_off_is_no_cliff() -> None:
