@@ -23,7 +23,7 @@ class Keyword:
 
     `Keyword("to_width", 64)` is `--to-width 64` on a command line and `to_width=64` in Python,
     `Keyword("validate")` is `--validate` and `validate=True`. With `...` as its value it is the
-    name alone, `--where` and `where`.
+    name alone, `--where` and `where`; without a name the value of a setting, `true` and `True`.
     """
 
     name: str
@@ -67,6 +67,9 @@ class Shell:
 
     def keyword(self, keyword: Keyword) -> str:
         """A flag, with its value behind it."""
+        if not keyword.name:
+            as_typed = [word for value, word in _WORDS if keyword.value is value]
+            return as_typed[0] if as_typed else repr(keyword.value)
         return " ".join(flag_words(keyword))
 
     def call(self, call: Call) -> str:
@@ -81,10 +84,12 @@ class Python(Shell):
         """`name=value`."""
         if isinstance(keyword.value, EllipsisType):
             return keyword.name
-        return f"{keyword.name}={keyword.value!r}"
+        return f"{keyword.name}={keyword.value!r}".removeprefix("=")
 
 
 SHELL, PYTHON = Shell(), Python()
+_WORDS = ((True, "true"), (False, "false"), (None, "null"))
+"""Values of settings that the command line and Python write in different words."""
 
 
 def flag(name: str) -> str:
@@ -161,7 +166,7 @@ class ConfigError(BadInput):
     def __init__(self, key: str | Keyword, value: object, allowed: str | Text) -> None:
         """Build the message from the `key`, the refused `value` and what is `allowed`."""
         self.subject, self.value, self.remedy = _name_alone(key), value, as_text(allowed)
-        super().__init__(self.subject, f"={value!r} is refused: ", *self.remedy)
+        super().__init__(self.subject, "=", Keyword("", value), " is refused: ", *self.remedy)
 
     @property
     def key(self) -> str:
