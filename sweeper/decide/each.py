@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -203,7 +204,7 @@ class RunNoise:
             # normal's.
             known = KnownNoise(deviation=given, freedom=10**6)
             return cls(known, known, "given")
-        paired, alone = _pooled([*map(_beside, lines)]), _pooled(_within(lines))
+        paired, alone = _pooled([*chain(*map(_beside, lines))]), _pooled(_within(lines))
         if paired or alone:
             return cls(paired, alone, "seeds")
         # One run a cell. A line that no cubic fits would make the noise of all too large.
@@ -223,11 +224,22 @@ class RunNoise:
         return cls(known, known, "curves") if level > 0 else cls(None, None, "")
 
 
-def _pooled(squares: Sequence[tuple[float, int]]) -> KnownNoise | None:
-    total, freedom = sum(s for s, _ in squares), sum(f for _, f in squares)
-    if not freedom or not total > 0:
+def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:
+    """By what means over the axes of so many values leave of losses."""
+    squares, fourths, of_normal, of_excess, freedom = 0.0, 0.0, 0.0, 0.0, 0
+    for rest, counts in rests:
+        squares, fourths = squares + float((rest**2).sum()), fourths + float((rest**4).sum())
+        freedom += math.prod(count - 1 for count in counts)
+        # A residual is the sum of a_j x_j. Its square has the mean sum a^2, its fourth power
+        # 3 (sum a^2)^2 + excess x sum a^4, with sums that are products over the axes.
+        of_normal += 3 * rest.size * math.prod((1 - 1 / n) ** 2 for n in counts)
+        of_excess += rest.size * math.prod(((n - 1) ** 4 + n - 1) / n**4 for n in counts)
+    if not freedom or not squares > 0:
         return None
-    return KnownNoise(deviation=math.sqrt(total / freedom), freedom=freedom)
+    # Of normal noise it has the variance 24 / sum a^4: what is within a deviation is none.
+    excess = (fourths * (freedom / squares) ** 2 - of_normal) / of_excess
+    excess = max(0.0, excess - math.sqrt(24 / of_excess))
+    return KnownNoise(deviation=math.sqrt(squares / freedom), freedom=freedom, excess=excess)
 
 
 def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
@@ -249,24 +261,24 @@ def _least(line: SettingLine) -> list[float]:
     return [least] if math.isfinite(least := min(means)) else []
 
 
-def _beside(line: SettingLine) -> tuple[float, int]:
-    """Squares that values and seeds leave of the losses, and their degrees of freedom."""
+def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
+    """What values and seeds leave of the losses, none where they are too few."""
     # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
     if len(seeds) < 2:
-        return 0.0, 0
+        return []
     runs = np.array([[cell[seed] for seed in seeds] for cell in cells])
     rest = runs - runs.mean(axis=1, keepdims=True) - runs.mean(axis=0) + runs.mean()
-    return float((rest**2).sum()), (len(cells) - 1) * (len(seeds) - 1)
+    return [(rest, rest.shape)]
 
 
-def _within(lines: Sequence[SettingLine]) -> list[tuple[float, int]]:
-    """Of every cell the squares around its mean; the point's own cell is on all lines."""
+def _within(lines: Sequence[SettingLine]) -> list[tuple[Array, tuple[int, ...]]]:
+    """Of every cell the runs about its mean; the point's own cell is on all lines."""
     # Once each, since the point's own cell lies on every line, and in their order.
     cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
-    return [(float(((each - each.mean()) ** 2).sum()), len(each) - 1) for each in losses]
+    return [(each - each.mean(), each.shape) for each in losses]
 
 
 def _rest(line: SettingLine) -> tuple[float, int]:
@@ -316,12 +328,14 @@ class LineGains:
             if both and noise.paired:
                 variance = noise.paired.deviation**2 / len(both)
                 gain, part = float(np.mean([default[s] - cell[s] for s in both])), times * variance
-                ways.append((part + variance, gain, part, len(both), noise.paired.freedom))
+                freedom = noise.paired.freedom_of_difference((len(both), len(both)))
+                ways.append((part + variance, gain, part, len(both), freedom))
             if noise.alone or not ways:
                 variance = noise.alone.deviation**2 if noise.alone else math.nan
                 gain = float(np.mean([*default.values()]) - np.mean([*cell.values()]))
                 part = times * variance / len(default)
-                freedom = noise.alone.freedom if noise.alone else 1
+                counts_of = len(default), len(cell)
+                freedom = noise.alone.freedom_of_difference(counts_of) if noise.alone else 1
                 ways.append((part + variance / len(cell), gain, part, len(cell), freedom))
             variance, gain, part, count, freedom = min(ways)
             rows.append((value, gain, variance, part))

@@ -240,7 +240,8 @@ class Measured:
         near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
         noise = None
         if near.sum() > 1 and curve.noise is not None:
-            level, freedom, single = astuple(curve.noise)
+            known = curve.noise
+            level, freedom, single = known.deviation, known.freedom, known.single
             # A noise of single runs was read off the points near the
             # lowest one, and says nothing of others.
             used = near if single else finite

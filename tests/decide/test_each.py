@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from sweeper.decide.each import (
     EachAnswer,
@@ -19,7 +20,7 @@ from sweeper.decide.each import (
     judge_each,
 )
 from sweeper.runs.around import SettingLine, VariedSettings
-from sweeper.stats.estimate import quantile, student_above
+from sweeper.stats.estimate import Array, quantile, student_above
 from sweeper.stats.ladder import KnownNoise
 
 NOISE, GAIN = 0.001, 0.006
@@ -193,3 +194,30 @@ def test_the_tail_of_student_is_that_of_its_quantile() -> None:
         for chance in (0.6, 0.95, 0.9999):
             assert student_above(quantile(freedom, chance), freedom) == pytest.approx(1 - chance)
     assert student_above(-1.0, 3) == pytest.approx(1 - student_above(1.0, 3))
+
+
+def test_heavy_tails_widen_what_a_difference_shows_and_normal_noise_nothing() -> None:
+    """By Laplace's noise, of excess 3, beside normal noise; and Student's own excess as oracle."""
+    generator = np.random.default_rng(2)
+
+    def noise(draw: Callable[..., Array], paired: bool) -> KnownNoise:
+        lines = []
+        for place in range(60):
+            runs = 1.0 + NOISE * draw(size=(5, 4)) + (generator.normal(size=4) if paired else 0.0)
+            cells = {float(v): dict(zip("abcd", row, strict=True)) for v, row in enumerate(runs)}
+            lines.append(SettingLine(name=f"h{place}", size=64, default=0.0, losses=cells))
+        found = RunNoise.of(lines, None)
+        known = found.paired if paired else found.alone
+        assert known is not None
+        return known
+
+    for paired in (True, False):
+        heavy, normal = (noise(d, paired) for d in (generator.laplace, generator.standard_normal))
+        assert normal.excess < 0.3 and 1.5 < heavy.excess < 4
+        assert heavy.freedom_of_difference((3, 3)) < 0.3 * normal.freedom_of_difference((3, 3))
+        assert heavy.freedom_of_difference((1, 9)) < heavy.freedom_of_difference((1, 1)) < 12
+    # A difference of two runs halves the excess: 6 of a run is 3, that of 6 degrees.
+    known = KnownNoise(deviation=1.0, freedom=100, excess=6.0)
+    assert known.freedom_of_difference((1, 1)) == round(4 + 6 / 3)
+    assert float(stats.t(6).stats("k")) == pytest.approx(3)
+    assert replace(known, excess=0.0).freedom_of_difference((1, 1)) == 100
