@@ -19,7 +19,7 @@ from sweeper.cli.options import command_of
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
-from sweeper.launch.machine import collect_rarely, set_spin
+from sweeper.launch.machine import collect_rarely, set_blas_threads, set_spin
 from sweeper.report.warned import keep_warnings
 from sweeper.verbs.requests import REQUESTS, Request
 
@@ -42,6 +42,8 @@ STOPPED = {
     **dict.fromkeys(("report", "predict", "judge", "cancel", "doctor"), "Stopped."),
 }
 """What is said where a user stops a verb that leaves nothing to go on with."""
+READING = ("judge", "predict", "follow", "compare", "report")
+"""Verbs that compute and train nothing; `compare` does with `--settle`."""
 
 
 @app.callback()
@@ -88,6 +90,10 @@ def _stopped(verb: str) -> str | None:
     return STOPPED.get(verb)
 
 
+def _reads(words: list[str]) -> bool:
+    return bool(words) and words[0] in READING and "--settle" not in words
+
+
 for _request in REQUESTS.values():
     _declare(_request)
 
@@ -127,6 +133,8 @@ def main() -> None:
         sys.path.append(os.getcwd())
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
+    if _reads(sys.argv[1:]):
+        set_blas_threads()
     collect_rarely()
     keep_warnings()
     if bad := next(filter(_is_no_text, sys.argv[1:]), None):

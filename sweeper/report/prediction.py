@@ -639,21 +639,18 @@ def _following(
     settings = found.scales.experiment.settings
     rule, base, size = settings.transfer, settings.ladder_base, found.size
     choices = [run.choice for run in settle if run.choice]
+    # Another number of tokens is planned by a law alone.
+    tokens = [f"--to-tokens={question.tokens:.0f}"] if question.tokens else []
+    lacks = bool(tokens) and isinstance(settings.law, NoLaw)
+    law = ["law=joint"] * lacks
     if not choices:
         if question.flops is not None:
             return None
-        # Another number of tokens is planned by a law alone.
-        tokens = [f"--to-tokens={question.tokens:.0f}"] if question.tokens else []
-        lacks = bool(tokens) and isinstance(settings.law, NoLaw)
-        words = [*tokens, *invocation.overrides, *["law=joint"] * lacks]
+        words = [*tokens, *invocation.overrides, *law]
         return horizons_command(settings, invocation, size, *words, why="to plan the run")
     widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
     steps = sorted({*found.horizons, *(c.steps for c in choices)})
-    words = [
-        *([f"--to-tokens={question.tokens:.0f}"] if question.tokens else []),
-        "--predict",
-        *invocation.overrides,
-    ]
+    words = [*tokens, "--predict", *invocation.overrides, *law]
     # Each takes the place of what was typed before of its key.
     ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
     ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]

@@ -279,17 +279,21 @@ def _predicted(
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment, progress_of
     from sweeper.sweep.horizons import HorizonTarget, predict_trained, rung_costs, rungs
-    from sweeper.sweep.optimum import check_storage_password, optimum, planned_before
+    from sweeper.sweep.ladders import with_law_of_runs
+    from sweeper.sweep.optimum import check_storage_password, planned_before
+    from sweeper.sweep.planning import target_of
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     # Where something is trained the corpus is the study's, and a kill leaves no folder behind.
     with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
         experiment = open_experiment(settings, Path(temporary) if temporary else None)
+        experiment = with_law_of_runs(experiment)
         request = _with_tokens(request, experiment)
         question = LossQuestion(tokens=request.to_tokens)
-        study = Study.read(settings.folder)
-        found = optimum(experiment, study)
+        # What no plan could be made for is no loss to come.
+        planned = target_of(experiment, target.size(settings.base), _asked(request))
+        study, found = planned.study, planned.optimum
         trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
         answer = HorizonsAnswer(
             notes=tuple((notice,) for notice in study.notices),

@@ -204,6 +204,17 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     assert "0 of 18 runs are to be trained" in nothing
 
 
+def test_tokens_that_no_law_plans_are_refused_as_for_the_plan(study: Path, sweeper: Run) -> None:
+    words = ("transfer", "--to-width", "64", "--to-tokens", "4096")
+    plan = sweeper(*words)
+    assert plan.code == 2 and "law=none has no rule" in plan.err
+    for more in ((), ("--dry-run",)):
+        refused = sweeper(*words, "--predict", "transfer.steps=[1,2]", *more)
+        assert (refused.code, refused.err) == (2, plan.err)
+    named = sweeper(*words, "--predict", "--dry-run", "transfer.steps=[1,2]", "law=joint")
+    assert named.code == 0, named.err
+
+
 @pytest.mark.parametrize("flag", ["--validate", "--to-batch=4"])
 def test_a_ladder_of_a_law_goes_with_no_other(study: Path, sweeper: Run, flag: str) -> None:
     answer = sweeper("transfer", "--to-width", "64", "--predict", flag)

@@ -16,10 +16,12 @@ from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.launch import machine
 from sweeper.launch.machine import (
     _USUALLY,
+    BLAS,
     BUSY,
     IDLE,
     RARELY,
     SPIN,
+    THREADS,
     collect_as_usual,
     collect_rarely,
     set_spin,
@@ -70,6 +72,35 @@ def test_a_user_s_command_sees_the_user_s_alone() -> None:
     assert SPIN in os.environ and SPIN not in environment(None, {})
     os.environ[SPIN] = "5000"
     assert environment(None, {})[SPIN] == "5000"
+
+
+@pytest.mark.parametrize(
+    ("words", "mine", "seen"),
+    [
+        (["judge", "--help"], {}, ["1", "1"]),
+        (["judge", "--help"], {"OPENBLAS_NUM_THREADS": "3"}, ["3", "None"]),
+        (["predict", "--help"], {"OMP_NUM_THREADS": "2"}, ["None", "None"]),
+        (["search", "--help"], {}, ["None", "None"]),
+        (["compare", "--settle", "--help"], {}, ["None", "None"]),
+    ],
+)
+def test_a_verb_that_only_reads_has_one_thread_for_its_matrices(
+    words: list[str], mine: dict[str, str], seen: list[str]
+) -> None:
+    """It is said before NumPy is loaded, which reads it then; of training nothing changes."""
+    script = (
+        "import atexit, os, sys\n"
+        "from sweeper.cli.app import main\n"
+        "assert not {'numpy', 'torch'} & sys.modules.keys()\n"
+        f"atexit.register(lambda: print(*map(os.environ.get, {BLAS!r})))\n"
+        f"sys.argv = ['sweeper', *{words!r}]\n"
+        "main()"
+    )
+    plain = {k: v for k, v in os.environ.items() if k not in (*BLAS, THREADS)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=plain | mine
+    )
+    assert done.stdout.splitlines()[-1].split() == seen, done
 
 
 def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
