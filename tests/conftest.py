@@ -17,7 +17,13 @@ from sweeper import registry
 from tests.golden import Golden, message_file, no_other, section_of
 
 # How long an example takes is the machine's affair, and no law of what is tested.
-settings.register_profile("laws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A law that breaks does so soon: `make test-long` tries more.
+settings.register_profile(
+    "laws",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("SWEEPER_EXAMPLES", "30")),
+)
 settings.load_profile("laws")
 
 # A shell without job control starts what runs in its background deaf to SIGINT, and so would be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -38,13 +39,19 @@ TORCH = (
 """Who may know torch: all else must start fast; which GPUs a machine has only torch can say."""
 
 
-FILES = structure.sources()
-IMPORTS = structure.imports_within(FILES)
+# Read when they are asked for: whoever collects tests alone does without.
+files = cache(structure.sources)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    return structure.imports_within(files())
 
 
 def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
-    wrong = structure.arrows_up(IMPORTS)
-    for name, file in FILES.items():
+    wrong = structure.arrows_up(imports())
+    for name, file in files().items():
         for target in file.imports():
             library = target.split(".")[0]
             if name not in ONLY.get(library, {name}):
@@ -58,17 +65,17 @@ def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
 
 def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_others() -> None:
     assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= AT_THE_ROOT
-    assert not structure.circles(IMPORTS)
-    assert not structure.circles(structure.between_rooms(IMPORTS))
+    assert not structure.circles(imports())
+    assert not structure.circles(structure.between_rooms(imports()))
 
 
 def test_the_command_line_is_read_in_one_room() -> None:
-    assert not structure.argv_uses(FILES)
+    assert not structure.argv_uses(files())
 
 
 def test_one_file_spells_a_study_s_files() -> None:
     for name in structure.STUDY_FILES:
-        assert structure.spelling(name, FILES) == ["study.folder"], name
+        assert structure.spelling(name, files()) == ["study.folder"], name
 
 
 def test_plugins_of_a_kind_do_not_know_each_other() -> None:
@@ -79,7 +86,7 @@ def test_plugins_of_a_kind_do_not_know_each_other() -> None:
             groups.setdefault(path.parent.name, set()).add(str(target))
     for group, classes in groups.items():
         for module in {target.rpartition(".")[0] for target in classes}:
-            tree = FILES[module.removeprefix("sweeper.")].tree
+            tree = files()[module.removeprefix("sweeper.")].tree
             taken = {
                 f"{node.module}.{alias.name}"
                 for node in ast.walk(tree)

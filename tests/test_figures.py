@@ -229,7 +229,7 @@ while :; do sleep 0.1; done
 """
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
+@pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -> None:
     """A terminal sends it to the whole group, a kill to the script alone."""
     fake = tmp_path / "slow"

@@ -59,6 +59,10 @@ def metadata(wheel: Path) -> list[str]:
 def test_it_finds_its_configs_from_any_folder(installed: Installed, wheel: Path) -> None:
     done = installed("-c", "from sweeper.registry import conf_folder; print(conf_folder())")
     assert done.stdout.strip() == str(wheel / "sweeper/conf")
+
+
+@pytest.mark.long
+def test_it_trains_from_any_folder(installed: Installed) -> None:
     done = installed("-m", "sweeper", "search", *TINY, "study=a", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"] == 3

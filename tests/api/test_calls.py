@@ -171,6 +171,7 @@ assert matplotlib.is_interactive(), "later plots of the notebook would not be sh
 """
 
 
+@pytest.mark.long
 def test_a_notebook_shows_the_card_alone_and_every_plot(made: Path) -> None:
     # A process of its own, which loads what it finds as a kernel does.
     done = subprocess.run(

@@ -57,7 +57,9 @@ def checked(tokens: TokenCorpus, net: str, planted: str | None = None) -> Coordi
     return check_coordinates("width", runs, RULE)
 
 
-@pytest.mark.parametrize("net", WEIGHTS)
+@pytest.mark.parametrize(
+    "net", [pytest.param(n, marks=pytest.mark.long if n == "Biased" else ()) for n in WEIGHTS]
+)
 def test_hidden_weights_that_stop_learning_fail(tokens: TokenCorpus, net: str) -> None:
     wrong = checked(tokens, net, "SlowHidden")
     assert wrong.origins == tuple(WEIGHTS[net].format(layer) for layer in (0, 1))

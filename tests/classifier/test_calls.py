@@ -176,7 +176,10 @@ def check_by_type(comparison: Comparison) -> None:
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        *(pytest.param(name, [call], id=name) for name, call in CALLED.items()),
+        *(
+            pytest.param(name, [c], id=name, marks=pytest.mark.long if name == "gemma" else ())
+            for name, c in CALLED.items()
+        ),
         *(
             pytest.param(name, [*CALLS], marks=() if name == "llama" else pytest.mark.long)
             for name in TEXT
@@ -197,7 +200,7 @@ def test_every_call_gives_the_same(name: str, calls: list[str]) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=pytest.mark.long if n in ("switch", "perceiver") else ())
+        pytest.param(n, marks=pytest.mark.long if n in ("switch", "perceiver", "detr") else ())
         for n in OTHERS
     ],
 )

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sweeper.cli import commands
 from tests.cli.driver import SIZES, TINY, make_workplace
 
@@ -41,6 +43,7 @@ def test_reading_verbs_load_no_torch(study: Path, workplace: Path) -> None:
     assert loaded(run("report", "a"), workplace) & (TRAINING | {"optuna"}) == set()
 
 
+@pytest.mark.long
 def test_explain_loads_no_figures(tmp_path: Path) -> None:
     modules = loaded(run("explain", "--to-width", "64", *SIZES), make_workplace(tmp_path))
     assert modules & (DRAWING | {"optuna", "torch._dynamo", "submitit"}) == set()

@@ -278,7 +278,7 @@ def test_after_a_judgement(validated: Path, workplace: Path, sweeper: Run) -> No
         ["status", "a"],
         ["export", "--to", "pytorch", "--study", "a"],
         ["cancel", "a"],
-        ["doctor"],
+        pytest.param(["doctor"], marks=pytest.mark.long),
     ],
     ids=lambda words: words[0],
 )

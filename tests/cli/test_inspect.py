@@ -31,7 +31,11 @@ def jobs_of(sweeper: Run) -> list[dict[str, object]]:
 
 class TestCancel:
     @pytest.mark.parametrize(
-        ("launcher", "jobs"), [([], 1), (["launcher=local", "launcher.workers=1"], 2)]
+        ("launcher", "jobs"),
+        [
+            pytest.param([], 1, marks=pytest.mark.long),
+            (["launcher=local", "launcher.workers=1"], 2),
+        ],
     )
     def test_a_search_ends_and_the_same_command_goes_on(
         self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path

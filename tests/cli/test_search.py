@@ -461,6 +461,7 @@ def test_a_search_of_which_nothing_is_said_is_short(
         return InJobs(submitted=0, finished=0, notices=())
 
     monkeypatch.setattr("sweeper.sweep.base_search.search_study", search)
+    monkeypatch.setattr("sweeper.config.settings.check_model_size", lambda *_, **__: None)
     for words in ([], ["study=a", "launcher=local"], ["search=independent"], ["size=paper"]):
         sweeper("search", *words)
     assert seen == [

@@ -302,7 +302,6 @@ class TestValidate:
         sizes = [curve["size"] for curve in record["curves"]]
         assert [(size["width"], size["steps"]) for size in sizes] == [(16, 4), (32, 9)]
 
-    @pytest.mark.usefixtures("drawn")
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
         words = [
             "transfer",

@@ -77,13 +77,18 @@ def test_no_verb_runs_a_class_that_a_study_alone_names(
     study = planned
     kept = (study / "config.yaml").read_text()
     targets = [("trap_of_others.Net", {}), ("os.system", {"command": f"touch {trap}"})]
-    # One verb meets both in every group, the others one after the other.
-    pairs = [(group, pair) for group in GROUPS for pair in targets]
-    for group, (target, extra) in pairs if verb == "explain" else [*pairs[::4], *pairs[3::4]]:
+    # One verb meets both in every group, others that build them one after the other; the rest, in
+    # all groups at once.
+    pairs = [([group], pair) for group in GROUPS for pair in targets]
+    if verb not in BUILDING:
+        pairs = [([*GROUPS], pair) for pair in targets]
+    elif verb != "explain":
+        pairs = [*pairs[::4], *pairs[3::4]]
+    for group, (target, extra) in pairs:
         tree = yaml.safe_load(kept)
-        tree[group] = {"_target_": target, **extra}
-        if group in ("model", "parameterization"):
-            tree[group] = {**yaml.safe_load(kept)[group], **tree[group]}
+        for name in group:
+            kept_too = tree[name] if name in ("model", "parameterization") else {}
+            tree[name] = {**kept_too, "_target_": target, **extra}
         (study / "config.yaml").write_text(yaml.safe_dump(tree))
         run = sweeper(*VERBS[verb])
         assert not trap.exists(), (group, target)

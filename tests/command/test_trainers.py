@@ -42,9 +42,8 @@ def nano(workplace: Path, request: pytest.FixtureRequest) -> Path:
     return workplace
 
 
-@pytest.mark.parametrize(
-    "nano", [pytest.param("nanoGPT", marks=pytest.mark.long), "nanoGPT-mup"], indirect=True
-)
+@pytest.mark.long
+@pytest.mark.parametrize("nano", ["nanoGPT", "nanoGPT-mup"], indirect=True)
 def test_nanogpt_as_published(sweeper: Run, nano: Path) -> None:
     prepare = nano / "data" / "shakespeare_char" / "prepare.py"
     subprocess.run([sys.executable, str(prepare)], check=True, capture_output=True)
@@ -64,6 +63,7 @@ def test_nanogpt_as_published(sweeper: Run, nano: Path) -> None:
     assert re.search(r"iter 3: loss", log) and "val loss" in log
 
 
+@pytest.mark.long
 def test_transformers_trainer(sweeper: Run, workplace: Path) -> None:
     pytest.importorskip("transformers", minversion="5.0")
     pytest.importorskip("accelerate")

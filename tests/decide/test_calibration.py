@@ -20,9 +20,7 @@ SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 OFTEN = (
     "a cliff 0.3 to 1.5 past the optimum",
     "noisy",
-    "a flat bottom, quiet",
     "two minima",
-    "the same, further apart",
 )
 """Scenarios of every sort; `test_transfer.py` has parabolas and wide grids, `long` all of them."""
 FINER_THAN_THE_GRID = ("a flat bottom", "two minima")

@@ -43,7 +43,7 @@ def test_smoothed_losses_are_refused_in_words() -> None:
         assert watch.seen.state == "cannot say" and "smoothed" in watch.error
 
 
-@pytest.mark.parametrize("draw", ["t3", "exponential"])
+@pytest.mark.parametrize("draw", ["t3", pytest.param("exponential", marks=pytest.mark.long)])
 def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course(draw: str) -> None:
     """Of a single reading a stretch, with noise that is no Gaussian: one of twenty at most."""
     off = 0

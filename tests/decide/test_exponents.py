@@ -41,7 +41,14 @@ def made(
     return exponents_of(ladder, found, draws)
 
 
-@pytest.mark.parametrize("sizes", [STEPS, BATCHES, CROSS])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(STEPS, marks=pytest.mark.long),
+        pytest.param(BATCHES, marks=pytest.mark.long),
+        CROSS,
+    ],
+)
 def test_intervals_hold_the_truth_in_95_of_100(sizes: list[tuple[int, int]]) -> None:
     truth = {"tokens at a fixed batch": -0.3, "batch at fixed tokens": 0.5}
     truth["batch at fixed steps"] = 0.2

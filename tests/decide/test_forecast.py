@@ -113,7 +113,9 @@ def test_as_few_cells_as_parameters_give_a_wide_interval_and_no_error() -> None:
     assert predicted.low < predicted.value < predicted.high
 
 
-@pytest.mark.parametrize("exponents", [(0.34, 0.28), (0.35, 0.46)])
+@pytest.mark.parametrize(
+    "exponents", [(0.34, 0.28), pytest.param((0.35, 0.46), marks=pytest.mark.long)]
+)
 def test_a_ladder_without_noise_is_not_taken_to_be_a_single_power(
     exponents: tuple[float, float],
 ) -> None:

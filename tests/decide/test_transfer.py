@@ -45,13 +45,13 @@ def ladders(shift: float, noise: float, rule: LadderRule, count: int) -> Counter
     return answers
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.01])
+@pytest.mark.parametrize("noise", [pytest.param(0.003, marks=pytest.mark.long), 0.01])
 def test_a_true_transfer_is_seldom_called_a_failure(noise: float) -> None:
     answers = ladders(0.0, noise, RULE, count=60)
     assert answers["fails"] <= 1 and answers["holds"] >= 54
 
 
-@pytest.mark.parametrize("shift", [-3.0, 3.0])
+@pytest.mark.parametrize("shift", [pytest.param(-3.0, marks=pytest.mark.long), 3.0])
 def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
     """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
     answers = ladders(shift, 0.01, RULE, count=25)
@@ -91,6 +91,7 @@ def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
     assert alike["cannot say yet"] >= 15
 
 
+@pytest.mark.long
 def test_a_wide_grid_is_as_honest() -> None:
     for step in (1.0, 2.0):
         rule = LadderRule(widths=(32, 256), step=step)

@@ -129,7 +129,10 @@ def test_as_many_steps_as_the_longest_and_the_decays(
     assert steps.count == trained
 
 
-@pytest.mark.parametrize("name", ["first_order.SGD", "first_order.Lion", "muon.Muon"])
+@pytest.mark.parametrize(
+    "name",
+    ["first_order.SGD", pytest.param("first_order.Lion", marks=pytest.mark.long), "muon.Muon"],
+)
 def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
     batches = []
     for n in (10, 20):
@@ -147,7 +150,7 @@ def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
 # In the trunk, just before and at what it saves, in the first branch, between, and in the second.
 @pytest.mark.parametrize(
     "step",
-    [6, 7, 8, 41, 45, 48, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 30, 40, 46))],
+    [7, 41, 48, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 6, 8, 30, 40, 45, 46))],
 )
 def test_a_kill_anywhere_changes_no_result(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +247,11 @@ def test_trials_of_a_horizon_follow_batches_that_were_begun() -> None:
     assert train.NO_BRANCHES in branchings([long, short[1:]])
 
 
-@pytest.mark.parametrize("launcher", [Inline(), Local(workers=1)], ids=["inline", "local"])
+@pytest.mark.parametrize(
+    "launcher",
+    [Inline(), pytest.param(Local(workers=1), marks=pytest.mark.long)],
+    ids=["inline", "local"],
+)
 def test_a_ladder_trains_its_horizons_as_one_job(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from sweeper.export.lacks import NAMES, lacking
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from tests.export.plans import OPTIMIZERS, OPTIONS, PARAMETERIZATIONS, made, missing, plan
-from tests.test_architecture import IMPORTS, structure
+from tests.test_architecture import imports, structure
 
 ALL = [
     (to, parameterization, name)
@@ -79,7 +79,7 @@ def test_exporters_do_not_know_each_other() -> None:
     modules = {path.rpartition(".")[0].removeprefix("sweeper.") for path in EXPORTERS.values()}
     shared = {"export.groups"}  # how torch's optimizers are called
     for name in modules:
-        known = IMPORTS[name]
+        known = imports()[name]
         assert not known & (modules - {name} - shared), name
 
 

@@ -75,7 +75,10 @@ def until(true: Callable[[], Any], seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("how", "retries", "reason"),
-    [("exit", 0, "ended with exit code 7"), ("segfault", 1, "killed by SIGSEGV, 2 times:")],
+    [
+        pytest.param("exit", 0, "ended with exit code 7", marks=pytest.mark.long),
+        ("segfault", 1, "killed by SIGSEGV, 2 times:"),
+    ],
 )
 def test_a_trial_that_always_kills_its_worker_fails_alone(
     tmp_path: Path, how: str, retries: int, reason: str

@@ -88,7 +88,7 @@ def test_two_nodes_train_one_trial(tmp_path: Path) -> None:
     assert "hosts ['node1', 'node2']" in (folder / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(
     nodes: int, tmp_path: Path
 ) -> None:

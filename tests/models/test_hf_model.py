@@ -107,7 +107,11 @@ def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[
 
 
 @pytest.mark.parametrize(
-    "name", ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"]
+    "name",
+    [
+        pytest.param("LlamaForCausalLM", marks=pytest.mark.long),
+        *("GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"),
+    ],
 )
 def test_batched_equals_alone(name: str, tmp_path: Path) -> None:
     made_trials = trials(name, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import sqrt
 
 import pytest
@@ -161,10 +162,17 @@ def test_cross_entropy(alpha: float) -> None:
     )
 
 
+OFTEN = ((None, 0.0, False), (3, 0.1, True))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("trials", [None, 3])
+@pytest.mark.parametrize(
+    ("trials", "smoothing", "unit"),
+    [
+        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.long)
+        for case in product((None, 3), (0.0, 0.1), (False, True))
+    ],
+)
 def test_the_compiled_cross_entropy_is_the_plain_one(
     trials: int | None, smoothing: float, unit: bool
 ) -> None:

@@ -171,7 +171,10 @@ NAMES = {
 RIVALS = ["rules", "hidden", "readout", "embedding", "decay", "gains"]
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize(
+    "planted",
+    [pytest.param(p, marks=pytest.mark.long if p == "readout" else ()) for p in PLANTED],
+)
 def test_a_planted_failure_is_named(planted: str, golden: Golden) -> None:
     trainer, world = simulate(*PLANTED[planted])
     found = trainer.diagnose(RIVALS, SILENT)

@@ -19,9 +19,13 @@ from tests.toy_models import Residual
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="needs torch.distributed, gloo"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (dist.is_available() and dist.is_gloo_available()),
+        reason="needs torch.distributed, gloo",
+    ),
+]
 
 
 def kinds() -> list[str]:

@@ -47,14 +47,14 @@ def section(group: str, option: str) -> Mapping[str, Any]:
     return found
 
 
-# Of a decoder and an MLP every parameterization is in every run; of the others, whose roles are no
-# parameterization's affair, muP, and of one family one that scales units.
+# Of a decoder every parameterization is in every run; of others, whose roles are no
+# parameterization's affair and have tests of their own, muP.
 COMBINATIONS = [
     pytest.param(
         family,
         name,
         marks=()
-        if family in ("llama", "mlp") or name == "mup" or (family, name) == ("vit", "umup")
+        if family == "llama" or (family in ("mlp", "moe", "vit") and name == "mup")
         else pytest.mark.long,
     )
     for family in FAMILIES

@@ -171,7 +171,9 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
     [
         {"best_loss_curve": [], "phase_ends": {}, "lines": []},
         {"best_loss_curve": [[1, "inf"], [2, "inf"]], "phase_ends": {"eta": 2}},
-        {"best_loss_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
+        pytest.param(
+            {"best_loss_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}}, marks=pytest.mark.long
+        ),
         {
             "lines": [
                 {

@@ -146,7 +146,13 @@ def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any)
     assert len(set(page.headings) & set(SECTIONS)) <= 1
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "[1]", '"text"', "\x00\xff", "null"])
+UNREADABLE = ("{", "{}", "[1]", '"text"', "null")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "\x00\xff", *(pytest.param(t, marks=pytest.mark.long) for t in UNREADABLE)],
+)
 def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> None:
     folder = study(tmp_path / "demo")
     for name in RECORDS:

@@ -57,7 +57,11 @@ def searched(strategy: Strategy, objective: Objective) -> Conclusion:
     return strategy.conclude(SPACE, run_search(strategy, SPACE, objective))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.long if p.stem == "paper" else ()) for p in CONFIGS],
+    ids=lambda path: path.stem,
+)
 def test_the_loss_that_is_told_is_unbiased_and_the_best_of_many_is_not(path: Path) -> None:
     """Over many searches that differ in their noise alone."""
     found = []
@@ -150,7 +154,7 @@ def test_a_search_without_any_loss_has_no_final_configuration() -> None:
 RETUNED = IndependentSearch(runs=18, seeds=2, combine_seeds=3, axes=("b",), eta=LineRule(points=7))
 
 
-@pytest.mark.parametrize("off", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("off", [0.0, pytest.param(0.5, marks=pytest.mark.long), 1.0])
 def test_the_gain_of_retuning_is_unbiased_and_a_worse_eta_is_seldom_taken(off: float) -> None:
     """The best eta lies `off` octaves from where the other hyperparameter left it."""
 

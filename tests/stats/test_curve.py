@@ -180,7 +180,7 @@ def test_the_loss_s_interval_is_that_of_the_seeds() -> None:
     assert 3 - found.loss.low == pytest.approx(half, rel=0.15)
 
 
-@pytest.mark.parametrize("step", [0.5, 1.0])
+@pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.long), 1.0])
 def test_intervals_of_the_optimum_hold_it(step: float) -> None:
     """95 % nominally; with two seeds the noise itself is known by few degrees of freedom."""
     rule, held = LadderRule(widths=(32,), step=step), 0

@@ -89,7 +89,10 @@ def table(
     return x, measured, errors
 
 
-@pytest.mark.parametrize(("between", "within"), [(0.1, 0.1), (0.02, 0.15), (0.2, 0.05)])
+@pytest.mark.parametrize(
+    ("between", "within"),
+    [(0.1, 0.1), *(pytest.param(*c, marks=pytest.mark.long) for c in ((0.02, 0.15), (0.2, 0.05)))],
+)
 def test_a_size_beyond_lies_inside_its_interval_in_95_of_100(between: float, within: float) -> None:
     generator, held, inside = np.random.default_rng(1), [], []
     for _ in range(10):

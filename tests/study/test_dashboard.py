@@ -48,7 +48,8 @@ def described(losses: tuple[float, ...] = LOSSES) -> dict[str, Any]:
     return {"best": BEST, "loss": mean(losses), "loss_error": error, "loss_of": "3 fresh seeds"}
 
 
-@pytest.fixture(params=["journal", "database"])
+# Where it lies is the affair of `test_optuna_copy_databases.py`.
+@pytest.fixture(params=["journal", pytest.param("database", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     return None if request.param == "journal" else f"sqlite:///{tmp_path / 'far.db'}"
 

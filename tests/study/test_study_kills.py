@@ -113,8 +113,14 @@ def record_until(folder: Path, calls: int, torn: bool) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("torn", [False, True])
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize(
+    ("torn", "damaged"),
+    [
+        (False, False),
+        (True, True),
+        *(pytest.param(torn, not torn, marks=pytest.mark.long) for torn in (False, True)),
+    ],
+)
 def test_a_batch_survives_a_kill_between_any_two_system_calls(
     folder: Path, unmirrored: None, torn: bool, damaged: bool
 ) -> None:

@@ -226,6 +226,7 @@ def test_a_failure_is_a_sentence_and_not_asked_for_a_fourth_time(
     assert len(by_key(folder)) == 1
 
 
+@pytest.mark.long
 def test_a_service_that_is_killed_costs_no_run_for_good(folder: Path) -> None:
     body = f"""
 import subprocess, os
