@@ -623,13 +623,21 @@ class Experiment:
             self._specs[size] = spec
         return self._specs[size]
 
+    @cached_property
+    def _trials(self) -> dict[tuple[Any, ...], Trial]:
+        """The trials made so far: every look at a ladder asks for all of it, and keys take time."""
+        return {}
+
     def prepared(self, size: Size) -> PreparedSpec:
         """What the trials of `size` share."""
         return prepare(self.spec(size))
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
         """A trial of `size` at a point of the space."""
-        numbers, choices = split(self.settings.space, log2_hps)
-        return Trial(
-            spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
-        )
+        key = (size, tuple(log2_hps.items()), seed, phase)
+        if key not in self._trials:
+            numbers, choices = split(self.settings.space, log2_hps)
+            self._trials[key] = Trial(
+                spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
+            )
+        return self._trials[key]

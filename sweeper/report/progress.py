@@ -17,6 +17,7 @@ from sweeper.launch.executor import JobState
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.folder import StudyFolder
+from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.sweep.progress import ProgressBar, Snapshot, TimeLeft
 from sweeper.table import duration
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 WRITE_EVERY = 1.0
-"""Seconds between two writings of the file."""
+"""Seconds between two writings of the file, which take at most `WRITE_SHARE` of the time."""
+WRITE_SHARE = 0.05
 BAR_EVERY = 0.2
 """Seconds between two drawings of a notebook's bar."""
 LINE_EVERY = 60.0
@@ -67,7 +69,7 @@ class SweepProgress:
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job, over=False, command=command)
-        self._written = self._printed = self._drawn = -math.inf
+        self._next_write = self._printed = self._drawn = -math.inf
         # Of a job in parts: what comes before the present one and after it.
         self._part, self._before, self._after = "", 0, tuple[Trial, ...]()
         self._bar = Progress(
@@ -83,6 +85,8 @@ class SweepProgress:
 
     def __enter__(self) -> Self:
         self._bar.start()
+        if (holder := live_holder(self.path.parent)) is not None:
+            self.snapshot.driver = holder.started
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -192,12 +196,14 @@ class SweepProgress:
 
     def _write(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not force and now - self._written < WRITE_EVERY:
+        if not force and now < self._next_write:
             return
-        self._written = now
         self.snapshot.updated = time.time()
         self.snapshot.jobs = tuple(self._states())
         self.snapshot.ladder = self._ladder() if self._ladder is not None else None
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, self.snapshot)
+        # What takes long, of a ladder of thousands, is done seldom: the sweep has to go on.
+        took = time.monotonic() - now
+        self._next_write = now + max(WRITE_EVERY, took / WRITE_SHARE)
