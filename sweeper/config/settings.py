@@ -637,11 +637,6 @@ class Experiment:
         """The specifications made so far: a search asks for the same one at every point."""
         return {}
 
-    @cached_property
-    def _trials(self) -> dict[tuple[Size, tuple[tuple[str, float], ...], int, str], Trial]:
-        """The trials made so far."""
-        return {}
-
     def spec(self, size: Size) -> TrialSpec:
         """The specification of the trials of `size`."""
         if size not in self._specs:
@@ -649,18 +644,21 @@ class Experiment:
             self._specs[size] = spec
         return self._specs[size]
 
+    @cached_property
+    def _trials(self) -> dict[tuple[Any, ...], Trial]:
+        """The trials made so far: every look at a ladder asks for all of it, and keys take time."""
+        return {}
+
     def prepared(self, size: Size) -> PreparedSpec:
         """What the trials of `size` share."""
         return prepare(self.spec(size))
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
         """A trial of `size` at a point of the space."""
-        # A sweep asks for all of them again at every result; a trial knows its key once made.
-        asked = (size, tuple(log2_hps.items()), seed, phase)
-        if (trial := self._trials.get(asked)) is None:
+        key = (size, tuple(log2_hps.items()), seed, phase)
+        if key not in self._trials:
             numbers, choices = split(self.settings.space, log2_hps)
-            trial = Trial(
+            self._trials[key] = Trial(
                 spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
             )
-            self._trials[asked] = trial
-        return trial
+        return self._trials[key]

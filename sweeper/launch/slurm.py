@@ -473,8 +473,8 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         if entry.state == "PENDING":
             state = f"pending ({entry.reason})"
     elif not numbered:  # it is on record before sbatch has taken it
-        arriving = time.time() - job.array.at < SETTLING
-        state, stage = ("being submitted", "queued") if arriving else ("never submitted", "ended")
+        known = ("being submitted", "queued"), ("never submitted", "ended")
+        state, stage = known[not _arriving(job.array)]
         name = job.id[:8]
     error = ""
     for path in sorted(job.job_dir.glob("result-*.json")):
@@ -493,6 +493,11 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         fraction=member.fraction,
         error=error,
     )
+
+
+def _arriving(array: Array) -> bool:
+    """Whether its sbatch may still be on the way; a negative age is of a clock that went back."""
+    return 0 <= time.time() - array.at < SETTLING
 
 
 class SlurmExecutor:
@@ -661,8 +666,8 @@ class SlurmExecutor:
                     if job_dir in self.to_submit and job_dir.name in self.recovered:
                         del self.to_submit[job_dir]  # it is this driver's
                         self.claim(job_dir.name)
-            elif 0 <= time.time() - array.at < SETTLING:
-                continue  # its sbatch may still be on the way (a negative age: a clock went back)
+            elif _arriving(array):
+                continue
             else:
                 array.discard()
             self.unconfirmed.remove(array)

@@ -17,6 +17,7 @@ from sweeper.launch.executor import JobState
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.folder import StudyFolder
+from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.sweep.progress import ProgressBar, Snapshot, TimeLeft
 from sweeper.table import duration
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 
 
 WRITE_EVERY = 1.0
-"""Seconds between two writings of the file."""
+"""Seconds between two writings of the file, which take at most `WRITE_SHARE` of the time."""
 WRITE_SHARE = 0.05
-"""Of the driver's time at most: a ladder of thousands takes seconds to lay."""
 BAR_EVERY = 0.2
 """Seconds between two drawings of a notebook's bar."""
 LINE_EVERY = 60.0
@@ -85,6 +85,8 @@ class SweepProgress:
 
     def __enter__(self) -> Self:
         self._bar.start()
+        if (holder := live_holder(self.path.parent)) is not None:
+            self.snapshot.driver = holder.started
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -202,5 +204,6 @@ class SweepProgress:
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, self.snapshot)
-        spent = time.monotonic() - now
-        self._next_write = now + max(WRITE_EVERY, spent / WRITE_SHARE)
+        # What takes long, of a ladder of thousands, is done seldom: the sweep has to go on.
+        took = time.monotonic() - now
+        self._next_write = now + max(WRITE_EVERY, took / WRITE_SHARE)

@@ -38,8 +38,6 @@ TAKEN = {
 GROWING = ("width", "params", "depth", "tokens", "steps", "experts", "top_k", "granularity")
 """What a size is told by, the likeliest first. A batch that differs is a setting, unless asked."""
 RATES = ("log2_eta", "eta")
-MOST_POINTS = 3000
-"""More configurations of one size than this are no settings varied around a point."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,13 +124,12 @@ def _point(kinds: Array, runs: Any) -> int:
 
     Of a whole grid, where all are alike in that, the one in its middle.
     """
-    if len(kinds) > MOST_POINTS:
-        raise BadInput(
-            f"{len(kinds)} configurations of one size are no settings varied around a point: ",
-            Keyword("where", ...),
-            " takes fewer",
-        )
-    neighbours = np.array([((kinds != one).sum(axis=1) == 1).sum() for one in kinds])
+    neighbours = np.zeros(len(kinds), int)
+    for place in range(kinds.shape[1]):
+        # Configurations are unique: those alike in all other settings differ in this one.
+        rest = np.delete(kinds, place, axis=1) if kinds.shape[1] > 1 else np.zeros((len(kinds), 1))
+        _, group, counts = np.unique(rest, axis=0, return_inverse=True, return_counts=True)
+        neighbours += counts[group.reshape(-1)] - 1
     ranks = np.stack([np.unique(column, return_inverse=True)[1] for column in kinds.T], axis=1)
     off = np.abs(ranks - ranks.max(axis=0) / 2).sum(axis=1)
     return int(np.lexsort((off, -runs, -neighbours))[0])
@@ -290,14 +287,14 @@ def varied_trials(results: Sequence[Result], space: Space) -> VariedSettings:
     """The lines of a study's trials, each with the default that its `space` has."""
     done = [result for result in results if result.status in ("complete", "diverged")]
     names = [name for name in space if all(_place(r, name, space) is not None for r in done)]
-    sizes = [
-        LadderSize.of(
-            Size(width=r.trial.spec.width, depth=r.trial.spec.depth),
-            r.trial.spec.model.arguments,
-            asdict(r.trial.spec.train),
+    specs = {result.trial.spec.digest: result.trial.spec for result in done}
+    size_of = {
+        digest: LadderSize.of(
+            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
         )
-        for r in done
-    ]
+        for digest, spec in specs.items()
+    }
+    sizes = [size_of[result.trial.spec.digest] for result in done]
     counts = {role: np.array([getattr(size, role) for size in sizes]) for role in LADDER_AXES}
     axis = _axis(counts, None) if done else ""
     # A ladder along another axis is of another size by all that it changes: the first axis counts.

@@ -165,6 +165,8 @@ class Snapshot:
     elapsed: float = 0.0
     left: float | None = None
     updated: float = 0.0
+    driver: float = 0.0
+    """When its driver took the study, as the lock has it: who wrote this."""
     jobs: tuple[JobState, ...] = ()
     ladder: LadderSoFar | None = None
     over: bool = True
@@ -193,7 +195,8 @@ def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Sn
     if driver is None:
         return None
     progress = read_document(StudyFolder(folder).progress, Snapshot, notes)
-    return progress if progress and progress.updated >= driver.started else None
+    # Not by when it was written: a clock may have gone back since.
+    return progress if progress and progress.driver == driver.started else None
 
 
 @dataclass(frozen=True, kw_only=True)

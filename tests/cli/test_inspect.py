@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import write_json
-from sweeper.study.lock import StudyLock
+from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Run, assert_refused, measured, rewrite_results, tree
 from tests.faults.harness import CommandProcess, until
 from tests.golden import Golden
@@ -17,7 +17,9 @@ from tests.golden import Golden
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
     told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
-    write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+    driver = live_holder(folder)
+    told |= {"driver": driver.started} if driver else {}
+    write_json(folder / "progress.json", {**told, **values})
 
 
 def jobs_of(sweeper: Run) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 from sweeper.config.command_line import with_user_command
 from sweeper.files import write_json
 from sweeper.launch.slurm import Slurm
-from sweeper.study.lock import StudyLock
+from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import LINES, WIDTHS, faults
 from tests.cli.test_compare import record
@@ -74,8 +73,11 @@ def test_status_of_many_studies_and_jobs(
     verbose = sweeper("status", "--verbose").out
     assert sum(name in verbose for name in names) == len(names)
     jobs = [{**JOB, "id": str(i), "node": f"node{i}.cluster", "since": "12:00"} for i in range(90)]
-    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "updated": time.time() + 1}
+    told = {"job": "search", "phase": "eta", "done": 2, "total": 9}
     with StudyLock(study):
+        driver = live_holder(study)
+        assert driver is not None
+        told |= {"driver": driver.started}
         write_json(study / "progress.json", {**told, "left": 75.0, "jobs": jobs})
         assert "Jobs: 90" in ends("status", "a").out
         ends("cancel", "a")

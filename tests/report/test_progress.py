@@ -16,7 +16,10 @@ from rich.console import Console
 
 from sweeper.report import progress
 from sweeper.report.progress import SweepProgress
+from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
+from sweeper.study.lock import StudyLock, live_holder
+from sweeper.sweep.progress import driver_progress
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -179,6 +182,34 @@ def test_the_file_is_written_once_a_second_and_at_the_end(tmp_path: Path, clock:
     record = kept(tmp_path)
     assert record["done"] == 3 and record["updated"] == clock.now
     assert record["best"] == 2.0 and record["phase"] == "eta" and record["job"] == "search"
+
+
+def test_a_ladder_that_takes_long_to_sum_up_is_written_seldom(tmp_path: Path, clock: Clock) -> None:
+    looks = []
+
+    def so_far() -> LadderSoFar:
+        clock.now += 2.0
+        looks.append(clock.now)
+        return LadderSoFar(hyperparameter="eta", points=())
+
+    with watch(tmp_path) as monitor:
+        monitor.watch_ladder(so_far)
+        batch = trials(40)
+        monitor.proposed(0, batch)
+        for trial in batch:
+            clock.now += 2.0
+            monitor.finished(result(trial))
+    assert len(looks) == 4  # of 80 s: at once, twice, and at the end
+
+
+def test_a_clock_that_goes_back_hides_no_driver(tmp_path: Path, clock: Clock) -> None:
+    with StudyLock(tmp_path), watch(tmp_path) as monitor:
+        clock.now -= 10_000.0
+        monitor.proposed(0, trials(2))
+        driver = live_holder(tmp_path)
+        found = driver_progress(tmp_path, driver, [])
+        assert driver is not None and found is not None and found.total == 4
+        assert driver_progress(tmp_path, replace(driver, started=driver.started + 1), []) is None
 
 
 def test_a_file_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

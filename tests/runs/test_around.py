@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeper.errors import BadInput
-from sweeper.runs.around import varied_settings
+from sweeper.runs.around import _point, varied_settings
 from sweeper.runs.read import read
 
 POINT = {"lr": 0.01, "wd": 0.1, "norm": "rms"}
@@ -30,6 +33,21 @@ def table(**more: Any) -> pandas.DataFrame:
         for seed in (0, 1)
     ]
     return pandas.DataFrame(rows)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=40, unique=True),
+    st.integers(1, 3),
+)
+def test_the_point_has_most_neighbours(rows: list[tuple[int, ...]], columns: int) -> None:
+    kinds = np.unique(np.array(rows, float)[:, :columns], axis=0)
+    neighbours = [int(((kinds != one).sum(axis=1) == 1).sum()) for one in kinds]
+    assert neighbours[_point(kinds, np.ones(len(kinds)))] == max(neighbours)
+
+
+def test_thousands_of_random_configurations_are_looked_at_in_a_moment() -> None:
+    kinds = np.random.default_rng(0).normal(size=(20_000, 6))
+    assert 0 <= _point(kinds, np.ones(len(kinds))) < len(kinds)
 
 
 def test_the_point_is_found_and_what_differs_from_it_twice_is_not_counted() -> None:

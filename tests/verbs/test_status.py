@@ -1,5 +1,4 @@
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from sweeper.errors import BadInput
 from sweeper.files import write_json
 from sweeper.records import to_json
-from sweeper.study.lock import StudyLock
+from sweeper.study.lock import StudyLock, live_holder
 from sweeper.study.study import Study
 from sweeper.verbs import status as verb
 from sweeper.verbs.cancel import cancel
@@ -21,7 +20,9 @@ from tests.verbs.watching import Kept
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
     told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0, "over": False}
-    write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+    driver = live_holder(folder)
+    told |= {"driver": driver.started} if driver else {}
+    write_json(folder / "progress.json", {**told, **values})
 
 
 def asked(**keywords: object) -> StatusAnswer:
