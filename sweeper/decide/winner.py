@@ -43,6 +43,10 @@ EXPONENT, EXPONENT_SPREAD = math.log(0.1), 0.5
 """Mean and spread of the log of the exponent of (loss - floor) over compute, before the runs."""
 TILT = 0.03
 """The spread of how much more a parameter gains than a token, as an exponent."""
+SEEDS_MATTER = 2.0
+"""Variance of seeds over what they leave from which on runs are paired by them.
+
+Two variants of twelve seeds each then find a gain at least as often as by either rule alone."""
 PATH = 16
 """Places between the smallest size and the target at which differences are drawn."""
 MORE = (1, 2, 4, 8, 16)
@@ -397,8 +401,10 @@ def _beside(
 def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]:
     """Sum of squares and degrees of freedom of the runs of a size about what they have in common.
 
-    Where all variants were run with the same seeds, what a seed does to all of them cancels.
+    Where all variants were run with the same seeds, and seeds matter, what one does to all cancels.
     """
+    squares = sum(float(((losses - losses.mean()) ** 2).sum()) for _, losses, _ in trained)
+    freedom = sum(len(losses) - 1 for _, losses, _ in trained)
     seeds = [tuple(sorted(names)) for _, _, names in trained]
     distinct = bool(seeds) and len(set(seeds[0])) == len(seeds[0]) > 1
     # Seeds with names that all variants share: two-way residuals, of (variants - 1) (seeds - 1)
@@ -407,9 +413,11 @@ def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]
         table = np.array([losses[np.argsort(names)] for _, losses, names in trained])
         rest = table - table.mean(axis=1, keepdims=True)
         rest -= rest.mean(axis=0)
-        return float((rest**2).sum()), (len(table) - 1) * (table.shape[1] - 1)
-    squares = sum(float(((losses - losses.mean()) ** 2).sum()) for _, losses, _ in trained)
-    return squares, sum(len(losses) - 1 for _, losses, _ in trained)
+        beside, left = float((rest**2).sum()), (len(table) - 1) * (table.shape[1] - 1)
+        # Of two runs with one seed's number that share nothing pairs halve the freedom for nothing.
+        if (squares - beside) * left > SEEDS_MATTER * beside * (freedom - left):
+            return beside, left
+    return squares, freedom
 
 
 def replace_variants(losses: VariantLosses, kept: Whole) -> VariantLosses:
