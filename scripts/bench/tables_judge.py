@@ -9,6 +9,9 @@ its cell without that curve.
 Ladders of `HELD` were set aside before anything was changed for this table. How far a seed's own
 optimum lies off is chosen by `--choose`: for each model and each ratio on what shares no curve with
 its ladders, and it is tried on these.
+
+With `--cut` the last size of every ladder ends too early, on either side: at its best rate (cut 1),
+or one rate before it (cut 2), so that its best is a bound. The rule was set before it was tried.
 """
 
 from __future__ import annotations
@@ -249,6 +252,56 @@ def judge_tables(path: Path, only: str = "", every: int = 1) -> Findings:
     )
 
 
+def cut_runs(runs: Runs, column: str, side: int, cut: int) -> Runs:
+    """A ladder whose last size ends at its lowest rate but `cut` - 1, counted from that `side`."""
+    frame = runs.frame
+    last = frame[frame[column] == frame[column].max()].sort_values("lr")
+    lowest = int(last["loss"].to_numpy().argmin())
+    gone = last.index[lowest + 2 - cut :] if side > 0 else last.index[: lowest + cut - 1]
+    return replace(runs, frame=frame.drop(gone).reset_index(drop=True))
+
+
+def judge_cut(path: Path, every: int = 1) -> Findings:
+    """Where the curves of last sizes that end too early have their optima, against the surfaces."""
+    cells = cells_of(path)
+    seen: dict[tuple[int, int], list[tuple[float, float, float] | None]] = {}
+    for ladder in list(ladders_of(cells))[::every]:
+        true = truth_of(cells[ladder.sizes[-1]], ladder.batch).optimum
+        for side, cut in ((-1, 1), (-1, 2), (1, 1), (1, 2)):
+            runs = cut_runs(runs_of(ladder, cells), COLUMN[ladder.axis], side, cut)
+            curves = grid_of(runs, TableQuestion().reading).curves
+            fit = fit_curves(curves, 0.0)[curves[-1].size]
+            if fit is None or fit.side != side:
+                continue
+            ends = None
+            if fit.past_end is not None:
+                draws = fit.past_end.free_optimum_draws
+                low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
+                ends = (float(low), float(high), true)
+            seen.setdefault((side, cut), []).append(ends)
+    rows = []
+    for (side, cut), each in seen.items():
+        told = [ends for ends in each if ends is not None]
+        inside = {ends: ends[0] <= ends[2] <= ends[1] for ends in told}
+        bounded = [held for ends, held in inside.items() if np.isfinite(ends).all()]
+        rows.append(
+            [
+                f"{'low' if side < 0 else 'high'} rates, {cut}",
+                str(len(each)),
+                str(len(told)),
+                f"{100 * np.mean([*inside.values()]):.0f} %" if told else "-",
+                f"{sum(bounded)} of {len(bounded)}",
+            ]
+        )
+    return Findings(
+        title="StepLaw's ladders whose last curve ends too early",
+        columns=["cut", "best at an end", "followed past it", "inside 95 %", "bounded, inside"],
+        rows=rows,
+        notes=["inside: the optimum of the surface; bounded: by an interval that is finite."],
+        record={},
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Misses:
     """How far the optima of a ladder's curves lie off their surfaces', and by their noise alone."""
@@ -374,12 +427,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("table", type=Path, help="dense_lr_bs_loss.csv of step-law/steplaw")
     parser.add_argument("--only", default="", help="groups whose name contains this")
     parser.add_argument("--every", type=int, default=1, help="one ladder in so many")
+    parser.add_argument("--cut", action="store_true", help="the last size's curve ends too early")
     parser.add_argument("--choose", action="store_true", help="how far a seed's optimum is off")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     given = parser.parse_args(words)
     if given.choose:
         findings = choose(given.table, given.every)
+    elif given.cut:
+        findings = judge_cut(given.table, given.every)
     else:
         findings = judge_tables(given.table, given.only, given.every)
     findings.tell(given.out, given.markdown)
