@@ -229,6 +229,7 @@ def test_what_failed_under_another_command_is_told_no_more(
     assert "will be tried again" not in sweeper("status").out
 
 
+@pytest.mark.long
 def test_diagnosis_tries_what_the_command_takes(
     sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:

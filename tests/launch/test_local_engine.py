@@ -67,6 +67,7 @@ def test_a_killed_worker_s_batch_goes_on_from_its_checkpoint(
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_a_batch_size_is_measured_once_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
