@@ -22,6 +22,7 @@ from sweeper.study.study import Study
 from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
+from tests.faults.harness import until
 from tests.golden import Golden
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
@@ -250,9 +251,10 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
 ) -> None:
     words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
     driver = spawn(*words)
-    time.sleep(5.0)
+    until(lambda: results(workplace / "runs/a"))
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
+    assert len(results(workplace / "runs/a")) < 7
     last = spawn(*words)
     _, err = last.communicate(timeout=120)
     assert last.returncode == 0, err
