@@ -22,7 +22,7 @@ from sweeper.study.study import Study
 from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
-from tests.faults.harness import until
+from tests.faults.harness import CommandProcess, until
 from tests.golden import Golden
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
@@ -250,14 +250,12 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     workplace: Path, script: Path
 ) -> None:
     words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
-    driver = spawn(*words)
+    driver = CommandProcess(*words, tag="")
     until(lambda: results(workplace / "runs/a"))
-    driver.send_signal(signal.SIGKILL)
-    driver.communicate()
+    driver.kill()
     assert len(results(workplace / "runs/a")) < 7
-    last = spawn(*words)
-    _, err = last.communicate(timeout=120)
-    assert last.returncode == 0, err
+    last = CommandProcess(*words, tag="").wait()
+    assert last.code == 0, last
     assert len(results(workplace / "runs/a")) == 7
     lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
     assert len(lines) == 7
