@@ -122,7 +122,8 @@ def every_message_has_its_test(request: pytest.FixtureRequest) -> Iterator[None]
         no_other(message_file(request.path), lambda name, _: name in sections, update=update)
 
 
-WAITING = ("faults/", "launch/", "command/", "cli/", "test_bench", "test_wheel")
+WAITING = ("faults/", "launch/", "command/", "cli/", "report/test_live", "study/test_wandb")
+WAITING += ("test_bench", "test_figures.py", "test_wheel")
 """Tests that wait for processes, for seconds: begun first, they leave none idle at the end."""
 
 

@@ -33,7 +33,7 @@ def run(script: str, *words: str) -> str:
         "batching.py",
         "pruning.py",
         "search.py",
-        "traffic.py",
+        pytest.param("traffic.py", marks=pytest.mark.long),  # it loads torch's compiler
         "verdict.py",
     ],
 )

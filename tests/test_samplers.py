@@ -115,7 +115,14 @@ PAIRS: dict[str, tuple[Callable[..., StrategySampler], Callable[[], Strategy], S
 }
 
 
-@pytest.mark.parametrize("kind", ["basin", "cliff", "past the ends", "failing"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "basin",
+        "failing",
+        *(pytest.param(k, marks=pytest.mark.long) for k in ("cliff", "past the ends")),
+    ],
+)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_sampler_runs_the_points_of_the_search_in_its_order(name: str, kind: str) -> None:
     make, strategy, space = PAIRS[name]

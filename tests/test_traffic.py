@@ -15,6 +15,7 @@ from tests.scripts import load_script
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,  # of a script that measures, and of nothing that trains
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="it stands in for CUDA on Linux alone"),
 ]

@@ -133,6 +133,7 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
         study.plot_pairs()
 
 
+@pytest.mark.long
 def test_a_check_is_drawn_where_there_is_one(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_the_right_rules_pass(
     assert {slope.quantity for slope in head.slopes if slope.one_sided} == {"output", "change"}
 
 
+@pytest.mark.long
 def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus) -> None:
     """u-muP's embedding moves less the wider it is, its norms' gains as much at any width."""
     found = over_width(tokens, "umup", seeds=RULE.seeds, norm_gain=True)

@@ -94,7 +94,13 @@ def test_a_tangent_kernel_is_that_of_the_whole_jacobian(
     assert stem == pytest.approx(theory.theory, rel=0.2)
 
 
-@pytest.mark.parametrize("rules", [THEORY, MUP], ids=["effective theory", "muP"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param(THEORY, id="effective theory"),
+        pytest.param(MUP, id="muP", marks=pytest.mark.long),
+    ],
+)
 def test_the_recursions_are_what_wide_models_draw(
     pictures: ArrayCorpus, rules: dict[str, object]
 ) -> None:

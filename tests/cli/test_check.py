@@ -76,6 +76,7 @@ class TestCoordinates:
         assert [module["name"] for module in axis["modules"]] == ["tokens", "body.0", "head"]
         assert (workplace / "here/check.json").is_file() and not (workplace / "runs/own").exists()
 
+    @pytest.mark.long
     def test_over_the_depth_too(self, sweeper: Run, workplace: Path) -> None:
         words = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
         axes = sweeper("check", *words, "--json").document["check"]["axes"]

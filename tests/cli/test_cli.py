@@ -92,18 +92,6 @@ class TestHelp:
         answer = sweeper()
         assert answer.code == 2 and answer.out == sweeper("--help").out and answer.err == ""
 
-    def test_what_reads_a_study_loads_neither_torch_nor_hydra_nor_matplotlib(
-        self, study: Path
-    ) -> None:
-        script = (
-            "import sys\nfrom sweeper.cli.app import app\n"
-            "try: app(['status', 'a'])\nexcept SystemExit as end: assert end.code == 0\n"
-            "heavy = 'torch optuna hydra omegaconf matplotlib jinja2'\n"
-            "print([name for name in heavy.split() if name in sys.modules])"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == "[]", done
-
     def test_a_refused_option_imports_nothing_heavy_either(self) -> None:
         script = (
             "import sys\nfrom sweeper.cli.app import app\n"

@@ -23,7 +23,7 @@ def run(*words: str) -> str:
     return f"import sys\nfrom sweeper.cli.app import main\nsys.argv = {['sweeper', *words]}\nmain()"
 
 
-TRAINING = {"torch", "sympy", "hydra"}
+TRAINING = {"torch", "sympy", "hydra", "omegaconf"}
 DRAWING = {"matplotlib", "jinja2", "pandas", "scipy"}
 
 

@@ -224,18 +224,6 @@ def _attack(
         found.append(f"{verb}: {outcome}")
         if outcome in ("traceback", "silent"):
             found[-1] += f" (seed {number}: {kind} in {path})"
-            if os.environ.get("SWEEPER_SHOW"):
-                import difflib
-
-                diff = difflib.unified_diff(
-                    expected[verb].splitlines(), facts.splitlines(), lineterm="", n=0
-                )
-                found[-1] += (
-                    "\n"
-                    + "\n".join(line[:300] for line in list(diff)[:12])
-                    + "\n"
-                    + answer.err[-600:]
-                )
     return found
 
 

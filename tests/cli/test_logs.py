@@ -16,6 +16,7 @@ def taken(folder: Path) -> list[str]:
     return (folder / "wandb" / "logged").read_text().splitlines()
 
 
+@pytest.mark.long
 def test_a_study_and_its_plan_in_wandb_each_trial_once(sweeper: Run, workplace: Path) -> None:
     words = [*TINY, "study=a", "logger=wandb"]
     folder = workplace / "runs" / "a"

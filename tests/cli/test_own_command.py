@@ -22,6 +22,7 @@ from sweeper.study.study import Study
 from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
+from tests.faults.harness import CommandProcess, until
 from tests.golden import Golden
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
@@ -229,6 +230,7 @@ def test_what_failed_under_another_command_is_told_no_more(
     assert "will be tried again" not in sweeper("status").out
 
 
+@pytest.mark.long
 def test_diagnosis_tries_what_the_command_takes(
     sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
@@ -248,13 +250,12 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     workplace: Path, script: Path
 ) -> None:
     words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
-    driver = spawn(*words)
-    time.sleep(5.0)
-    driver.send_signal(signal.SIGKILL)
-    driver.communicate()
-    last = spawn(*words)
-    _, err = last.communicate(timeout=120)
-    assert last.returncode == 0, err
+    driver = CommandProcess(*words, tag="")
+    until(lambda: results(workplace / "runs/a"))
+    driver.kill()
+    assert len(results(workplace / "runs/a")) < 7
+    last = CommandProcess(*words, tag="").wait()
+    assert last.code == 0, last
     assert len(results(workplace / "runs/a")) == 7
     lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
     assert len(lines) == 7

@@ -570,6 +570,7 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     assert dry["settle"]["runs"] == sum(size["missing"] for size in dry["sizes"]) == 0
 
 
+@pytest.mark.long
 def test_ladders_of_all_hyperparameters_settle_each_and_go_on_after_a_kill(
     sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

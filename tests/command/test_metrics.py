@@ -67,10 +67,10 @@ def test_a_flood_is_read_in_parts_and_long_lines_are_cut(tmp_path: Path) -> None
 
 
 def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
-    """A sparse file of zeros, one line of 128 MB, and many lines behind it."""
+    """A sparse file of zeros, one line of 64 MB, and many lines behind it."""
     log = tmp_path / "log.txt"
     with log.open("wb") as file:
-        file.truncate(1 << 27)
+        file.truncate(1 << 26)
         file.seek(0, 2)
         file.write(b"\nstep 1: loss 2\n" + b"y\n" * 50_000 + b"step 2: loss 1.5\n")
     source = make_source(LINE, tmp_path, log)

@@ -17,6 +17,7 @@ from tests.golden import Golden
 from tests.refusals import raises_config_error
 
 Write = Callable[..., Path]
+FIGURES = Path(__file__).parents[2] / "scripts" / "figures"
 PLUGINS = {group: options for group, options in groups().items() if group not in OVERLAYS}
 
 
@@ -42,7 +43,17 @@ class TestCompose:
         assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
         assert not tree.keys() & OVERLAYS and "hydra" not in tree
 
-    @pytest.mark.parametrize("word", [f"{g}={o}" for g in OVERLAYS for o in groups()[g]])
+    @pytest.mark.parametrize(
+        "word",
+        [
+            # Figures resolve theirs.
+            pytest.param(
+                f"{g}={o}", marks=pytest.mark.long if (FIGURES / f"{o}.py").exists() else ()
+            )
+            for g in OVERLAYS
+            for o in groups()[g]
+        ],
+    )
     def test_every_overlay_composes(self, word: str) -> None:
         assert not compose_tree([word]).keys() & OVERLAYS
 

@@ -210,7 +210,14 @@ def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> 
     assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
 
 
-@pytest.mark.parametrize(("seeds", "of"), [(2, 4), (4, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("seeds", "of"),
+    [
+        pytest.param(2, 4, marks=pytest.mark.long),
+        (4, 3),
+        pytest.param(3, 1, marks=pytest.mark.long),
+    ],
+)
 def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of: int) -> None:
     truth = losses(drift=0.2, noise=0.02)
     known = there(truth, SIZES[:of], seeds)

@@ -105,7 +105,7 @@ def check(results: Sequence[Result], expected: dict[str, Result]) -> None:
     assert all(same_result(result, expected[result.key]) for result in results)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_branches_are_runs_from_zero_bit_for_bit(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,11 @@ def test_branches_are_runs_from_zero_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "trained"), [("constant", 40), ({"name": "wsd", "decay": 0.5}, 40 + 5 + 10)]
+    ("schedule", "trained"),
+    [
+        pytest.param("constant", 40, marks=pytest.mark.long),
+        ({"name": "wsd", "decay": 0.5}, 40 + 5 + 10),
+    ],
 )
 def test_as_many_steps_as_the_longest_and_the_decays(
     schedule: Any, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

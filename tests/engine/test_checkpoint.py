@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +22,7 @@ from safetensors.torch import save_file
 from sweeper.engine import checkpoint
 from sweeper.engine.train import Execution
 from sweeper.launch.job import Control, Leave
+from sweeper.trial import Result
 from tests.engine.runs import (
     StopTrials,
     diverging_trial,
@@ -136,16 +140,30 @@ def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> No
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """The checkpoint of two trials that were left at their step 3."""
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
+TWO = [trial(seed=seed, train={"steps": 5}) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoint of two trials that were left at their step 3."""
+    place = tmp_path_factory.mktemp("left")
+    execution = Execution(checkpoints=place / "checkpoints")
     with pytest.raises(Leave):
-        train_trials(TWO, tmp_path, execution=execution, control=leave_at(3))
+        train_trials(TWO, place, execution=execution, control=leave_at(3))
+    return place
+
+
+@pytest.fixture
+def saved(left: Path, tmp_path: Path) -> Path:
+    """A copy of that checkpoint, to be damaged."""
+    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
     return checkpoint.path_of(tmp_path / "checkpoints", TWO)
 
 
-TWO = [trial(seed=seed, train={"steps": 5}) for seed in (0, 1)]
+@cache
+def uninterrupted() -> list[Result]:
+    with TemporaryDirectory() as folder:
+        return train_trials(TWO, Path(folder))
 
 
 def begins_anew(path: Path) -> str:
@@ -153,7 +171,7 @@ def begins_anew(path: Path) -> str:
     said = list[str]()
     control, place = Control(notify=said.append), path.parents[1]
     found = train_trials(TWO, place, execution=Execution(checkpoints=path.parent), control=control)
-    assert all(map(same_result, found, train_trials(TWO, place)))
+    assert all(map(same_result, found, uninterrupted()))
     return " ".join(said)
 
 

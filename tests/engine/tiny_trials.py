@@ -38,11 +38,11 @@ PARAMETERIZATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("eta", "weight_decay"),
     ),
 }
-TWO_PARAMETERIZATIONS = [
-    pytest.param(name, marks=() if name in ("umup", "mup") else pytest.mark.long)
-    for name in PARAMETERIZATIONS
-]
-"""Two in every run of the tests; `test_faithful.py` has all of them with a decoder."""
+ONE_PARAMETERIZATION, TWO_PARAMETERIZATIONS = (
+    [pytest.param(n, marks=() if n in often else pytest.mark.long) for n in PARAMETERIZATIONS]
+    for often in (("mup",), ("mup", "umup"))
+)
+"""One or two in every run of the tests; `test_faithful.py` has all of them with a decoder."""
 ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
 ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 

@@ -166,7 +166,7 @@ def settings(plan: TransferPlan) -> dict[str, tuple[float, float, float]]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion"])
-@pytest.mark.parametrize("m", [1, 4, 8])
+@pytest.mark.parametrize("m", [*(pytest.param(m, marks=pytest.mark.long) for m in (1, 8)), 4])
 def test_its_own_groups_have_the_numbers_of_the_rules(m: int, optimizer: str) -> None:
     plan = planned(m, optimizer, decay=2.0**-13, eta_emb=2.0, alpha_output=3.0)
     exporter = Megatron()

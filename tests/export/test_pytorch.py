@@ -46,7 +46,9 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.long), torch.float64]
+)
 def test_it_trains_bit_for_bit_as_the_plan(parameterization: str, dtype: torch.dtype) -> None:
     planned = plan(parameterization, width=64)
     names = exported(planned)

@@ -52,6 +52,7 @@ def test_results_equal_those_of_inline(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("jobs/*")) and not sweep.notices
 
 
+@pytest.mark.long
 def test_a_killed_worker_s_batch_goes_on_from_its_checkpoint(
     tmp_path: Path, golden: Golden
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_killed_worker_s_batch_goes_on_from_its_checkpoint(
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_a_batch_size_is_measured_once_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

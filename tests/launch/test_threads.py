@@ -149,6 +149,7 @@ def test_the_user_s_own_collection_stays() -> None:
     assert gc.get_threshold()[0] == 77
 
 
+@pytest.mark.long
 def test_a_child_forked_after_training_does_not_hang(tmp_path: Path) -> None:
     """Torch's threads are the parent's: a child that waited for them would wait for ever."""
     script = (

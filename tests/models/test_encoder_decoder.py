@@ -17,7 +17,7 @@ from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.models.encoder_decoder import EncoderDecoder
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import PARAMETERIZATIONS, TWO_PARAMETERIZATIONS, corpus, points
+from tests.engine.tiny_trials import ONE_PARAMETERIZATION, PARAMETERIZATIONS, corpus, points
 from tests.specs import spec_of
 
 CLASSES = 34
@@ -107,7 +107,7 @@ def trials(parameterization: str, folder: Path, **model: Any) -> tuple[list[Tria
     return [Trial(spec=spec_of(tree), log2_hps=p, seed=i % 2) for i, p in each], data
 
 
-@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     made, data = trials(parameterization, tmp_path, tie=parameterization != "umup")
     together = train(BatchedTrials(trials=tuple(made), corpus=data))

@@ -333,7 +333,7 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", LINEARS)
-@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("unit", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_changes_no_classification(kind: str, unit: bool) -> None:
     def specs(fp8: Fp8) -> tuple[Any, Any]:
         def at(width: int, depth: int) -> nn.Module:

@@ -19,7 +19,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.moe import Experts, MoE, Routing
 from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import ETA, TWO_PARAMETERIZATIONS, corpus, points, tree
+from tests.engine.tiny_trials import ETA, ONE_PARAMETERIZATION, corpus, points, tree
 from tests.specs import spec_of
 
 ROUTER = "layers.0.experts.router.weight"
@@ -191,7 +191,7 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
     assert grown == pytest.approx(1, abs=0.3)
 
 
-@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     """The balancing biases too are each trial's own."""
     data = corpus(tmp_path)

@@ -79,7 +79,7 @@ def scales_at_start(width: int, depth: int, values: dict[str, float]) -> dict[st
     return table
 
 
-@pytest.mark.parametrize("width", [64, 256])
+@pytest.mark.parametrize("width", [pytest.param(64, marks=pytest.mark.long), 256])
 @pytest.mark.parametrize("values", CASES, ids=str)
 def test_one_layer_has_unit_scale(width: int, values: dict[str, float]) -> None:
     """Within the reach of the paper's empirical rules, which hold for independent inputs."""

@@ -57,7 +57,9 @@ def found(s: FailedTransfer) -> dict[str, Ablation]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
-@pytest.mark.parametrize("parameterization", ["mup", "mean_field"])
+@pytest.mark.parametrize(
+    "parameterization", [pytest.param("mup", marks=pytest.mark.long), "mean_field"]
+)
 def test_parameterizations_that_train_as_mup_do_not_deviate(
     parameterization: str, optimizer: str
 ) -> None:

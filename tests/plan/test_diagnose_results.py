@@ -173,7 +173,7 @@ RIVALS = ["rules", "hidden", "readout", "embedding", "decay", "gains"]
 
 @pytest.mark.parametrize(
     "planted",
-    [pytest.param(p, marks=pytest.mark.long if p == "readout" else ()) for p in PLANTED],
+    [pytest.param(p, marks=pytest.mark.long if p in ("readout", "gains") else ()) for p in PLANTED],
 )
 def test_a_planted_failure_is_named(planted: str, golden: Golden) -> None:
     trainer, world = simulate(*PLANTED[planted])

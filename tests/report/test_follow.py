@@ -17,7 +17,7 @@ from tests.decide.made import prediction, run
     ("seen", "change", "tone", "said"),
     [
         (0, 0.0, "open", "Not enough yet"),
-        (700, 0.0, "good", "On the band"),
+        pytest.param(700, 0.0, "good", "On the band", marks=pytest.mark.long),
         (700, 0.08, "bad", "Above the band since about step 300"),
     ],
 )

@@ -104,7 +104,14 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(PAIRS[0], id="standard-ntk"),
+        pytest.param(PAIRS[1], id="mup-mean_field", marks=pytest.mark.long),
+        pytest.param(PAIRS[2], id="mup-everett"),
+    ],
+)
 @pytest.mark.parametrize(
     ("alignment", "depth"),
     [("full", "none"), pytest.param("none", "completep", marks=pytest.mark.long)],

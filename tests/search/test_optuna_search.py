@@ -42,7 +42,10 @@ def ran(history: History) -> list[dict[str, float]]:
     return [dict(result.trial.log2_hps) for result in history.results]
 
 
-@pytest.mark.parametrize("space", [SPACE, LISTS], ids=["ranges", "choices"])
+@pytest.mark.parametrize(
+    "space",
+    [pytest.param(SPACE, id="ranges", marks=pytest.mark.long), pytest.param(LISTS, id="choices")],
+)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_any_part_of_the_results_resumes_to_the_same_search(name: str, space: Space) -> None:
     """Samplers keep a state, such as the covariance of CMA-ES: it is asked and told again."""

@@ -128,10 +128,10 @@ def test_a_diverged_run_keeps_its_infinities(folder: Path) -> None:
 
 
 def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
-    process = script(f"for n in range(60): WandB().log(Path({str(folder)!r}), result(n))")
+    process = script(f"for n in range(24): WandB().log(Path({str(folder)!r}), result(n))")
     ledger = folder / "wandb" / "logged"
     end = time.monotonic() + 120
-    while not (ledger.exists() and ledger.read_text().count("\n") >= 10):
+    while not (ledger.exists() and ledger.read_text().count("\n") >= 4):
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -139,16 +139,16 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     taken = ledger.read_text().count("\n")
-    assert 10 <= taken < 60
+    assert 4 <= taken < 24
     with ledger.open("a") as file:  # and the kill cut a line short
         file.write('["offline", "swee')
     logger = WandB()
-    for number in range(60):
+    for number in range(24):
         logger.log(folder, result(number))
     found = by_key(folder)
-    assert len(found) == 60 and len(read_runs(folder / "wandb")) == 60
+    assert len(found) == 24 and len(read_runs(folder / "wandb")) == 24
     assert all(len(run.history) == 4 and run.exit_code == 0 for run in found.values())
-    assert len(set(ledger.read_text().splitlines())) == 60
+    assert len(set(ledger.read_text().splitlines())) == 24
 
 
 def test_what_a_kill_left_of_a_run_gives_way_to_the_whole(folder: Path) -> None:
@@ -175,6 +175,7 @@ print([bool(sentence) for sentence in said], said[0])
     assert len(by_key(folder)) == 3
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_costs_one_timeout(folder: Path) -> None:
     body = f"""
 run, modes = WandB._run, []

@@ -126,7 +126,10 @@ def expected_role(name: str, parameter: str) -> tuple[str, ...]:
     return (found,)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if i % 2 else pytest.mark.long) for i, n in enumerate(FAMILIES)],
+)
 def test_roles_and_rates(name: str) -> None:
     plan = planned(name, WIDE)
     trained = [p for p in plan.parameters if not p.frozen]
