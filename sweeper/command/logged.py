@@ -6,6 +6,7 @@ stands in a line as a name and a number, beside a step, is a curve.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -20,6 +21,7 @@ PAIR = re.compile(
     r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)(?![\w.]*\w)"
 )
 STEP = re.compile(r"(?:^|[_ ./])(?:step|iter|iteration)s?$")
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 MOST_BYTES = 2_000_000
 """Of a file, from its beginning: a curve of a page needs no more."""
 MOST_LETTERS = 2_000
@@ -29,10 +31,11 @@ LEAST = 4
 
 
 def logged(folder: Path) -> dict[str, Curve]:
-    """The curves in the log and the JSON lines of the run in `folder`, but those of losses."""
+    """The curves in the log and the metric files of the run in `folder`, but those of losses."""
     curves: dict[str, Curve] = {}
-    for path in (folder / "log.txt", *sorted(folder.glob("*.jsonl"))):
-        for pairs in _lines(path):
+    for rows in (_rows(path) for path in _files(folder)):
+        for row in rows:
+            pairs = {k: float(v) for k, v in row.items() if math.isfinite(float(v))}
             step = next((value for name, value in pairs.items() if STEP.search(name)), None)
             for name, value in pairs.items() if step is not None else ():
                 if not STEP.search(name) and "loss" not in name.lower():
@@ -44,24 +47,46 @@ def logged(folder: Path) -> dict[str, Curve]:
     }
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, float]]:
-    """The numbers of each line by their names."""
+def _files(folder: Path) -> list[Path]:
+    """The log, rows of JSON and CSV, Lightning's wherever they lie, the Trainer's longest state."""
+    states = list[Path]()
+    with suppress(OSError):  # a run that goes on removes old checkpoints
+        states = sorted(folder.glob("**/trainer_state.json"), key=lambda path: path.stat().st_size)
+    tables = sorted({*folder.glob("*.csv"), *folder.glob("**/metrics.csv")})
+    return [folder / "log.txt", *sorted(folder.glob("*.jsonl")), *tables, *states[-1:]]
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+    """The numbers of each line, row or entry by their names, as texts."""
+    # As texts: a whole number may be too large for `float`, which of a text makes inf.
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES).decode(errors="replace")
     except OSError:
         return
-    for line in text.splitlines():
-        record = None
-        if line.lstrip().startswith("{"):
-            with suppress(ValueError):
-                record = json.loads(line)
-        if isinstance(record, Mapping):
-            # As texts: a whole number may be too large for `float`, which of a text makes inf.
-            pairs = {k: str(v) for k, v in record.items() if type(v) in (int, float)}
-        else:
-            # A pattern takes the square of a line's length, and no reader's line is as long.
-            found = PAIR.findall(line[:MOST_LETTERS])
-            pairs = {name: number.replace(",", "") for name, number in found}
-        numbers = {name: float(value) for name, value in pairs.items()}
-        yield {name: value for name, value in numbers.items() if math.isfinite(value)}
+    if path.suffix == ".csv":
+        with suppress(csv.Error):
+            for cells in csv.DictReader(text.splitlines()):
+                yield {k: v for k, v in cells.items() if k and NUMBER.match(str(v))}
+    elif path.suffix == ".json":
+        with suppress(ValueError, RecursionError):
+            document = json.loads(text)
+            history = document.get("log_history") if isinstance(document, dict) else None
+            yield from map(_numbers, history if isinstance(history, list) else ())
+    else:
+        for line in text.splitlines():
+            record = None
+            if line.lstrip().startswith("{"):
+                with suppress(ValueError, RecursionError):
+                    record = json.loads(line)
+            if isinstance(record, Mapping):
+                yield _numbers(record)
+            else:
+                # A pattern takes the square of a line's length, and no reader's line is as long.
+                found = PAIR.findall(line[:MOST_LETTERS])
+                yield {name: number.replace(",", "") for name, number in found}
+
+
+def _numbers(record: object) -> Mapping[str, str]:
+    pairs = record.items() if isinstance(record, Mapping) else ()
+    return {name: str(value) for name, value in pairs if type(value) in (int, float)}

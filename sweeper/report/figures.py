@@ -204,18 +204,18 @@ def lines_figure(conclusion: Conclusion, space: Space, trials: Sequence[Result] 
 
     Where points have several seeds among `trials`, bars are the standard errors of their means.
     """
-    seeds = dict[str, dict[int, float]]()
+    seeds = dict[str, dict[int, Result]]()
     for each in trials:
         used = sorted({**each.trial.log2_hps, **each.trial.choices}.items())
-        seeds.setdefault(str(used), {})[each.trial.seed] = each.objective
+        seeds.setdefault(str(used), {})[each.trial.seed] = each
     # A line says the means of its points alone, by which they are found again: of the first seeds.
-    errors = dict[float, float]()
+    runs_of = dict[float, list[Result]]()
     for known in seeds.values():
-        losses = [known[seed] for seed in sorted(known)]
-        for count in range(2, len(losses) + 1):
-            if all(map(math.isfinite, losses[:count])):
-                error = stdev(losses[:count]) / count**0.5
-                errors[round(fmean(losses[:count]), 9)] = error
+        runs = [known[seed] for seed in sorted(known)]
+        for count in range(1, len(runs) + 1):
+            if all(math.isfinite(run.objective) for run in runs[:count]):
+                mean = fmean(run.objective for run in runs[:count])
+                runs_of[round(mean, 9)] = runs[:count]
     lines = list(conclusion.lines)
     if conclusion.retune is not None:
         # The last line of a search repeats eta's, with the other hyperparameters at their optima.
@@ -226,10 +226,15 @@ def lines_figure(conclusion: Conclusion, space: Space, trials: Sequence[Result] 
     top = set_scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
         _draw_line(ax, line, points, top, space.get(line.name))
-        noisy = [(x, y, errors[round(y, 9)]) for x, y in points if round(y, 9) in errors]
-        for x, y, error in noisy:
-            if y <= top:
+        for x, y in points:
+            if y > top or not (runs := runs_of.get(round(y, 9), [])):
+                continue
+            if len(runs) > 1:
+                error = stdev(run.objective for run in runs) / len(runs) ** 0.5
                 ax.errorbar(x, y, error, color=LINE_COLOR, linewidth=0.9, capsize=2, zorder=3)
+            # A dot a run, all at their mean, so that each is marked here too.
+            look: dict[str, Any] = {"color": LINE_COLOR, "markersize": 4, "zorder": 4}
+            ax.plot([x] * len(runs), [y] * len(runs), "o", gid=run_id(runs), **look)
     figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [legend_key("optimum", color=LINE_COLOR, **STAR)]
@@ -487,7 +492,8 @@ def _draw_run(ax: Axes, chosen: Chosen, color: Any) -> None:
     finite = [(step, loss) for step, loss in points if math.isfinite(loss)]
     loss = result.objective
     label = f"{chosen.name}: {loss:.3f}" if abs(loss) < 1e5 else f"{chosen.name}: {loss:.3g}"
-    ax.plot(*zip(*finite, strict=True), color=color, linewidth=1.3, label=label)
+    gid = run_id([result])
+    ax.plot(*zip(*finite, strict=True), color=color, linewidth=1.3, label=label, gid=gid)
     stride = max(1, len(finite) // MOST_TIPS)
     eta = result.trial.log2_hps.get("eta")
     where = "" if eta is None else f"log2 η {eta:g}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,28 @@ def test_what_is_printed_with_a_step_is_a_curve(line: str, found: set[str], tmp_
     curves = logged(tmp_path)
     assert set(curves) == found
     assert all([step for step, _ in curve] == [*range(1, 7)] for curve in curves.values())
+
+
+@pytest.mark.parametrize("last", ["", "\n4,,nan,7\n5,x"])
+def test_metric_files_have_curves_too(last: str, tmp_path: Path) -> None:
+    """A table of Lightning's with empty cells and half a last row; a state of the Trainer's."""
+    rows = [f"{step},{step / 8},,{3 - step / 8}\n{step},,0.{step}," for step in range(1, 7)]
+    place = tmp_path / "lightning_logs/version_0"
+    place.mkdir(parents=True)
+    (place / "metrics.csv").write_text("\n".join(["step,lr,grad norm,train_loss", *rows]) + last)
+    history = [{"step": n, "loss": 3.0, "learning_rate": n / 9, "big": 10**400} for n in range(6)]
+    for count in (3, 6):
+        state = tmp_path / f"checkpoint-{count}/trainer_state.json"
+        state.parent.mkdir()
+        state.write_text(json.dumps({"log_history": history[:count]}))
+    (tmp_path / "trainer_state.json").write_text('{"log_history"')
+    found = logged(tmp_path)
+    assert {name: len(curve) for name, curve in found.items()} == {
+        "lr": 6,
+        "grad norm": 6,
+        "learning_rate": 6,
+    }
+    assert found["grad norm"][0] == (1.0, 0.1)
 
 
 def test_a_run_without_a_log_has_none(tmp_path: Path) -> None:

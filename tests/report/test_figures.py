@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -16,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from sweeper.decide.documents import Documents
-from sweeper.report.drawing import save, set_scale, svg
+from sweeper.report.drawing import KEY, save, set_scale, svg
 from sweeper.report.figures import (
     DARK,
     LIGHT,
@@ -215,6 +216,22 @@ def test_lines_share_a_scale_and_name_their_optimum():
     assert "alpha_residual_attn_ratio" in words
     assert "optimum -0.5" in words
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+def test_runs_are_marked_at_the_mean_of_their_seeds():
+    """A point of two seeds has a dot and a bar for both; a failed one, and one of no run, none."""
+    found = samples.searched(samples.search())
+    line = found.conclusion.lines[0]
+    (x, mean), (other, alone), *_ = sorted(line.points_log2, key=lambda point: point[1])
+    made = [run(mean + sign * 0.1, seed=seed, eta=x) for seed, sign in enumerate((-1, 1))]
+    made.append(run(alone, eta=other))
+    conclusion = replace(found.conclusion, lines=(line,), retune=None)
+    with without_layout():
+        drawn = svg(lines_figure(conclusion, found.space, made))
+    keys = [result.key[:KEY] for result in made]
+    assert {*re.findall('data-runs="([^"]*)"', drawn)} == {f"{keys[0]} {keys[1]}", keys[2]}
+    marks = drawn.split(f'data-runs="{keys[0]} {keys[1]}"')[1].split("</g>")[0]
+    assert marks.count("<use") == 2
 
 
 def test_names_are_text_and_neither_markup_nor_math():
