@@ -54,7 +54,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, float]]:
     for line in text.splitlines():
         record = None
         if line.lstrip().startswith("{"):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 record = json.loads(line)
         if isinstance(record, Mapping):
             # As texts: a whole number may be too large for `float`, which of a text makes inf.

@@ -38,3 +38,9 @@ def test_what_is_printed_with_a_step_is_a_curve(line: str, found: set[str], tmp_
 
 def test_a_run_without_a_log_has_none(tmp_path: Path) -> None:
     assert logged(tmp_path / "nowhere") == {}
+
+
+def test_a_line_that_is_nested_beyond_measure_has_no_numbers(tmp_path: Path) -> None:
+    lines = ['{"a": ' * 100_000, *(f'{{"step": {step}, "lr": 0.{step}}}' for step in range(1, 6))]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    assert {*logged(tmp_path)} == {"lr"}
