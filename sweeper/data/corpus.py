@@ -229,7 +229,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A record from `write_record`, or an empty one where there is none that can be read."""
     try:
-        record = json.loads(path.read_bytes())
+        record = files.read_json(path)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,14 @@ from sweeper.decide.forecast import (
 )
 from sweeper.decide.regime import LeftOut, RunToCome, choose_runs
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.files import json_text, private_folder, write_atomically
+from sweeper.files import (
+    RECORD_ERRORS,
+    json_text,
+    parse_json,
+    private_folder,
+    read_bounded,
+    write_atomically,
+)
 from sweeper.runs.loss_runs import (
     Design,
     LossRuns,
@@ -219,11 +225,12 @@ class Prediction:
     def dated(self, folder: Path) -> Prediction:
         """With the time of the document in `folder`, where that says the same: its digest stays."""
         try:
-            time = str(json.loads((folder / DOCUMENT).read_text())["time"])
-        except (OSError, ValueError, LookupError, TypeError):
+            content = read_bounded(folder / DOCUMENT)
+            time = str(parse_json(content)["time"])
+        except (OSError, *RECORD_ERRORS, LookupError):
             return self
         earlier = replace(self, time=time)
-        return earlier if earlier.text() == (folder / DOCUMENT).read_text() else self
+        return earlier if earlier.text().encode() == content else self
 
     def keep_earlier(self, folder: Path) -> Path | None:
         """Rename another document in `folder` after its digest: it may have been posted."""

@@ -118,9 +118,10 @@ def write_outcome(
     private_folder(folder)
     write_json(folder / "outcome.json", outcome)
     line = ledger_line(prediction, outcome)
-    written = ledger.read_text() if ledger.exists() else ""
+    # As bytes: what stands in a ledger beside our lines is its owner's.
+    written = ledger.read_bytes() if ledger.exists() else b""
     # The date aside: to look at the end of a run twice makes no second outcome.
-    if line.split("|", 2)[2] not in written:
+    if line.split("|", 2)[2].encode() not in written:
         make_folder(ledger.parent)
         append(ledger, f"{'' if written else HEAD}{line}\n".encode())
     return {"outcome": folder / "outcome.json", "ledger": ledger}

@@ -61,3 +61,9 @@ def test_metric_files_have_curves_too(last: str, tmp_path: Path) -> None:
 
 def test_a_run_without_a_log_has_none(tmp_path: Path) -> None:
     assert logged(tmp_path / "nowhere") == {}
+
+
+def test_a_line_that_is_nested_beyond_measure_has_no_numbers(tmp_path: Path) -> None:
+    lines = ['{"a": ' * 100_000, *(f'{{"step": {step}, "lr": 0.{step}}}' for step in range(1, 6))]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    assert {*logged(tmp_path)} == {"lr"}

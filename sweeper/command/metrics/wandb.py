@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sweeper.command.reading import Below, Files, MetricSource, Reading, RowReader, as_number
-from sweeper.errors import ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,16 @@ def history(path: Path) -> Iterator[dict[str, Any]]:
     for record in _parsed(path):
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
-            row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+            row = {".".join(i.nested_key) or i.key: _value(i.value_json) for i in items}
             yield {"_step": record.history.step.num, **row}
+
+
+def _value(text: str) -> Any:
+    """What a file that may be anybody's says of a key; None where it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def is_whole(path: Path) -> bool:
@@ -126,7 +134,7 @@ def facts(path: Path) -> tuple[str, dict[str, Any], str]:
                 name = record.run.display_name or record.run.run_id or name
             changes = record.run.config if kind == "run" else record.config
             for item in changes.update:
-                config[".".join(item.nested_key) or item.key] = json.loads(item.value_json)
+                config[".".join(item.nested_key) or item.key] = _value(item.value_json)
             for item in changes.remove:
                 config.pop(".".join(item.nested_key) or item.key, None)
     config.pop("_wandb", None)
@@ -134,9 +142,13 @@ def facts(path: Path) -> tuple[str, dict[str, Any], str]:
 
 
 def _parsed(path: Path) -> Iterator[Any]:
+    from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-    return map(Record.FromString, _records(path.read_bytes()))
+    try:
+        yield from map(Record.FromString, _records(path.read_bytes()))
+    except DecodeError as error:
+        raise BadInput(f"{path} is damaged ({error}): take its run out of the folder") from error
 
 
 def _records(data: bytes) -> Iterator[bytes]:
