@@ -318,7 +318,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         steps = zip(numbers.shape, numbers.stride(), strict=True)
         last = counted[0] + numbers.storage_offset() + sum((n - 1) * step for n, step in steps)
         if last >= table.shape[0]:
-            raise TooFewRows(table.shape[0], last + 1)
+            raise TooFewRows(table.shape[0], int(last) + 1)
 
     def _record(
         self,

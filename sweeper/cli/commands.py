@@ -92,7 +92,8 @@ class Verb(TyperCommand):
         """Read the verb's words; whatever is wrong with them is told with the verb's help."""
         try:
             # Of an option that is there twice, click takes the last without a word.
-            given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+            order: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
+            given = Counter(order)
             for option, times in given.items():
                 if times > 1 and not (option.is_flag or option.multiple or option.nargs < 0):
                     ctx.fail(f"{option.opts[0]} is given {times} times, and takes one value")

@@ -473,9 +473,9 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         if entry.state == "PENDING":
             state = f"pending ({entry.reason})"
     elif not numbered:  # it is on record before sbatch has taken it
-        known = ("being submitted", "queued"), ("never submitted", "ended")
-        state, stage = known[not _arriving(job.array)]
-        name = job.id[:8]
+        state, name = "never submitted", job.id[:8]
+        if _arriving(job.array):
+            state, stage = "being submitted", "queued"
     error = ""
     for path in sorted(job.job_dir.glob("result-*.json")):
         state = stage = "finished"
