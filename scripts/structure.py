@@ -79,6 +79,11 @@ class Source:
         return self.text.count("\n")
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of its tree, which takes longest to walk."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def comments(self) -> list[tokenize.TokenInfo]:
         """Its comments; docstrings are none."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
@@ -91,27 +96,27 @@ class Source:
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Functions and methods, those within functions too."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
     def classes(self) -> Iterator[ast.ClassDef]:
         """Classes, those within functions too."""
-        yield from (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        yield from (node for node in self.nodes if isinstance(node, ast.ClassDef))
 
     @cached_property
     def strings(self) -> list[str]:
         """Texts of the program, those within f-strings too; docstrings are none."""
         documents = {
             id(statement.value)
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(body := getattr(node, "body", None), list)
             for statement in body
             if isinstance(statement, ast.Expr)
         }
         return [
             node.value
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Constant) and id(node) not in documents
             if isinstance(node.value, str)
         ]
@@ -120,11 +125,11 @@ class Source:
         """What it imports, anywhere in it but for type checking alone, as it is written."""
         skipped = {
             child
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for child in ast.walk(node)
         }
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import) and node not in skipped:
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
@@ -196,14 +201,13 @@ def argv_uses(files: Mapping[str, Source]) -> list[str]:
         if file.room != "cli"
         and "argv" in file.text
         and (
-            any(ast.unparse(node) == "sys.argv" for node in _attributes(file.tree))
+            any(
+                isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"
+                for node in file.nodes
+            )
             or any("sys.argv" in text for text in file.strings)
         )
     ]
-
-
-def _attributes(tree: ast.Module) -> Iterator[ast.Attribute]:
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
 def spelling(name: str, files: Mapping[str, Source]) -> list[str]:

@@ -174,6 +174,7 @@ def test_a_side_that_trains_nothing_does_everything_else(
     assert batch["trials"] == 5 and batch["ms"] > 0 and batch["training_ms"] == 0
 
 
+@pytest.mark.long
 def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
     out, table = tmp_path / "found.json", tmp_path / "found.md"
     words = ["--count", "3", "--only", "a quartic part", "--workers", "1", "--out", str(out)]

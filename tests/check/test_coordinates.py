@@ -114,6 +114,7 @@ def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus
     assert expected["embedding"] == -0.5 and expected["layers.0.attention_norm"] == 0.0
 
 
+@pytest.mark.long
 def test_umup_s_embedding_would_fail_if_it_were_not_known_to_shrink(tokens: TokenCorpus) -> None:
     runs = measured(tokens, "umup", [Size(width=width, depth=1) for width in WIDTHS])
     assert check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5}).answer != "fail"
@@ -157,6 +158,7 @@ def test_one_wrong_matrix_is_found_where_it_is(tokens: TokenCorpus) -> None:
     assert not any(name.startswith("layers.0") for name in changed)
 
 
+@pytest.mark.long
 def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCorpus) -> None:
     found = over_width(tokens, "mup", "LargeHidden")
     assert reasons(found, "output")["layers.0.attention.qkv"] == {"grows"}

@@ -254,6 +254,7 @@ model: {{_target_: {target}}}
 """
 
 
+@pytest.mark.long
 def test_what_comes_next_is_a_search_that_somebody_would_run(
     sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,10 @@ def searched(strategy: Strategy, objective: Objective) -> Conclusion:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=pytest.mark.long if p.stem == "paper" else ()) for p in CONFIGS],
+    [
+        pytest.param(p, marks=pytest.mark.long if p.stem in ("independent", "paper") else ())
+        for p in CONFIGS
+    ],
     ids=lambda path: path.stem,
 )
 def test_the_loss_that_is_told_is_unbiased_and_the_best_of_many_is_not(path: Path) -> None:
