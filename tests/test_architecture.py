@@ -30,13 +30,15 @@ ONLY = {
     "IPython": {"api.bar"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.arrays"},
+    "torchvision": {"data.arrays"},
 }
 """The only modules that may know these libraries."""
 TORCH = (
     *("models.", "classifier.", "engine.", "plan."),
-    *("command.", "decide.diagnosis", "launch.machine"),
+    *("command.", "decide.diagnosis", "launch.machine", "data.arrays"),
 )
-"""Who may know torch: all else must start fast; which GPUs a machine has only torch can say."""
+"""Who may know torch: all else must start fast; which GPUs a machine has only torch can say, and
+torchvision's transforms, where they are asked for, take its tensors."""
 
 
 # Read when they are asked for: whoever collects tests alone does without.

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,6 +83,7 @@ class Supervisor:
         self.sources: list[tuple[MetricSource, Series]] = []
         self.resumes = 0
         self._rungs_passed: set[int] = set()
+        self._program = ""
 
     def run(self) -> JobOutcome:
         """To the end; `Leave` when told to leave, with every process ended."""
@@ -156,6 +158,7 @@ class Supervisor:
         if self.trial.measurement:
             variables |= {FILE: str(self.watched), STEPS: str(self.train.steps)}
         env = environment(self.command.env, variables)
+        self._program = shutil.which(argv[0], path=env.get("PATH")) or ""
         try:
             group = Group(argv, self.command.folder, env, self.log)
         except OSError as error:
@@ -357,8 +360,12 @@ class Supervisor:
 
     def _failure(self, reason: str, code: int) -> JobOutcome:
         """The reason with the log's last lines; nothing is run again for it."""
-        lines = last_lines(last_text(self.log), failed=code != 0)
-        details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
+        lines = [line[:300] for line in last_lines(last_text(self.log), failed=code != 0)]
+        # A `python` of another environment than the one that sweeper lies in: none was activated.
+        other = os.path.basename(self._program).startswith("python")
+        if other and self._program != sys.executable and "ModuleNotFoundError" in " ".join(lines):
+            lines.append(f"(it ran under {self._program}, and sweeper under {sys.executable})")
+        details = "\n".join([*lines, f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)
         return JobOutcome(failure=JobFailure(reason=reason, details=details, retry=False))

@@ -15,6 +15,7 @@ import pytest
 
 from sweeper.command.lines import CHUNK
 from sweeper.command.process import end_marked
+from sweeper.command.runner import Command
 from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, JobOutcome, Leave
@@ -366,3 +367,18 @@ def test_an_error_that_was_caught_is_none_of_a_run_that_ended_well() -> None:
     assert last_lines(log, failed=False) == log[-LINES:]
     assert last_lines(log[-5:], failed=True) == log[-5:]
     assert last_lines([*log[-20:], *TRACEBACK, CAUSE], failed=True)[-1] == CAUSE
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_python_of_another_environment_is_named(
+    other: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "bin/python"
+    link.parent.mkdir()
+    link.symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setenv("PATH", f"{link.parent}:{os.environ['PATH']}")
+    words = ("python" if other else sys.executable, "-c", "import not_here", "{eta}")
+    outcome, _ = run(Command(command=words, metric=METRIC, code=None), tmp_path / "study")
+    assert outcome.failure is not None and "No module named 'not_here'" in str(outcome.failure)
+    said = f"(it ran under {link}, and sweeper under {sys.executable})"
+    assert (said in str(outcome.failure)) is other
