@@ -473,8 +473,9 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         if entry.state == "PENDING":
             state = f"pending ({entry.reason})"
     elif not numbered:  # it is on record before sbatch has taken it
-        known = ("being submitted", "queued"), ("never submitted", "ended")
-        state, stage = known[not _arriving(job.array)]
+        state, stage = "never submitted", "ended"
+        if _arriving(job.array):
+            state, stage = "being submitted", "queued"
         name = job.id[:8]
     error = ""
     for path in sorted(job.job_dir.glob("result-*.json")):
