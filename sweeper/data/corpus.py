@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -223,7 +222,7 @@ def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Write a small record under `path`; BadInput as `replacing_in_cache`."""
     with replacing_in_cache(path) as file:
-        file.write(json.dumps(record).encode())
+        file.write(files.json_text(record).encode())
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -116,7 +116,8 @@ class TextFiles(ABC):
         if self.tokenizer == "bpe" and not os.path.exists(path.with_suffix(".tokenizer.json")):
             return False
         size = os.path.getsize(path) if os.path.exists(path) else -1
-        return read_record(path.with_suffix(".json")).get("bytes") == size
+        record = read_record(path.with_suffix(".json"))
+        return record.keys() == {"bytes", "classes"} and record["bytes"] == size
 
     def _build(self, files: list[Path], digest: str, size: int, path: Path) -> None:
         """Tokenize `files` into `path`; the sidecar comes last, and says that all is there."""

@@ -199,6 +199,7 @@ def _attack(
     """Change one file of the study; what each command made of it."""
     draw, place = random.Random(number), tmp_path / "place"
     paths = [p for p in sorted((validated / "runs/a").rglob("*")) if p.is_file()]
+    paths += sorted((validated / "runs/.cache").glob("*.json"))  # of its data
     paths = [p for p in paths if p.suffix not in PICTURES and p.stat().st_size]
     path = paths[number % len(paths)].relative_to(validated)
     kind = list(MUTATIONS)[draw.randrange(len(MUTATIONS))]

@@ -70,9 +70,12 @@ def test_the_end_is_written_once_into_the_ledger(folder: Path, sweeper: Run) -> 
     assert outcome["hit"] == (said.low <= measured <= said.high)
     assert outcome["prediction"] == prediction().sha256
     assert json.loads((folder / "outcome.json").read_text())["nats"] == outcome["nats"]
-    ledger = (folder.parent / "predictions.md").read_text().splitlines()
-    assert len(ledger) == 3
-    assert prediction().sha256[:12] in ledger[-1]
+    ledger = folder.parent / "predictions.md"
+    lines = ledger.read_text().splitlines()
+    assert len(lines) == 3
+    assert prediction().sha256[:12] in lines[-1]
+    ledger.write_bytes(kept := b"what others add, \xff\n" + ledger.read_bytes())
+    assert follow(sweeper, "--once").code == 0 and ledger.read_bytes() == kept
     assert 'http-equiv="refresh"' not in (folder / "follow.html").read_text()
 
 

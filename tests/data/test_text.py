@@ -121,12 +121,20 @@ def damage(path: Path, how: str) -> None:
         os.truncate(path, path.stat().st_size - 3)
     elif how == "record cut":
         sidecar.write_text(sidecar.read_text()[:5])
+    elif how == "a key changed":
+        sidecar.write_text(sidecar.read_text().replace("classes", "clases"))
+    elif how == "a number changed":
+        sidecar.write_text(sidecar.read_text().replace("300", "301"))
     else:
         {"no tokens": path, "no record": sidecar, "no tokenizer": tokenizer}[how].unlink()
 
 
 @pytest.mark.parametrize(
-    "how", ["truncated", "record cut", "no tokens", "no record", "no tokenizer"]
+    "how",
+    [
+        *("truncated", "record cut", "a key changed", "a number changed"),
+        *("no tokens", "no record", "no tokenizer"),
+    ],
 )
 def test_a_damaged_cache_is_built_anew(prose: Path, how: str) -> None:
     options: dict[str, Any] = {"tokenizer": "bpe", "vocab_size": 300}
@@ -333,4 +341,5 @@ def test_options_that_are_refused(key: str, options: dict[str, Any]) -> None:
 def test_the_sidecar_is_plain_json(prose: Path) -> None:
     corpus = prepare(prose)
     record = json.loads(corpus.path.with_suffix(".json").read_text())
+    assert record.pop("sum")
     assert record == {"bytes": corpus.path.stat().st_size, "classes": 256}

@@ -251,6 +251,8 @@ def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: 
     kept = other.keep_earlier(tmp_path)
     assert kept is not None and hashlib.sha256(kept.read_bytes()).hexdigest() == earlier.sha256
     assert other.keep_earlier(tmp_path / "nowhere") is None
+    (tmp_path / "prediction.json").write_text("[" * 100_000)  # deeper than any reader goes
+    assert made.dated(tmp_path) is made
 
 
 def test_a_law_s_values_give_its_losses() -> None:
