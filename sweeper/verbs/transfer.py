@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sweeper.sweep.planning import Asked, TransferTarget, Unvalidated
 
 K = Keyword
-SPAN = 2.0
-"""Octaves to both sides of a ladder's curves, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +216,16 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
             raise ConfigError(CURVES_OF, "all", allowed)
     typed = {word.lstrip("+").partition("=")[0] for word in request.overrides}
 
+    others = [word for word in others if not word.startswith(f"{CURVES_OF}=")]
+    tree, _ = study_tree(name, others, request.config_dir, trust=request.trust)
+    span = float(tree["transfer"]["span"])
+
     def asked(one: str) -> TransferRequest:
         words = [word for word in request.overrides if not word.startswith(f"{CURVES_OF}=")]
         words.append(f"{CURVES_OF}={one}")
         # Without its default a curve cannot tell what carrying gains.
         away = abs(best[one] - space[one].default) if one in best and one in space else 0.0
-        if away > SPAN and "transfer.span" not in typed:
+        if away > span and "transfer.span" not in typed:
             words.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
         return replace(request, overrides=tuple(words))
 

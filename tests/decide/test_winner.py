@@ -221,9 +221,11 @@ def test_one_size_with_seeds_is_asked_for_itself() -> None:
     assert won(rows, counts={}, error=1e-9).variants[0].answer == "cannot say"
 
 
-def seeded(sizes: dict[str, range], paired: bool = True, by: float = 0.05) -> VariantLosses:
+def seeded(
+    sizes: dict[str, range], paired: bool = True, by: float = 0.05, draw: int = 4
+) -> VariantLosses:
     """Losses of variants with so many seeds, which do much to all and variants little."""
-    generator = np.random.default_rng(4)
+    generator = np.random.default_rng(draw)
     of_seed = generator.normal(0, by, 20)
     rows = [
         {"change": name, "seed": s, "loss": 3 + of_seed[s] - gain + 0.001 * generator.normal()}
@@ -251,7 +253,10 @@ def test_seeds_that_some_variants_lack_leave_the_others_beside_each_other() -> N
     unpaired = seeded({"base": range(12), "a": range(4), "b": range(10)}, paired=False)
     assert math.sqrt(unpaired.squares / unpaired.freedom) > 0.02
     # Seeds with the same numbers that share nothing are runs of their own.
-    assert seeded(alike, paired=False, by=0.0).freedom == 9
+    many = {name: range(12) for name in alike}
+    apart_in = [seeded(many, paired=False, by=0.0, draw=i).freedom == 3 * 11 for i in range(8)]
+    assert sum(apart_in) >= 6  # above 2 the variances' ratio lies in 8 % of draws
+    assert seeded(many, paired=False, by=0.002).freedom == 2 * 11
     # No seed in common: each has its own runs.
     apart = {"base": range(3), "a": range(3, 6)}
     assert seeded(apart).freedom == seeded(apart, paired=False).freedom == 4
