@@ -95,7 +95,8 @@ class Verb(TyperCommand):
             order: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
             given = Counter(order)
             for option, times in given.items():
-                if times > 1 and not (option.is_flag or option.multiple or option.nargs < 0):
+                several = option.multiple or option.nargs < 0 or getattr(option, "is_flag", False)
+                if times > 1 and not several:
                     ctx.fail(f"{option.opts[0]} is given {times} times, and takes one value")
             return super().parse_args(ctx, args)
         except USAGE as error:
