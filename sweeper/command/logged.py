@@ -88,5 +88,6 @@ def _rows(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _numbers(record: object) -> Mapping[str, str]:
-    pairs = record.items() if isinstance(record, Mapping) else ()
-    return {name: str(value) for name, value in pairs if type(value) in (int, float)}
+    if not isinstance(record, Mapping):
+        return {}
+    return {name: str(value) for name, value in record.items() if type(value) in (int, float)}

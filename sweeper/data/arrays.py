@@ -272,7 +272,8 @@ class ArrayCorpus:
 
         def drawn(part: int, count: int) -> NDArray[np.uint64]:
             counter = np.array([0, 0, 0, part], dtype=np.uint64)
-            return np.random.Philox(key=key, counter=counter).random_raw(count)
+            draws: NDArray[np.uint64] = np.random.Philox(key=key, counter=counter).random_raw(count)
+            return draws
 
         # A row's draws stand where its image does: a larger batch begins with a smaller one.
         raw = drawn(AUGMENTATION_COUNTER, len(at) * count)

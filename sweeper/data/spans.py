@@ -116,14 +116,14 @@ class Corruption:
         # token stays between two spans, which bounds their number.
         lost, most = cut - spans, (seq_len - cut + spans + 1) // 2
         uniform = np.float64(2.0**-53) * (draws[:, :most] >> np.uint64(11))
-        lengths = np.searchsorted(_poisson(self.mean_span), uniform, side="right")
+        lengths = np.searchsorted(_poisson(self.mean_span), uniform, side="right").astype(np.int64)
         so_far = np.cumsum(lengths - 1, 1)
         so_far[:, -1] = np.maximum(so_far[:, -1], lost)
         last = (so_far >= lost).argmax(1)
         row = np.arange(len(draws))
         before = np.where(last > 0, so_far[row, last - 1], 0)
         lengths[row, last] = lost - before + 1
-        return lengths, last + 1
+        return lengths, (last + 1).astype(np.int64)
 
     def runs(self, draws: NDArray[np.uint64], seq_len: int) -> IntArray:
         """Lengths of gap, span, gap, ..., span, gap [batch, 2 * spans + 1].
