@@ -381,7 +381,9 @@ def _beside(
     By least squares over variants and seeds. A seed that one variant alone has tells no difference.
     None where seeds do not tie all variants to each other.
     """
-    names = np.concatenate([seeds for *_, seeds in trained] or [np.empty(0)])
+    if not trained:
+        return None
+    names = np.concatenate([seeds for *_, seeds in trained])
     seeds, seed, of_seed = np.unique(names, return_inverse=True, return_counts=True)
     variant = np.repeat(range(len(trained)), [len(losses) for _, losses, _ in trained])
     told = of_seed[seed] > 1
