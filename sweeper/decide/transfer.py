@@ -223,6 +223,17 @@ class Verdict:
         return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoiseLeft:
+    """The noise of single runs by what smooth curves leave: of the quietest size, of the noisiest.
+
+    In the loss's unit, a standard deviation.
+    """
+
+    low: float
+    high: float
+
+
 def judge_ladder(
     axis: str,
     curves: Sequence[SizeCurve],
@@ -244,9 +255,9 @@ def judge_ladder(
     may name: a command without {batch_size}. `shifts` are those that more than two curves tell.
 
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
-    beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
-    with one seed there is no interval, so every size is. The axis fails if any size fails, and
-    holds if all hold. Over a base where the transferred eta misses the optimum nothing holds.
+    beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open, as
+    all are where no noise is known. The axis fails if any size fails, and holds if all hold. Over a
+    base where the transferred eta misses the optimum nothing holds.
     """
     fits = fits or fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)

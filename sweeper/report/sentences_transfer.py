@@ -16,6 +16,7 @@ from sweeper.decide.transfer import (
     Advice,
     Answer,
     MissedOptimum,
+    NoiseLeft,
     SizeVerdict,
     TargetAnswer,
     Verdict,
@@ -68,6 +69,13 @@ def worded(verdict: Verdict) -> Verdict:
         limits=limits,
         target=None if verdict.target is None else worded_target(verdict.target),
     )
+
+
+def noise_text(noise: NoiseLeft) -> str:
+    """Where the noise of a ladder of one seed is from."""
+    low, high = f"{noise.low:.2g}", f"{noise.high:.2g}"
+    level = low if low == high else f"{low} to {high}"
+    return f"one seed: the noise is {level} nats a run, by what a smooth curve leaves of each size"
 
 
 def unjudged_text(values: Mapping[str, Choice], judged: Collection[str]) -> str:

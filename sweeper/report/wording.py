@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 from sweeper.decide.diagnosis import Ablation, Diagnosis
 from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
 from sweeper.decide.settle import Ending, Settling
-from sweeper.decide.transfer import MissedOptimum, Verdict
+from sweeper.decide.transfer import MissedOptimum, NoiseLeft, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.report.sentences import ranking_end, ranking_progress, target_progress
 from sweeper.report.sentences_diagnosis import worded_ablation, worded_diagnosis
@@ -15,6 +15,7 @@ from sweeper.report.sentences_transfer import (
     ladder_end,
     ladder_progress,
     missed_text,
+    noise_text,
     worded,
     worded_trend,
 )
@@ -42,6 +43,8 @@ class Wording:
                 return ladder_end(decision)
             case MissedOptimum():
                 return missed_text(decision)
+            case NoiseLeft():
+                return noise_text(decision)
         raise TypeError(f"no sentence is known for {type(decision).__name__}")
 
     def worded(self, decision: T) -> T:

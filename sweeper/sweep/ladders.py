@@ -14,7 +14,7 @@ from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.rate_law import carried
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
-from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
+from sweeper.decide.transfer import NoiseLeft, Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
     MIN_SIZES,
     FittedExponents,
@@ -23,6 +23,7 @@ from sweeper.decide.trend import (
     fit_trend,
     judge_joint_target,
     judge_target,
+    shifts_along,
 )
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
@@ -30,7 +31,7 @@ from sweeper.files import write_json
 from sweeper.laws.fit import Fit
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.runs.read import EVERY_LADDER, read
-from sweeper.stats.curve import CurveFit, fit_curves
+from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.folder import TargetFolder, read_document
@@ -467,6 +468,13 @@ class LadderJudge:
                 every[size] = replace(curve, planned_log2=there - best[name])
         curves = {axis: [every[one.size] for one in of_axis] for axis, of_axis in by_axis.items()}
         hps, note = _planned(settings, curves, best, self.earlier, self.words)
+        runs = {len(losses) for curve in every.values() for losses in curve.losses.values()}
+        if rule.seeds == 1 and runs == {1}:  # as of a table with one run a cell
+            told = {curve.size: curve for curve in with_noise_left([*every.values()])}
+            curves = {axis: [told[one.size] for one in of_axis] for axis, of_axis in curves.items()}
+            levels = [curve.noise.deviation for curve in told.values() if curve.noise]
+            left = NoiseLeft(low=min(levels), high=max(levels)) if levels else None
+            note = ". Also, ".join(filter(None, (note, self.words.sentence(left))))
         centre = hps[name]
         # What the target does not name is the base's.
         sizes_named = {key: value for key, value in asdict(self.target).items() if value}
@@ -475,6 +483,7 @@ class LadderJudge:
         fits = {axis: fit_curves(of_axis, centre) for axis, of_axis in curves.items()}
         for axis, of_axis in curves.items():
             law = describe_law(experiment, [curve.size for curve in of_axis], best)
+            joint, prior = axis == JOINT_AXIS, _prior(settings, axis)
             verdict = judge_ladder(
                 axis,
                 of_axis,
@@ -485,11 +494,12 @@ class LadderJudge:
                 self.confidence,
                 fits[axis],
                 settings.not_taken,
+                {} if joint else shifts_along(axis, fits[axis], base, prior),
             )
-            if axis == JOINT_AXIS:
+            if joint:
                 verdict = replace(verdict, target=judge_joint_target(verdict, whole))
             else:
-                size, prior = getattr(whole, axis), _prior(settings, axis)
+                size = getattr(whole, axis)
                 answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
                 trends[axis] = trend and self.words.worded(trend)
                 # A target of the base's own size asks for no extrapolation; the trend is shown all

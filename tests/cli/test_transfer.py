@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import shutil
@@ -352,6 +353,29 @@ class TestValidate:
         last = answer.next
         assert last.startswith("sweeper transfer --study a --to-width 32 --validate ")
         assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
+
+    def test_one_seed_of_many_points_is_judged_as_the_table_of_its_runs(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        """Its noise is what smooth curves leave, in both; shifts are what all optima tell."""
+        words = ["transfer", "--to-width", "32", "--validate", "transfer.widths=[16,32]"]
+        words += ["transfer.seeds=1", "transfer.span=2", "transfer.step=0.5", "transfer.extend=0"]
+        assert sweeper(*words).code == 0
+        best = json.loads((study / "search.json").read_text())["best_log2"]["eta"]
+
+        def changed(line: str) -> str:
+            result = from_json(Result, json.loads(line))
+            away = result.trial.log2_hps["eta"] - best
+            loss = 3 + 0.02 * away**2 + 0.001 * math.sin(9 * away + result.trial.width)
+            return json.dumps(to_json(replace(result, objective=loss)))
+
+        rewrite_results(study, lambda lines: [changed(line) for line in lines])
+        answer = sweeper(*words, "--json").document["verdicts"][0]
+        table = sweeper("judge", "a", "--to-width", "32", "--json").document["axes"][0]
+        assert "one seed: the noise is" in answer["note"]
+        for mine, other in zip(answer["sizes"], table["sizes"], strict=True):
+            assert mine["answer"] == other["answer"] and mine["shift_log2"] == other["shift_log2"]
+            assert math.isfinite(mine["loss_gap"]["high"])
 
     def test_an_optimum_at_the_end_of_a_curve_is_no_matter_of_seeds(
         self, sweeper: Run, ladder_study: Path
