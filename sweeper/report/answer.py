@@ -26,7 +26,8 @@ def tone_of(code: str) -> Tone:
 class Sentence:
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
-    Keywords and commands in it are values, which each rendering spells.
+    Keywords and commands in it are values, which each rendering spells. An `aside` is the first to
+    go where a terminal has no room.
     Codes such as "holds" and "fails" give it a colour, and on a page a mark.
     """
 
@@ -35,6 +36,7 @@ class Sentence:
     code: str = ""
     listed: bool = False
     detail: bool = False
+    aside: bool = False
 
     def __str__(self) -> str:
         return spelled(as_text(self.text), SHELL)

@@ -383,7 +383,7 @@ def verdicts(
         table = _joint_table(results, hyperparameter)
     items: list[Item] = [table]
     notes = dict.fromkeys(result.note for result in results if result.note)
-    items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
+    items += [Sentence(f"Note: {note}.", listed=True, aside=True) for note in notes]
     for result in results:
         for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
             # The verb's last lines repeat the answers, and not what would settle them.

@@ -105,7 +105,10 @@ class Output:
         # already.
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
-        self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in notes_text])
+        for path, why in damaged.items():
+            if path not in notes_text:
+                self._notes.append(f"{path}: {why}")
+                self.show(Sentence(f"Note: {path}: {why}"))
         end: list[Item] = [Sentence(answer)]
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
@@ -132,7 +135,7 @@ class Output:
         """What a study has to tell."""
         self._notes.extend(notices)
         for notice in notices:
-            self.show(Sentence(f"Note: {notice}"))
+            self.show(Sentence(f"Note: {notice}", aside=True))
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:

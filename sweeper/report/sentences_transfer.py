@@ -157,7 +157,7 @@ def _cliffs(verdict: Verdict) -> str:
     """Which finite losses were taken for those of runs that diverged, and which perhaps are."""
     said = {
         True: "losses that leave the basin by a jump count as those of runs that diverged: ",
-        False: "a jump cannot be told from a steep side, and intervals hold both: ",
+        False: "a jump or a steep side, and intervals hold both: ",
     }
     told = {
         sure: [

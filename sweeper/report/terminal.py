@@ -30,12 +30,16 @@ LINES = 25
 
 
 class Room(NamedTuple):
-    """How much is shown: rows of a table, notes on them, what columns mean, items of a list."""
+    """How much is shown: rows of a table, notes on them, what columns mean, items of a list.
+
+    `whole`: tables behind the first too, and asides.
+    """
 
     rows: int
     notes: int
     explains: bool
     listed: int
+    whole: bool = True
 
 
 ROOMS = (
@@ -45,6 +49,7 @@ ROOMS = (
     Room(rows=3, notes=0, explains=False, listed=5),
     Room(rows=2, notes=0, explains=False, listed=3),
     Room(rows=1, notes=0, explains=False, listed=2),
+    Room(rows=1, notes=0, explains=False, listed=2, whole=False),
 )
 """A verb's end has the first of these that leaves it on LINES, or the last."""
 
@@ -82,10 +87,12 @@ class Terminal:
 
     def _print(self, items: Sequence[Item], room: Room) -> None:
         hidden, rows, notes, listed = list[str](), 0, 0, 0
+        first = next((item for item in items if isinstance(item, Table) and not item.detail), None)
         for item in items:
             if isinstance(item, Drawing):
                 continue
-            if item.detail and not self.verbose:
+            aside = (isinstance(item, Table) and item is not first) or getattr(item, "aside", False)
+            if (item.detail or (aside and not room.whole)) and not self.verbose:
                 title = _brief(str(getattr(item, "title", "")))
                 hidden += [title] * bool(title)
                 notes += not title
