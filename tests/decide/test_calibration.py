@@ -18,11 +18,10 @@ SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
 OFTEN = (
-    "a cliff 0.3 to 1.5 past the optimum",
     "noisy",
     "two minima",
 )
-"""Scenarios of every sort; `test_transfer.py` has parabolas and wide grids, `long` all of them."""
+"""Of every sort; `test_transfer.py` has parabolas and wide grids, `test_cliff.py` cliffs, `long` all."""
 FINER_THAN_THE_GRID = ("a flat bottom", "two minima")
 """Their basins end where losses change within a step, which no curve through the points shows."""
 

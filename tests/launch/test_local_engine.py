@@ -41,6 +41,7 @@ def expected(trials: list[Trial], folder: Path, batched_trials: int) -> dict[str
     return without_times(sweep.run(Inline(), batched_trials=batched_trials))
 
 
+@pytest.mark.long  # in every run tests/cli/test_launcher.py compares a study
 def test_results_equal_those_of_inline(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(3)] + [trial("mup")]
     sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)

@@ -277,7 +277,7 @@ def gradients(
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_batched_gradients_equal_those_alone(compiled: bool) -> None:
     """The trap of custom backward passes under `torch.compile(vmap(...))`: none is lost here."""
     model, params, buffers, tokens = stacked(3)
