@@ -21,7 +21,8 @@ OFTEN = (
     "noisy",
     "two minima",
 )
-"""Of every sort; `test_transfer.py` has parabolas and wide grids, `test_cliff.py` cliffs, `long` all."""
+"""Of every sort; `test_transfer.py` has parabolas and wide grids, `test_cliff.py` cliffs, and
+`make test-long` has all."""
 FINER_THAN_THE_GRID = ("a flat bottom", "two minima")
 """Their basins end where losses change within a step, which no curve through the points shows."""
 
