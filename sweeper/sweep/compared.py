@@ -23,6 +23,8 @@ from sweeper.trial import TrialSpec, digest
 IMMATERIAL = ("accumulate",)
 """Settings of `train` that change how a run is computed, and not what."""
 
+TOO_FEW = ("compare takes two studies or more: ", Call("compare", "STUDY", "STUDY"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedStudy:
