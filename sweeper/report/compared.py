@@ -18,6 +18,7 @@ from sweeper.report.sentences import failure_notes, ranking_end, unfinished_note
 from sweeper.report.winner import winner_shown
 from sweeper.study.study import is_saved
 from sweeper.sweep.compared import ComparedStudy, ladder_call
+from sweeper.table import counted
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
 
 
@@ -98,7 +99,7 @@ def _ranked(answer: RankAnswer) -> Shown:
         submitted, finished = answer.submitted, answer.finished
         return Shown(
             notes=notes,
-            answer=f"{submitted} trials are in jobs now, {finished} are finished.",
+            answer=f"{counted(submitted, 'trial')} in jobs now, {finished} are finished.",
             document={"submitted": submitted, "finished": finished},
             next=[replace(again, why="to collect them, and go on")],
         )

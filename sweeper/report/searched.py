@@ -102,7 +102,7 @@ def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
     settings, why = answer.settings, "to collect them, and go on"
     return Shown(
         notes=queued.notices,
-        answer=f"{queued.submitted} trials are in jobs now, {queued.finished} are finished.",
+        answer=f"{counted(queued.submitted, 'trial')} in jobs now, {queued.finished} are finished.",
         places={"study": settings.folder},
         document={
             "study": settings.name,

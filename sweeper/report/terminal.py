@@ -47,8 +47,9 @@ ROOMS = (
     Room(rows=5, notes=2, explains=True, listed=12),
     Room(rows=3, notes=0, explains=True, listed=8),
     Room(rows=3, notes=0, explains=False, listed=5),
-    Room(rows=2, notes=0, explains=False, listed=3),
-    Room(rows=1, notes=0, explains=False, listed=2),
+    # Rows that are open matter more than what else is told.
+    Room(rows=3, notes=0, explains=False, listed=3, whole=False),
+    Room(rows=2, notes=0, explains=False, listed=2, whole=False),
     Room(rows=1, notes=0, explains=False, listed=2, whole=False),
 )
 """A verb's end has the first of these that leaves it on LINES, or the last."""

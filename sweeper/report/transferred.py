@@ -72,7 +72,7 @@ def shown(
         return Shown(
             items=items,
             notes=[*answer.notes, *unfinished],
-            answer=f"{submitted} trials are in jobs now, {known} are finished.",
+            answer=f"{counted(submitted, 'trial')} in jobs now, {known} are finished.",
             places={"study": settings.folder},
             document={"study": settings.name, "finished": known, "submitted": submitted},
             next=[replace(again, why="to collect them, and go on")],

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
-from sweeper.runs.roles import LAW_ROLES, missing_columns
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier, is_kept
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
@@ -336,6 +336,7 @@ def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
         *runs.notes,
         *odd_ratio(points),
         *mixed_runs(runs),
+        *_untuned(runs),
         *_units(runs),
         *runs.number_notes(),
     ]
@@ -491,6 +492,24 @@ def mixed_runs(runs: Runs) -> list[Text]:
     return notes
 
 
+def _untuned(runs: Runs) -> list[Text]:
+    """A word where learning rates were tried at one size: a law is one of tuned runs."""
+    sizes = [runs.columns[role] for role in COUNT_ROLES if role in runs.columns]
+    rates = columns_by_role(runs.frame, {}, {role: LADDER_ROLES[role] for role in RATES})
+    notes: list[Text] = []
+    for column in {*rates.values()} - {*runs.ignore, *runs.columns.values()}:
+        tried = runs.frame.groupby(sizes)[column].nunique()
+        if several := int((tried > 1).sum()):
+            notes.append(
+                (
+                    f"{column!r} has several values at {several} of {len(tried)} sizes: a law is "
+                    "one of tuned runs, and these bend it; keep the best of each size",
+                )
+            )
+    return notes
+
+
+RATES = ("log2_eta", "eta")
 TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
 """How the names of columns end, letters alone, that tell schedules and unfinished runs."""
 MOST_KINDS = 6

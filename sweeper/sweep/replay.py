@@ -89,7 +89,7 @@ def at_fixed_ratio(experiment: Experiment) -> Experiment:
         """Steps at one token a parameter."""
         parameters = settings.runner.parameters(experiment.spec(size))
         if not parameters:
-            allowed = "null: nobody here knows the parameters of a command's model"
+            allowed = "nothing with a command: nobody here counts the parameters of its model"
             raise ConfigError("transfer.tokens_per_parameter", ratio, allowed)
         return parameters / (size.batch_size * length)
 
