@@ -142,6 +142,7 @@ def test_the_sheet_of_the_page_leads_to_its_decision(
     (sheet,) = (b.text for b in blocks(page.read_text(encoding="utf-8")) if b.language == "csv")
     (tmp_path / "changes.csv").write_text(sheet, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
     shown = [c for c in COMMANDS[page] if "changes.csv" in c.words and c.output]
     assert [c.output.startswith("Error: ") for c in shown] == [True, True, False]
     for command in shown:
