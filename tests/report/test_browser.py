@@ -286,7 +286,8 @@ def test_a_live_page_renews_itself_where_it_is_read_until_its_run_ends(
     browser.open(page, 420)
     # Opened, scrolled and read at once: between two looks there may be another page.
     scroll = (
-        "(() => {document.querySelectorAll('details')[1].open = true; [...document.querySelectorAll('h2')].find(h => h.textContent == 'Search')"
+        "(() => {document.querySelectorAll('details')[1].open = true;"
+        " [...document.querySelectorAll('h2')].find(h => h.textContent == 'Search')"
         ".parentElement.scrollIntoView(); scrollBy(0, 40);"
         " return [performance.timeOrigin, scrollY]})()"
     )
