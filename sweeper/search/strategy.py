@@ -163,8 +163,9 @@ class Combination:
             verb = "hurt" if self.difference > 0 else "helped"
             return f"combining {verb}: the {worse} configuration diverged, the {better} one did not"
         if math.isnan(self.error):
-            return f"one seed cannot say whether combining helped ({self.difference:+.4f} nats)"
-        size = f"{self.difference:+.4f} nats, standard error {self.error:.4f}"
+            size = f"loss {self.difference:+.4f} nats"
+            return f"one seed cannot say whether combining helped ({size})"
+        size = f"loss {self.difference:+.4f} nats, standard error {self.error:.4f}"
         if abs(self.difference) <= 2 * self.error:
             return f"combining made no clear difference ({size})"
         if self.difference < 0:
@@ -211,10 +212,11 @@ class Retune:
             gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with fresh seeds"
         # As of the combination: the change of the loss, less is better.
         elif math.isinf(self.low) or math.isinf(self.high):
-            gain = f"{-self.gain:+.4f} nats over fresh seeds with which neither diverged or failed"
+            seeds = "fresh seeds with which neither diverged or failed"
+            gain = f"loss {-self.gain:+.4f} nats over {seeds}"
         else:
             interval = f"95 % interval {-self.high:+.4f} to {-self.low:+.4f}"
-            gain = f"{-self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"
+            gain = f"loss {-self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"
         if self.moves:
             return f"retuning eta after combining moved it from 2^{before:g} to 2^{best:g} ({gain})"
         return (

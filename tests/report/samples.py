@@ -149,7 +149,7 @@ def search(**changes: Any) -> dict[str, Any]:
         "single_objectives": [3.431, 3.422, 3.44],
         "difference": -0.019,
         "error": 0.0012,
-        "finding": "combining helped (-0.0190 nats, standard error 0.0012)",
+        "finding": "combining helped (loss -0.0190 nats, standard error 0.0012)",
     }
     retune = {
         "line": line("eta", BEST["eta"], 0.05),

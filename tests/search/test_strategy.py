@@ -102,11 +102,15 @@ def test_chosen_axes_begin_with_eta() -> None:
 @pytest.mark.parametrize(
     ("difference", "error", "words"),
     [
-        (-0.1, 0.01, "combining helped (-0.1000 nats, standard error 0.0100)"),
-        (0.1, 0.01, "combining hurt (+0.1000 nats, standard error 0.0100)"),
-        (0.01, 0.01, "combining made no clear difference (+0.0100 nats, standard error 0.0100)"),
-        (0.0, 0.0, "combining made no clear difference (+0.0000 nats, standard error 0.0000)"),
-        (-0.1, math.nan, "one seed cannot say whether combining helped (-0.1000 nats)"),
+        (-0.1, 0.01, "combining helped (loss -0.1000 nats, standard error 0.0100)"),
+        (0.1, 0.01, "combining hurt (loss +0.1000 nats, standard error 0.0100)"),
+        (
+            0.01,
+            0.01,
+            "combining made no clear difference (loss +0.0100 nats, standard error 0.0100)",
+        ),
+        (0.0, 0.0, "combining made no clear difference (loss +0.0000 nats, standard error 0.0000)"),
+        (-0.1, math.nan, "one seed cannot say whether combining helped (loss -0.1000 nats)"),
         (math.inf, math.nan, "combining hurt: the combined configuration diverged, the single one"),
         (-math.inf, math.nan, "combining helped: the single configuration diverged, the combined"),
         (math.nan, math.nan, "cannot say whether combining helped: both configurations diverged"),
