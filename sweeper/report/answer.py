@@ -26,9 +26,9 @@ def tone_of(code: str) -> Tone:
 class Sentence:
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
-    Keywords and commands in it are values, which each rendering spells. An `aside` is the first to
-    go where a terminal has no room.
-    Codes such as "holds" and "fails" give it a colour, and on a page a mark.
+    Keywords and commands in it are values, which each rendering spells.
+    Codes such as "holds" and "fails" give it a colour, and on a page a mark. An `aside` is the
+    first to go where a terminal has no room.
     """
 
     text: str | Text

@@ -105,10 +105,8 @@ class Output:
         # already.
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
-        for path, why in damaged.items():
-            if path not in notes_text:
-                self._notes.append(f"{path}: {why}")
-                self.show(Sentence(f"Note: {path}: {why}"))
+        new = [f"{path}: {why}" for path, why in damaged.items() if path not in notes_text]
+        self.notes(new, aside=False)
         end: list[Item] = [Sentence(answer)]
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
@@ -131,11 +129,11 @@ class Output:
             }
         )
 
-    def notes(self, notices: Sequence[str]) -> None:
+    def notes(self, notices: Sequence[str], *, aside: bool = True) -> None:
         """What a study has to tell."""
         self._notes.extend(notices)
         for notice in notices:
-            self.show(Sentence(f"Note: {notice}", aside=True))
+            self.show(Sentence(f"Note: {notice}", aside=aside))
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:

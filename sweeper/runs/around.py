@@ -18,7 +18,7 @@ from sweeper.records import as_number
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES, is_size_name, missing_columns
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name, missing_columns
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
 from sweeper.runs.sizes import follows, whole_numbers
@@ -30,14 +30,13 @@ from sweeper.table import counted
 from sweeper.trial import Result, Space
 
 TAKEN = {
-    **{role: LADDER_ROLES[role] for role in (*SIZES[:5], *SIZES[6:], "log2_eta", "eta", "loss")},
+    **{role: LADDER_ROLES[role] for role in (*SIZES[:5], *SIZES[6:], *RATES, "loss")},
     **{role: LADDER_ROLES[role] for role in ("seed", "status", "first", "reached")},
     "params": LAW_ROLES["params"],
 }
 """What a column can be here."""
 GROWING = ("width", "params", "depth", "tokens", "steps", "experts", "top_k", "granularity")
 """What a size is told by, the likeliest first. A batch that differs is a setting, unless asked."""
-RATES = ("log2_eta", "eta")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier, is_kept
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
@@ -509,7 +509,6 @@ def _untuned(runs: Runs) -> list[Text]:
     return notes
 
 
-RATES = ("log2_eta", "eta")
 TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
 """How the names of columns end, letters alone, that tell schedules and unfinished runs."""
 MOST_KINDS = 6

@@ -88,6 +88,8 @@ VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {
     "time": (),
 }
 """What a column says of a variant's speed. Machines differ: a time counts where it is named."""
+RATES = ("log2_eta", "eta")
+"""What a learning rate can be called by: its log2, or itself."""
 ROLES = frozenset({*LADDER_ROLES, *LAW_ROLES, *VARIANT_ROLES})
 ALIASES = {"batch": "batch_size", "lr": "eta", "wd": "decay", "weight_decay": "decay"}
 """Other words for a role."""

@@ -404,8 +404,7 @@ def _jump(
     tolerated, doubted = CLIFF * CLIFF_PER_OCTAVE**step * usual, math.inf
     alone = at - lowest == 1
     if at + 1 < len(etas):
-        ends = (np.array(curve.losses[float(etas[each])]) for each in (at, at + 1))
-        low, high = (float(end) for end in (next(ends).min(), next(ends).max()))
+        low, high = min(curve.losses[float(etas[at])]), max(curve.losses[float(etas[at + 1])])
         slope = (high - low) / (etas[at + 1] - etas[at])
         if slope < SHELF * (least - rises[at - 1]) / step:
             doubted = usual
