@@ -248,7 +248,7 @@ def _parse(text: str, typed: str) -> Override:
             "or parameterization=mup"
         )
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = _parser().parse_override(text)
     except (HydraException, ValueError) as error:
         reason = str(error).splitlines()[0]
         advice = "quote special characters: 'key=\"a value\"'"
@@ -258,6 +258,12 @@ def _parse(text: str, typed: str) -> Override:
     if override.is_sweep_override():
         raise BadInput(f"{typed!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
     return override
+
+
+@cache
+def _parser() -> OverridesParser:
+    """Made once: Hydra reads the signatures of its grammar's functions, longer than a word takes."""
+    return OverridesParser.create()
 
 
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
