@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
+from typing import IO, Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -17,14 +18,18 @@ def without_layout() -> Iterator[None]:
         yield
 
 
-DRAW = Figure.draw
+SAVE = Figure.savefig
+
+
+def _blank(figure: Figure, file: IO[Any], *, format: str, **_: object) -> None:
+    file.write("<svg></svg>" if format == "svg" else b"")
 
 
 @contextmanager
 def without_drawing() -> Iterator[None]:
     """Build figures and write them as files, but leave these blank."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "draw", lambda self, renderer: None)
+        patch.setattr(Figure, "savefig", _blank)
         patch.setattr(Figure, "get_layout_engine", lambda self: None)
         yield
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tests.cli.driver import TINY, Run, call, make_workplace, run_in
 from tests.cli.screens import counted_ends
-from tests.layout import DRAW, without_drawing, without_figures
+from tests.layout import SAVE, without_drawing, without_figures
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -43,7 +43,7 @@ def drawn(
     no_drawing: dict[tuple[ModuleType, str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the commands of this test find out is drawn, though not laid out."""
-    monkeypatch.setattr(Figure, "draw", DRAW)
+    monkeypatch.setattr(Figure, "savefig", SAVE)
     for (module, name), figure in no_drawing.items():
         monkeypatch.setattr(module, name, figure)
 
