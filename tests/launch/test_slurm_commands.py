@@ -50,11 +50,16 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     (job,) = state["jobs"]
     assert job["trials"] == 3 and state["job_trials"].keys() <= {"queued", "running", "finished"}
     assert job["id"] in call(capsys, "status", "a").out
+    assert [step["why"] for step in state["next"]] == ["to collect them, and go on"]
 
     other = slurm("sbatch", "--parsable", "--job-name=sweeper-a-other", "--wrap=sleep 60").strip()
     cancelled = call(capsys, "cancel", "a", "--json").document
     (to_go_on,) = cancelled.pop("next")
-    assert "--detach" in to_go_on["command"] and cancelled == {"study": "a", "cancelled": 1}
+    assert "--detach" in to_go_on["command"] and cancelled == {
+        "study": "a",
+        "cancelled": 1,
+        "finished": 0,
+    }
     until(lambda: job["id"] not in slurm("squeue", "-h", "--format=%i"))
     assert other in slurm("squeue", "-h", "--format=%i")
     slurm("scancel", other)

@@ -449,6 +449,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
     found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    # Cancelled, what had finished still waits for a driver, and it alone.
+    (array.folder / "cancelled").touch()
+    assert [(s.id, s.state) for s in Slurm.states(tmp_path)] == [("5_1", "finished")]
+    assert Jobs.of(tmp_path).trials == {"finished": 2}
+    (array.folder / "cancelled").unlink()
     stand_in(commands, "squeue", "true")
     (tmp_path / "jobs/a").rename(tmp_path / "recorded")
     assert [(s.state, s.trials) for s in Slurm.states(tmp_path)] == [
