@@ -138,7 +138,8 @@ up() {
     until_true 20 usable || die "the nodes did not come up"
     trap - EXIT
     echo "$count nodes are up, $(nodes | paste -sd' '), ${SLURM_LOCAL_CPUS:-4} CPUs each; partitions main and high; all in $DIR"
-    echo "Next, in each shell that is to use them: eval \"\$($0 env)\"; at the end: $0 down"
+    name=${SLURM_LOCAL_DIR:+SLURM_LOCAL_DIR=$DIR }$0
+    echo "Next, in each shell that is to use them: eval \"\$($name env)\"; at the end: $name down"
 }
 
 down() {

@@ -489,6 +489,9 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         failure = try_json(path).get("failure")
         if isinstance(failure, dict):
             state, stage, error = "failed", "failed", str(failure.get("reason"))
+            # The error's own words stand last, before where the whole log lies.
+            lines = [x for x in str(failure.get("details") or "").splitlines() if x and x[0] != "("]
+            error += f": {lines[-1]}" if lines else ""
     return JobState(
         id=name,
         state=state,

@@ -142,9 +142,11 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
             "collects them.",
         )
-    if count := counts.get("finished"):
-        collected = f"{counted(count, 'trial')} finished in jobs. The same command collects them."
-        return (f"No driver is running; {collected}",)
+    if ended := [f"{counts[s]} {s}" for s in ("finished", "failed") if s in counts]:
+        return (
+            f"No driver is running; trials in jobs have ended: {', '.join(ended)}. The same "
+            "command collects them.",
+        )
     if (stopped := answer.stopped) and goes_on:
         return (f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}.",)
     if answer.searched is not None and answer.searched.finished:

@@ -74,11 +74,12 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class InJobs:
-    """Nobody waits for so many trials that are in jobs."""
+    """Nobody waits for so many trials that are in jobs; `failed` are those that did so before."""
 
     submitted: int
     finished: int
     notices: Sequence[str]
+    failed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,12 @@ def search_study(
                 conclusion = run_search(experiment, study, watcher, wait=not detach)
             except Submitted as queued:
                 notices = [*moved, *study.notices]
-                return InJobs(submitted=queued.trials, finished=len(study), notices=notices)
+                return InJobs(
+                    submitted=queued.trials,
+                    finished=queued.finished,
+                    notices=notices,
+                    failed=queued.failed,
+                )
             tell_speed(watcher, study.results(), since=start)
         trials = trials_of(study)
         searched = trials.searched

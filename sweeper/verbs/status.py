@@ -50,7 +50,7 @@ class StatusAnswer(VerbAnswer):
     @property
     def in_jobs(self) -> bool:
         """Whether jobs hold what is not recorded, and will do so or have done it."""
-        return bool({"queued", "running", "finished"} & self.jobs.trials.keys())
+        return bool({"queued", "running", "finished", "failed"} & self.jobs.trials.keys())
 
     @property
     def runs(self) -> bool:
