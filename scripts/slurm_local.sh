@@ -137,6 +137,9 @@ up() {
     for name in $(nodes); do start_node "$name"; done
     until_true 20 usable || die "the nodes did not come up"
     trap - EXIT
+    echo "$count nodes are up, $(nodes | paste -sd' '), ${SLURM_LOCAL_CPUS:-4} CPUs each; partitions main and high; all in $DIR"
+    name=${SLURM_LOCAL_DIR:+SLURM_LOCAL_DIR=$DIR }$0
+    echo "Next, in each shell that is to use them: eval \"\$($name env)\"; at the end: $name down"
 }
 
 down() {

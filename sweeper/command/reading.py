@@ -23,6 +23,8 @@ SETTLE_SECONDS = 10.0
 """How long a tracker may go on writing after the command has ended."""
 LEAST_LATER = 3
 """Steps behind the last loss before other lines than those of the loss count as a sign."""
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+\.\d*(?:[eE][-+]?\d+)?")
+"""A number with commas between thousands; without a point a comma may be a decimal one."""
 _WORD = re.compile(r"[^\W\d][\w/-]*")
 _NO_GRADIENT = re.compile(r"grad(ient)?[ _-]?norm['\"]?\s*[:=]\s*['\"]?-?nan\b", re.I)
 
@@ -281,9 +283,12 @@ def as_number(value: object) -> float | None:
     """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    try:
+    if isinstance(value, str):
         # What stands around a number in a log: `loss=2.3,`, `{'loss': 2.3}`.
-        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
+        value = value.strip(" \t,;'\"()[]{}")
+        value = value.replace(",", "") if THOUSANDS.fullmatch(value) else value
+    try:
+        return float(value)
     except (ValueError, OverflowError):
         return None
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeper.command.evidence import other_metric
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.command.lines import CHUNK, Lines, last_text
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
@@ -243,7 +244,9 @@ class Supervisor:
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
-            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code)
+            # Behind the reason, which is to be the same of all trials, as what it quotes is not.
+            other = other_metric(self.command.metric, self.log)
+            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code, other)
         # A run that was given other steps, or reports tokens as steps, would be judged at the wrong
         # place of its curve: it fails with the reason.
         if self.losses.exceeds(self.train.steps):
@@ -358,13 +361,14 @@ class Supervisor:
             there = contents("jsonl:metrics.jsonl:loss", self.folder)
         return f"{wanted}; {there}"
 
-    def _failure(self, reason: str, code: int) -> JobOutcome:
-        """The reason with the log's last lines; nothing is run again for it."""
+    def _failure(self, reason: str, code: int, hint: str = "") -> JobOutcome:
+        """The reason with the log's last lines and a hint; nothing is run again for it."""
         lines = [line[:300] for line in last_lines(last_text(self.log), failed=code != 0)]
         # A `python` of another environment than the one that sweeper lies in: none was activated.
         other = os.path.basename(self._program).startswith("python")
         if other and self._program != sys.executable and "ModuleNotFoundError" in " ".join(lines):
             lines.append(f"(it ran under {self._program}, and sweeper under {sys.executable})")
+        lines += [f"({hint})"] * bool(hint)
         details = "\n".join([*lines, f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)

@@ -17,7 +17,7 @@ from pathlib import Path
 from sweeper.errors import Call, SweeperError
 from sweeper.files import check_open, owner_of, remove_leftovers
 from sweeper.launch.executor import JobState, Scheduled
-from sweeper.launch.job import trials_of
+from sweeper.launch.job import outcome_of, trials_of
 from sweeper.records import import_target
 from sweeper.registry import plugins
 
@@ -75,14 +75,17 @@ def _known(folder: Path) -> list[Scheduled]:
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
-    """Remove jobs whose trials are all finished, by key, or that nobody can read.
+    """Remove jobs whose trials are all finished, by key, that failed, or that nobody can read.
 
-    Jobs for trials without a result stay. Half-written files go once no job is left that might be
+    Others for trials without a result stay. Those that failed are of another command: this one's
+    were collected. Half-written files go once no job is left that might be
     writing them; whether that is so is returned.
     """
     removed = set[str]()  # jobs of no trials, which nobody can read, are finished too
     for job_dir in list((folder / "jobs").glob("*/")):
-        if all(is_finished(trial.key) for trial in trials_of(job_dir)):
+        outcome = outcome_of(job_dir)
+        of_no_use = outcome is not None and outcome.failure is not None and not outcome.results
+        if of_no_use or all(is_finished(trial.key) for trial in trials_of(job_dir)):
             shutil.rmtree(job_dir, ignore_errors=True)
             removed.add(job_dir.name)
     for scheduler in schedulers(folder) if removed else ():

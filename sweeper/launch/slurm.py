@@ -265,9 +265,15 @@ class Slurm:
     def states(folder: Path) -> list[JobState]:
         """Jobs whose results are not yet recorded; see `Scheduled`."""
         # Numbers first, then the queue: an array whose number is noted by now is in what it says.
-        sent = {a.name: a for a in arrays(folder) if not a.cancelled}
+        sent = {array.name: array for array in arrays(folder)}
         numbered = {name for name, array in sent.items() if array.id is not None}
-        jobs = [job for array in sent.values() for job in jobs_of(array) if job.member.newest()]
+        jobs = [
+            job
+            for array in sent.values()
+            for job in jobs_of(array)
+            # What had finished before it was cancelled is collected by the next driver.
+            if job.member.newest() and not (array.cancelled and outcome_of(job.job_dir) is None)
+        ]
         entries = queued(folder) if jobs else {}
         return [
             _state(job, entries.get(job.place), numbered=job.array.name in numbered)
@@ -483,6 +489,9 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         failure = try_json(path).get("failure")
         if isinstance(failure, dict):
             state, stage, error = "failed", "failed", str(failure.get("reason"))
+            # The error's own words stand last, before where the whole log lies.
+            lines = [x for x in str(failure.get("details") or "").splitlines() if x and x[0] != "("]
+            error += f": {lines[-1]}" if lines else ""
     return JobState(
         id=name,
         state=state,

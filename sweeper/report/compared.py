@@ -10,6 +10,7 @@ from sweeper.decide.compare import StudyComparison, seeds_needed
 from sweeper.decide.ranking import Ranking, TargetRanking
 from sweeper.errors import SHELL, Text, as_text
 from sweeper.report import comparison as show
+from sweeper.report import console
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, validated_by
@@ -18,7 +19,6 @@ from sweeper.report.sentences import failure_notes, ranking_end, unfinished_note
 from sweeper.report.winner import winner_shown
 from sweeper.study.study import is_saved
 from sweeper.sweep.compared import ComparedStudy, ladder_call
-from sweeper.table import counted
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
 
 
@@ -96,11 +96,10 @@ def _ranked(answer: RankAnswer) -> Shown:
     for trials in answer.unfinished:
         notes += unfinished_notes(trials)
     if isinstance(answer, QueuedRankAnswer):
-        submitted, finished = answer.submitted, answer.finished
         return Shown(
             notes=notes,
-            answer=f"{counted(submitted, 'trial')} in jobs now, {finished} are finished.",
-            document={"submitted": submitted, "finished": finished},
+            answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
+            document={"submitted": answer.submitted, "finished": answer.finished},
             next=[replace(again, why="to collect them, and go on")],
         )
     if ranking.outcome is None or answer.path is None:

@@ -35,6 +35,7 @@ from sweeper.table import (
     Table,
     Value,
     answer,
+    counted,
     number,
     short,
     within,
@@ -49,6 +50,12 @@ MOST_STEPS = 0.5
 NO_INTERVAL = "; one seed, or too few finite runs, gives none"
 ROLE_NAMES = {"fixed": "scalar-like"}
 """A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
+
+
+def in_jobs(submitted: int, finished: int, failed: int) -> str:
+    """How many trials are left in a queue, some of which `failed` before."""
+    again = f" {failed} of them failed before, and are tried again." * bool(failed)
+    return f"{counted(submitted, 'trial')} in jobs now, {finished} are finished.{again}"
 
 
 def size_text(size: Size, *, deep: bool) -> str:

@@ -102,7 +102,7 @@ def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
     settings, why = answer.settings, "to collect them, and go on"
     return Shown(
         notes=queued.notices,
-        answer=f"{counted(queued.submitted, 'trial')} in jobs now, {queued.finished} are finished.",
+        answer=console.in_jobs(queued.submitted, queued.finished, queued.failed),
         places={"study": settings.folder},
         document={
             "study": settings.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sweeper.errors import SHELL, Call, Text, as_text, spelled
@@ -16,7 +17,7 @@ from sweeper.report.sentences import failure_notes
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
-from sweeper.table import Column, Table, duration
+from sweeper.table import Column, Table, counted, duration
 from sweeper.verbs.cancel import CancelAnswer
 from sweeper.verbs.status import StatusAnswer
 
@@ -29,6 +30,9 @@ def shown(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Show
 def _stands(answer: StatusAnswer) -> Shown:
     damaged = list[str]()
     next_command = next_of(answer.folder, damaged)
+    if next_command and answer.driver is None and answer.in_jobs:
+        # Nothing was stopped: jobs of a cluster outlive their driver.
+        next_command = replace(next_command, why="to collect them, and go on")
     notes = _notes(answer)
     # The next command reads some documents that the status has read: what is damaged is said once.
     notes += [(note,) for note in damaged if (note,) not in notes]
@@ -57,7 +61,10 @@ def _noted(answer: StatusAnswer) -> list[Item]:
 def _items(answer: StatusAnswer) -> list[Item]:
     trials, searched = answer.trials, answer.searched
     counts = ", ".join(f"{count} {status}" for status, count in answer.counts.items())
-    lines = [f"Study {answer.folder.name}: {counts or 'no trials yet'}"]
+    waiting = answer.jobs.trials.get("finished", 0) * (answer.driver is None)
+    uncollected = f"{waiting} finished in jobs, not collected yet" * bool(waiting)
+    trials_so_far = "; ".join(filter(None, (counts, uncollected))) or "no trials yet"
+    lines = [f"Study {answer.folder.name}: {trials_so_far}"]
     if phases := ", ".join(f"{phase} {count}" for phase, count in _phases(answer).items()):
         lines.append(f"Trials by phase: {phases}")
     if others := trials.others - trials.diagnosed:
@@ -130,11 +137,15 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             ": nothing in it can be continued.",
         )
     counts = answer.jobs.trials
-    # Jobs of a cluster outlive their driver.
     if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
         return (
             f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
             "collects them.",
+        )
+    if ended := [f"{counts[s]} {s}" for s in ("finished", "failed") if s in counts]:
+        return (
+            f"No driver is running; trials in jobs have ended: {', '.join(ended)}. The same "
+            "command collects them.",
         )
     if (stopped := answer.stopped) and goes_on:
         return (f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}.",)
@@ -216,10 +227,13 @@ def _cancelled(answer: CancelAnswer) -> Shown:
         left = f"{answer.left} processes that a killed driver's commands had left were ended."
         items.append(Sentence(left))
     next_command = next_command or next_of(answer.folder)
+    finished = counted(answer.finished, "trial")
+    kept = f"; {finished} had finished in jobs, and the same command collects them"
+    kept, were = kept * bool(answer.finished), "was" if count == 1 else "were"
     return Shown(
         items=items,
-        answer=f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled.",
+        answer=f"Study {study}: {counted(count, 'job')} {were} cancelled{kept}.",
         places={"study": answer.folder},
-        document={"study": study, "cancelled": count},
+        document={"study": study, "cancelled": count, "finished": answer.finished},
         next=(next_command,) if next_command else (),
     )

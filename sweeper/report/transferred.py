@@ -68,13 +68,13 @@ def shown(
             next=[replace(again, why=why)],
         )
     if isinstance(answer, QueuedAnswer):
-        submitted, known = answer.submitted, answer.finished
+        queued = {"finished": answer.finished, "submitted": answer.submitted}
         return Shown(
             items=items,
             notes=[*answer.notes, *unfinished],
-            answer=f"{counted(submitted, 'trial')} in jobs now, {known} are finished.",
+            answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
-            document={"study": settings.name, "finished": known, "submitted": submitted},
+            document={"study": settings.name, **queued},
             next=[replace(again, why="to collect them, and go on")],
             folder=settings.folder,
         )

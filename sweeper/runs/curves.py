@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.command.evidence import other_metric
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.log import LOGS, RunLog
-from sweeper.runs.read import read, study_folder
+from sweeper.runs.read import is_journal, read, study_folder
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective, step_column
@@ -61,7 +62,7 @@ def earlier_runs(
     `metric` is where a run's loss is, as `follow` takes it: of every log or run below a folder.
     """
     study = study_folder(source, root)
-    if study is not None or _is_folder(source):
+    if study is not None or _is_folder(source) or _is_log(source, metric):
         if columns:
             raise ConfigError(Keyword("columns"), columns, "given with a table")
         named = str(source)
@@ -69,7 +70,10 @@ def earlier_runs(
     else:
         runs = list(_of_table(read(source, columns=columns, where=where, root=root)))
     if len(runs) < 2:
-        raise BadInput(f"{_name(source)} has {counted(len(runs), 'run')}: a band needs several")
+        raise BadInput(
+            f"{_name(source)} has {counted(len(runs), 'run')}: a band needs several, such as the "
+            "logs of several seeds in one folder, which is then named"
+        )
     _check_alike(runs, _name(source))
     return runs
 
@@ -113,6 +117,14 @@ def _check_alike(runs: Sequence[EarlierRun], source: str) -> None:
 
 def _is_folder(source: object) -> bool:
     return isinstance(source, str | Path) and (Path(source).is_dir() or _is_project(source))
+
+
+def _is_log(source: object, metric: str) -> bool:
+    """Whether a source is one run's log, and no table or storage of several."""
+    if not isinstance(source, str | Path) or metric.partition(":")[0] in BY_NAME:
+        return False
+    path = Path(source)
+    return path.is_file() and any(map(path.match, LOGS)) and not is_journal(path)
 
 
 def _is_project(source: object) -> bool:
@@ -165,9 +177,10 @@ def _of_folder(source: str, metric: str, where: str, root: Path | None) -> Itera
             matched = True
             yield _of_series(log.name, series_of)
     if not matched:
+        other = other_metric(metric, logs[0])
         raise BadInput(
             f"no line of the {counted(len(logs), 'log')} of {source} has a loss as ",
-            *(Keyword("metric", metric), " names it"),
+            *(Keyword("metric", metric), " names it", f"; {other}" * bool(other)),
         )
 
 
@@ -187,7 +200,9 @@ def _of_metric(error: BadInput, source: str, metric: str) -> BadInput:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The logs of a folder, or of the runs' folders in it."""
+    """The logs of a folder, or of the runs' folders in it; a log by itself."""
+    if folder.is_file():
+        return [folder]
     for below in ("", "*/"):
         logs = sorted({p for pattern in LOGS for p in folder.glob(below + pattern)})
         if logs:

@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from weakref import finalize
 
+from sweeper.command.evidence import other_metric
 from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb import online_wandb
 from sweeper.command.reading import MetricSource, Reading, as_number
@@ -178,6 +179,8 @@ class RunLog:
         folder = self.place if self.place.is_dir() else self.place.parent
         advice = "name the folder that the run writes to, and the file below that"
         there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder, advice)
+        if not there and self.place.is_file():
+            there = other_metric(self.metric, self.place)
         raise BadInput(
             f"no loss was found in {self.place} by ",
             Keyword("metric", self.metric),

@@ -90,11 +90,19 @@ def _read(source: Any, root: Path | None, objective: Objective, axis: str | None
         return study_runs(folder, axis)
     if text.startswith("wandb:"):
         return _tracked(text, project_frame(text.removeprefix("wandb:"), objective))
-    if "://" in text or (path.suffix in JOURNALS and path.is_file()):
+    if "://" in text or is_journal(path):
         return _tracked(redact(text), storage_frame(text, objective))
     if path.is_dir():
         return _tracked(text, folder_frame(path, objective))
     return file_runs(path, objective)
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a file is a journal of Optuna's; one that ends in .log may be any program's log."""
+    if path.suffix not in JOURNALS or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return path.suffix != ".log" or b'"op_code"' in file.read(1000)
 
 
 def _tracked(name: str, tracked: tuple[pandas.DataFrame, list[str]]) -> Runs:

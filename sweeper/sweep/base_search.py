@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.command.evidence import Evidence, evidence_of
+from sweeper.command.evidence import Evidence, alternatives, evidence_of
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import Command, reports_no_loss, unknown_to_script
 from sweeper.config.command_line import DEFAULT_ROOT, without_root
@@ -74,11 +74,12 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class InJobs:
-    """Nobody waits for so many trials that are in jobs."""
+    """Nobody waits for so many trials that are in jobs; `failed` are those that did so before."""
 
     submitted: int
     finished: int
     notices: Sequence[str]
+    failed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,12 @@ def search_study(
                 conclusion = run_search(experiment, study, watcher, wait=not detach)
             except Submitted as queued:
                 notices = [*moved, *study.notices]
-                return InJobs(submitted=queued.trials, finished=len(study), notices=notices)
+                return InJobs(
+                    submitted=queued.trials,
+                    finished=queued.finished,
+                    notices=notices,
+                    failed=queued.failed,
+                )
             tell_speed(watcher, study.results(), since=start)
         trials = trials_of(study)
         searched = trials.searched
@@ -264,6 +270,14 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         watcher.tell(
             f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )
+    for key in ("metric", "heldout"):
+        if parts := alternatives(settings.raw["runner"].get(key) or ""):
+            reads = next(part for part in parts if "(?P<loss>" in part)
+            others = ", ".join(repr(part) for part in parts if part != reads)
+            watcher.tell(
+                f"Note: {key}= has a bar, which means 'or': lines that match {others} are passed "
+                f"over, and {reads!r} alone reads the others. A bar that is printed is \\|"
+            )
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:
         if f"train.{name}" in typed:

@@ -23,10 +23,13 @@ from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 
 
 class Submitted(Exception):
-    """All that can be named is submitted and nobody waits; `trials` have no result yet."""
+    """All that can be named is submitted and nobody waits: `trials` have no result yet.
 
-    def __init__(self, trials: int) -> None:
-        self.trials = trials
+    So many of them `failed` before, and so many others are `finished`.
+    """
+
+    def __init__(self, trials: int, finished: int, failed: int) -> None:
+        self.trials, self.finished, self.failed = trials, finished, failed
         super().__init__(f"{trials} trials are submitted")
 
 
@@ -237,9 +240,10 @@ class Sweep:
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
         # What is missing although the loop has ended waits in a queue, or was never answered.
-        missing = ask()[1]
+        finished, missing = ask()
         if missing and not self.wait:
-            raise Submitted(len(missing))
+            failed = sum(trial.key in self._retry for trial in missing)
+            raise Submitted(len(missing), finished, failed)
         if missing:  # proposing them again might never end
             raise SweeperError(
                 f"the launcher gave no result for {len(missing)} of {len(asked)} trials"

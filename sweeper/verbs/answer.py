@@ -35,7 +35,11 @@ class VerbAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedAnswer(VerbAnswer):
-    """Work that is left in a queue: `submitted` trials in jobs, and how many are `finished`."""
+    """Work that is left in a queue: `submitted` trials in jobs, and how many are `finished`.
+
+    Of those in jobs so many `failed` before.
+    """
 
     submitted: int
     finished: int
+    failed: int = 0

@@ -20,13 +20,15 @@ from sweeper.verbs.requests import CancelRequest
 class CancelAnswer(VerbAnswer):
     """How many jobs were `cancelled`, and the `driver` that is about to end by itself.
 
-    `left` are processes that commands of a killed driver had left, and that were ended.
+    So many trials had `finished` in jobs, and nobody has collected them yet. `left` are processes
+    that commands of a killed driver had left, and that were ended.
     """
 
     folder: Path
     cancelled: int
     driver: Holder | None
     left: int = 0
+    finished: int = 0
 
 
 def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
@@ -35,7 +37,7 @@ def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
     folder = root / find_study(name, root)
     # Counted before anything ends: afterwards nobody tells of them.
     driver = live_holder(folder)
-    jobs = len(Jobs.of(folder, driver_progress(folder, driver, [])).states)
+    jobs = Jobs.of(folder, driver_progress(folder, driver, []))
     # The driver first, or it would submit again what is cancelled under it.
     if driver is not None:
         request_cancel(folder)
@@ -45,5 +47,6 @@ def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
     if driver is None and not on_cluster:
         left = end_marked(f"{StudyFolder(folder.absolute()).trials}/")
     # Jobs on a cluster were cancelled there and then; all others end with their driver.
-    count = on_cluster or (jobs if driver is not None else 0)
-    return CancelAnswer(folder=folder, cancelled=count, driver=driver, left=left)
+    count = on_cluster or (len(jobs.states) if driver is not None else 0)
+    finished = jobs.trials.get("finished", 0)
+    return CancelAnswer(folder=folder, cancelled=count, driver=driver, left=left, finished=finished)

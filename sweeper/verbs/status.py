@@ -48,6 +48,11 @@ class StatusAnswer(VerbAnswer):
         return dict(Counter(result.status for result in self.trials.current))
 
     @property
+    def in_jobs(self) -> bool:
+        """Whether jobs hold what is not recorded, and will do so or have done it."""
+        return bool({"queued", "running", "finished", "failed"} & self.jobs.trials.keys())
+
+    @property
     def runs(self) -> bool:
         """Whether anything works on it."""
         return self.driver is not None or bool({"queued", "running"} & self.jobs.trials.keys())

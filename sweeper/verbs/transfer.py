@@ -171,7 +171,8 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
                 invocation=invocation,
                 target=target,
                 submitted=submitted.trials,
-                finished=len(type(target.study).read(settings.folder).results()),
+                finished=submitted.finished,
+                failed=submitted.failed,
             )
     else:
         ladders = as_measured(experiment, target, watcher)

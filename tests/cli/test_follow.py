@@ -217,3 +217,7 @@ def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it
         assert answer.code == code, answer.err
         assert ("No loss since step 200, though the log goes on" in answer.out) == (code == 3)
     assert sweeper("follow", "--metric", metric, "--run", "nan.log", "--once").code == 2
+    # One log is no band, and no storage of Optuna's either.
+    for path in (workplace / "healthy.log", (workplace / "nan.log").rename(workplace / "nan.txt")):
+        alone = sweeper("follow", "--band", path.name, *words[3:], "healthy.log")
+        assert alone.code == 2 and "has 1 run: a band needs several" in alone.err

@@ -89,6 +89,7 @@ def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
         (b"step 1: loss \x1b[32m2.5\x1b[0m", 2.5),
         (b"\x1b[1mstep 1\x1b[0m: loss \x1b[38;2;1;2;3m2.5", 2.5),
         (b"\xff\xfe caf\xe9 step 1: loss 2.5 \x00", 2.5),
+        (b"step 1: loss 1,234.5", 1234.5),
         (b"step 1: loss NaN", math.nan),
         (b"step 1: loss 1e400", math.inf),
         (b"step 1: loss -1e400", -math.inf),
@@ -98,6 +99,12 @@ def test_odd_output_is_read_as_a_person_reads_it(tmp_path: Path, line: bytes, lo
     (tmp_path / "log").write_bytes(line + b"\n")
     ((step, found),) = read(make_source(LINE, tmp_path, tmp_path / "log"))
     assert step == 1 and (found == loss or (math.isnan(loss) and math.isnan(found)))
+
+
+def test_of_a_number_with_commas_no_part_is_read(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("loss=1,234.5, lr=1\nloss=2,0.001\nloss=-3,456,789.0e1\n")
+    source = make_source(r"loss=(?P<loss>[-\d.]+)", tmp_path, tmp_path / "log")
+    assert read(source) == [(None, 1234.5), (None, 2.0), (None, -34567890.0)]
 
 
 @pytest.mark.parametrize("step", ["1e30", "9" * 5000, "1e400", "nan", "-3"])

@@ -13,9 +13,11 @@ from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution, train
 from sweeper.errors import SweeperError
+from sweeper.files import write_json
 from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.launch.folder import tidy as tidy_jobs
-from sweeper.launch.job import Control, Job, Leave, write_job
+from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave, write_job
+from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 
@@ -68,8 +70,13 @@ def test_a_job_may_still_be_writing(folder: Path) -> None:
     )
     tidy(folder, lambda key: key == ONE.key)
     assert job_dir.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)
+    # What failed of a command that is asked for no more leaves nothing to collect.
+    outcome = JobOutcome(failure=JobFailure(reason="exit code 1", retry=False))
+    write_json(job_dir / "result-0.json", to_json(outcome))
+    tidy(folder, lambda key: False)
+    assert not job_dir.exists()
     tidy(folder, lambda key: True)
-    assert not job_dir.exists() and not names(folder)
+    assert not names(folder)
 
 
 def test_a_job_that_was_never_written_is_removed(folder: Path) -> None:

@@ -442,13 +442,19 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     array.accept("5")
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
-    failed = {"failure": {"reason": "it ended with exit code 1"}}
+    details = "ValueError: of it\n(all of it: log.txt)"
+    failed = {"failure": {"reason": "it ended with exit code 1", "details": details}}
     (tmp_path / "jobs/b/result-0.json").write_text(json.dumps(failed))
     [told] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
-    assert (told.id, told.error) == ("5_1", "it ended with exit code 1")
+    assert (told.id, told.error) == ("5_1", "it ended with exit code 1: ValueError: of it")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
     found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    # Cancelled, what had finished still waits for a driver, and it alone.
+    (array.folder / "cancelled").touch()
+    assert [(s.id, s.state) for s in Slurm.states(tmp_path)] == [("5_1", "finished")]
+    assert Jobs.of(tmp_path).trials == {"finished": 2}
+    (array.folder / "cancelled").unlink()
     stand_in(commands, "squeue", "true")
     (tmp_path / "jobs/a").rename(tmp_path / "recorded")
     assert [(s.state, s.trials) for s in Slurm.states(tmp_path)] == [

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from sweeper.command.lines import Lines, plain
 from sweeper.command.reading import (
+    THOUSANDS,
     Beyond,
     Metric,
     MetricSource,
@@ -137,7 +138,10 @@ class Log(MetricSource):
             self._without(line)
             return None
         groups = match.groupdict()
-        loss, step = as_number(groups["loss"]), as_step(groups.get("step"))
+        # Digits and points alone, as patterns often ask for, would be a part of 1,234.5.
+        whole = THOUSANDS.match(line, match.start("loss")) if groups["loss"] else None
+        loss = as_number(whole[0] if whole else groups["loss"])
+        step = as_step(groups.get("step"))
         if loss is None:  # "None", "-", "***"
             self._without(line)
             return None
