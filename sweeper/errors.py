@@ -69,7 +69,7 @@ class Shell:
         """A flag, with its value behind it."""
         if not keyword.name:
             as_typed = [word for value, word in _WORDS if keyword.value is value]
-            return as_typed[0] if as_typed else repr(keyword.value)
+            return as_typed[0] if as_typed else _one_line(keyword.value)
         return " ".join(flag_words(keyword))
 
     def call(self, call: Call) -> str:
@@ -84,12 +84,18 @@ class Python(Shell):
         """`name=value`."""
         if isinstance(keyword.value, EllipsisType):
             return keyword.name
-        return f"{keyword.name}={keyword.value!r}".removeprefix("=")
+        return f"{keyword.name}={_one_line(keyword.value)}".removeprefix("=")
 
 
 SHELL, PYTHON = Shell(), Python()
 _WORDS = ((True, "true"), (False, "false"), (None, "null"))
 """Values of settings that the command line and Python write in different words."""
+
+
+def _one_line(value: object) -> str:
+    """A value as Python writes it; of what takes lines, such as a module, the kind alone."""
+    text = repr(value)
+    return f"{type(value).__name__}(...)" if "\n" in text else text
 
 
 def flag(name: str) -> str:

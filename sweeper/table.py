@@ -248,6 +248,19 @@ class Table:
                 return spare[:count]
         return spare
 
+    def parts(self, width: int) -> list[Table]:
+        """The table, and below it beside the first column what a terminal of `width` leaves out."""
+        names = {column.name for column in self.dropped(width)}
+        rest = [column for column in self.columns[1:] if column.name in names]
+        if not rest:
+            return [self]
+        # One of them has to be shown in the next part, however wide it is.
+        shown = [self.columns[0], replace(rest[0], importance=None), *rest[1:]]
+        places = [[column.name for column in self.columns].index(column.name) for column in shown]
+        rows = [replace(row, values=[row.values[place] for place in places]) for row in self.rows]
+        below = replace(self, title="", columns=shown, rows=rows)
+        return [self, *below.parts(width)]
+
     def _widths(self) -> dict[str, int]:
         """How wide each column is by its name, with every cell in one piece."""
         return {

@@ -46,3 +46,15 @@ def test_errors_are_spelt_by_who_shows_them_and_survive_a_pickle() -> None:
     )
     assert str(ConfigError("a", 1, "2").below("train")) == "train.a=1 is refused: 2"
     assert str(SweeperError("plain")) == "plain"
+
+
+class Shown:
+    def __repr__(self) -> str:
+        return "Net(\n  (0): Linear(in_features=4)\n)"
+
+
+def test_of_a_value_that_takes_lines_the_kind_is_told_alone() -> None:
+    error = ConfigError("model", Shown(), "a class or a function")
+    assert str(error) == "model=Shown(...) is refused: a class or a function"
+    assert error.spelled(SHELL) == str(error)
+    assert str(ConfigError("a", "two\nlines", "b")) == "a='two\\nlines' is refused: b"

@@ -393,7 +393,7 @@ class Judgement(Answer):
 
     def __init__(self, told: JudgeAnswer) -> None:
         """Show what was judged."""
-        self.judged, self.critical = worded_judged(told.judged), told.critical
+        self.judged, self.critical = worded_judged(told.judged, PYTHON), told.critical
         self.document = self.judged.record
         beside = (spelled(as_text(note), PYTHON) for note in told.notes)
         self.notes = (*self.judged.notes, *beside)

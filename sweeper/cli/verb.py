@@ -38,6 +38,15 @@ USAGE: Any = typer.BadParameter.__bases__[0]
 def usage_text(error: Any) -> str:
     """What is wrong with a command line, as a sentence."""
     reason = " ".join(error.format_message().split())
+    if reason.startswith("Missing option") and error.param is not None:
+        reason = f"{error.param.opts[0]} is missing: {error.param.help}"
+    # pydantic's, which knows the value that was typed.
+    faults = getattr(error.__cause__, "errors", list)()
+    if faults and getattr(error, "param", None) is not None:
+        kind, least = faults[0]["type"].partition("_")[0], faults[0].get("ctx", {}).get("ge")
+        allowed = {"int": "a whole number", "float": "a number"}.get(kind, faults[0]["msg"])
+        allowed = allowed if least is None else f"at least {least}"
+        reason = f"{error.param.opts[0]}={faults[0]['input']} is refused: {allowed}"
     return reason + ("" if reason.endswith((".", "?")) else ".")
 
 

@@ -57,9 +57,10 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
         verdicts.append(replace(found, key=key, **facts))
     if not verdicts:
         raise refused[0]
-    if len(verdicts) == 1 and not refused:
-        return verdicts[0]
     first = verdicts[0]
+    told = _of_tokens(runs, first, question)
+    if len(verdicts) == 1 and not refused:
+        return replace(first, remarks=(*first.remarks, *told))
     return TableVerdict(
         answer=worst(verdict.answer for verdict in verdicts),
         finding="ladders",
@@ -68,10 +69,22 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
         runs=sum(verdict.runs for verdict in verdicts),
         plain=first.plain,
         noise=first.noise,
-        remarks=tuple(left_out),
+        remarks=(*left_out, *told),
         ladders=tuple(verdicts),
         **facts,
     )
+
+
+def _of_tokens(runs: Runs, first: TableVerdict, question: TableQuestion) -> list[Text]:
+    """For how many tokens a target's rate is, where a column says how many runs had."""
+    if question.to is None or first.axis != "width" or "tokens" not in runs.columns:
+        return []
+    if "tokens" in first.key:
+        asks = (Keyword("to_width", question.to), " with ", Keyword("to_tokens", ...))
+        return [("at other numbers of tokens than these, ", *asks, " tells the rate")]
+    if (tokens := runs.only_value("tokens")) is None:
+        return []
+    return [(f"all runs saw {tokens} tokens, and what is said of the target is for as many",)]
 
 
 def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:

@@ -27,7 +27,7 @@ from sweeper.decide.forecast import (
     widening,
 )
 from sweeper.decide.regime import LeftOut, RunToCome, choose_runs
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.files import (
     RECORD_ERRORS,
     json_text,
@@ -42,6 +42,7 @@ from sweeper.runs.loss_runs import (
     Rungs,
     distinct,
 )
+from sweeper.runs.sizes import tokens_a_parameter
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
@@ -513,7 +514,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     if params is None and tokens is None:
         return None
     runs, design = law.runs, law.design
-    kind = law.members[0].best.form.name
+    kind, ratio = law.members[0].best.form.name, float(np.median(runs.tokens / runs.params))
     if params is None:
         if kind == "tokens":
             params = float(runs.params[0])
@@ -521,20 +522,31 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
-            beside = ("the size of the run, beside ", Keyword("to_tokens", ...))
-            raise ConfigError(Keyword("to_params"), None, beside)
+            raise _unnamed(runs, "to_params", tokens / ratio)
     elif tokens is None:
         if kind == "size":
             tokens = float(runs.tokens[0])
         elif design.line:
             tokens = design.tokens_on_line(params)
         else:
-            beside = ("the tokens of the run, beside ", Keyword("to_params", ...))
-            raise ConfigError(Keyword("to_tokens"), None, beside)
+            raise _unnamed(runs, "to_tokens", params * ratio)
     assert params is not None and tokens is not None
     design.check_target(runs, params, tokens)
     flops = params * tokens * runs.flops_per_product
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
+
+
+def _unnamed(runs: LossRuns, keyword: str, middle: float) -> MissingValue:
+    """The error of runs over sizes and horizons, where one of the target's is not named."""
+    what = "tokens" if keyword == "to_tokens" else "parameters"
+    return MissingValue(
+        Keyword(keyword),
+        (
+            f", the {what} of the run to come. These runs have "
+            f"{tokens_a_parameter(runs.params, runs.tokens)}: in the middle it is ",
+            Keyword(keyword, float(f"{middle:.3g}")),
+        ),
+    )
 
 
 def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | None:

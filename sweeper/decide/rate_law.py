@@ -13,6 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN
 from sweeper.runs.grid import GridOptions
+from sweeper.runs.loss_runs import NEAR_A_LINE
 from sweeper.runs.rate_cells import RateRuns, no_law, rate_runs
 from sweeper.runs.run import Runs
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
@@ -241,7 +242,8 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         return RateLaw(code="bounds_contradict", **common)
     if target is None:
         return RateLaw(code="law", **common)
-    at = _target(runs, target)
+    at, taken = _target(runs, target)
+    common["notes"] = (*runs.notes, *taken)
     prediction = _predict(runs, law, ridge, at, target.batch, [found.gaps[i] for i in inside])
     wide = prediction.eta.high - prediction.eta.low > WIDEST
     return RateLaw(code="too_wide" if wide else "predicted", prediction=prediction, **common)
@@ -433,8 +435,11 @@ def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
     )
 
 
-def _target(runs: RateRuns, target: RateTarget) -> tuple[float, float]:
-    """The model's size and the horizon; what is not asked for is what the largest cell has."""
+def _target(runs: RateRuns, target: RateTarget) -> tuple[tuple[float, float], list[Text]]:
+    """The model's size and the horizon, and what is said of one that was not asked for.
+
+    It is what runs along one line have with such a model, else that of the largest cell.
+    """
     for axis in ("params", "width"):
         if getattr(target, axis) is not None and axis != runs.model:
             raise BadInput(
@@ -455,9 +460,23 @@ def _target(runs: RateRuns, target: RateTarget) -> tuple[float, float]:
         there = float(getattr(largest, axis))
         if value is not None and axis not in runs.varied and abs(value / there - 1) > 0.02:
             raise no_law(axis, there)
-    return tuple(  # type: ignore[return-value]
+    model, horizon = (
         float(asked[axis] or getattr(largest, axis)) for axis in (runs.model, runs.horizon)
     )
+    if target.tokens is not None or not {runs.model, runs.horizon} <= {*runs.varied}:
+        return (model, horizon), []
+    models, horizons = np.array([runs.log2(size)[:2] for size in runs.sizes]).T
+    line = np.polyfit(models, horizons, 1)
+    off = (np.polyval(line, models) - horizons) * math.log(2)
+    as_runs = float(np.sqrt(np.mean(off**2))) < NEAR_A_LINE
+    if as_runs:
+        horizon = float(f"{2.0 ** np.polyval(line, math.log2(model)):.3g}")
+    of = "as the runs have them with their models" if as_runs else "those of the largest model run"
+    ratio = f", {horizon / model:.3g} a parameter" * (runs.model == "params")
+    taken = f"the target's {runs.horizon} were not named: {horizon:.4g}{ratio}, {of}"
+    if runs.horizon != "tokens":
+        return (model, horizon), [(taken,)]
+    return (model, horizon), [(f"{taken}; ", Keyword("to_tokens", ...), " names others")]
 
 
 def _predict(

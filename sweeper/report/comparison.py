@@ -179,7 +179,7 @@ def _costs(comparison: StudyComparison, costs: Mapping[str, tuple[Cost, Cost]]) 
     table = cost_table(title, ["study", "of", "share of a run"], rows)
     table.legend = [
         "Tuning: all trials of the search. Share of a run: its FLOPs over those of the run that is "
-        "compared. Validation: the ladders of --validate. Time: of the trials on their devices."
+        "compared. Validation: the ladders of a validation. Time: of the trials on their devices."
     ]
     return table
 

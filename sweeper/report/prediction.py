@@ -48,6 +48,7 @@ from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
+from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
@@ -530,7 +531,26 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
     if answer.prediction is None:
         assert answer.too_few is not None
         return _too_few(answer.too_few, "tokens", before)
-    return _written(answer.prediction, runs, answer.folder, before)
+    return _written(answer.prediction, runs, answer.folder, before, again=_larger(answer, runs))
+
+
+def _larger(answer: TablePrediction, runs: LossRuns) -> NextCommand | None:
+    """What asks for a run ten times as large, where a law was asked for alone."""
+    told, design = answer.prediction, Design.of(runs)
+    if told is None or told.target or told.optimum:
+        return None
+    params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
+    tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
+    asked = [f"--to-params={_typed(params)}"] * (design.forms != (TOKENS,))
+    # Along one line, or at one number of tokens, they follow from the size.
+    asked += [f"--to-tokens={_typed(tokens)}"] * (len(design.forms) > 1 or not asked)
+    command = NextCommand.recorded(told.command, "to predict a larger run")
+    return command and command.with_arguments(*asked, why=command.why)
+
+
+def _typed(count: float) -> str:
+    """A round number as people type it: 2e9."""
+    return f"{count:.2g}".replace("e+0", "e").replace("e+", "e")
 
 
 def predicted_shown(

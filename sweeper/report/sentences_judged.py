@@ -11,7 +11,7 @@ from sweeper.decide.movement import EdgeColumns, Movement
 from sweeper.decide.next_runs import NextReason, NextRuns
 from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
 from sweeper.decide.transfer import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
-from sweeper.errors import SHELL, spelled
+from sweeper.errors import SHELL, Keyword, Spelling, spelled
 from sweeper.report.sentences_transfer import (
     advice_parts,
     hopeless_text,
@@ -41,7 +41,7 @@ SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
 RATES = {"eta": "learning rate", "decay": "weight decay"}
 
 
-def worded_judged(judged: TableVerdict) -> TableVerdict:
+def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerdict:
     """The verdict on a table with all that its record says in words."""
     if not judged.finding:
         return judged
@@ -49,8 +49,8 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
         return replace(
             judged,
             sentences=(several_text(judged),),
-            ladders=tuple(map(worded_judged, judged.ladders)),
-            notes=tuple(spelled(remark, SHELL) for remark in judged.remarks),
+            ladders=tuple(worded_judged(each, spelling) for each in judged.ladders),
+            notes=tuple(spelled(remark, spelling) for remark in judged.remarks),
         )
     next_runs = tuple(
         replace(proposed, why=WHY.get(proposed.code, proposed.why)) for proposed in judged.next_runs
@@ -61,7 +61,7 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
     )
     judged = replace(judged, next_runs=next_runs, movements=movements)
     axes = tuple(
-        worded(verdict) if judged.ours else plain_verdict(judged, verdict)
+        worded(verdict) if judged.ours else plain_verdict(judged, verdict, spelling)
         for verdict in judged.axes
     )
     bits = [f"{judged.bits!r} is in bits per byte, and so is what is lost"]
@@ -72,9 +72,9 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
         sentences=tuple(in_unit(judged, sentence) for sentence in _sentences(judged)),
         ends=tuple(_ends(judged)),
         notes=(
-            *(spelled(remark, SHELL) for remark in judged.remarks),
+            *(spelled(remark, spelling) for remark in judged.remarks),
             *(bits if judged.bits else ()),
-            *_step_notes(judged.of_optima),
+            *_step_notes(judged.of_optima, spelling),
         ),
     )
 
@@ -221,16 +221,17 @@ def _optima_target(judged: TableVerdict, found: OptimaFinding, axis: str) -> lis
     ]
 
 
-def _step_notes(found: OptimaFinding | None) -> list[str]:
+def _step_notes(found: OptimaFinding | None, spelling: Spelling) -> list[str]:
     """Where the step of a grid of optima comes from, unless it was asked for."""
     if found is None or found.step_asked:
         return []
+    key = spelling.keyword(Keyword("grid_step", ...))
     if math.isfinite(found.step):
         return [
             f"the optima are taken to lie on a grid of {found.step:.2g} in log2, the least "
-            "difference between two; --grid-step says another"
+            f"difference between two; {key} says another"
         ]
-    return ["all optima are the same, and nothing shows the grid's step: --grid-step names it"]
+    return [f"all optima are the same, and nothing shows the grid's step: {key} names it"]
 
 
 def _ends(judged: TableVerdict) -> list[str]:
@@ -271,7 +272,7 @@ def _columns_text(edge: EdgeColumns, axis: str) -> str:
 # The ladder's verdict where there is no study: without its settings.
 
 
-def plain_verdict(judged: TableVerdict, verdict: Verdict) -> Verdict:
+def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = SHELL) -> Verdict:
     """The verdict in words without the settings of a study, and what a lack of noise means."""
     no_noise = verdict.answer == UNDECIDED and not judged.noise and verdict.advice.code != "edge"
 
@@ -280,19 +281,22 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict) -> Verdict:
             return replace(size, reason="nothing shows the noise: there is one run a cell")
         return size
 
-    todo = _plain_advice(judged, verdict, no_noise=no_noise)
+    todo = _plain_advice(judged, verdict, spelling, no_noise=no_noise)
     said = worded(verdict)
     target = said.target and _plain_target(judged, said.target)
     sizes = tuple(map(plain_size, said.sizes))
     return replace(said, todo=todo, sizes=sizes, target=target)
 
 
-def _plain_advice(judged: TableVerdict, verdict: Verdict, *, no_noise: bool) -> str:
+def _plain_advice(
+    judged: TableVerdict, verdict: Verdict, spelling: Spelling, *, no_noise: bool
+) -> str:
     """What would settle the verdict: the runs that are listed, where there are any."""
     advice, runs = verdict.advice, runs_text(judged.next_runs)
     if no_noise:
+        key = spelling.keyword(Keyword("noise", ...))
         return (
-            f"nothing shows the noise: {runs} would (the cells are listed), or --noise with the "
+            f"nothing shows the noise: {runs} would (the cells are listed), or {key} with the "
             "standard deviation of a run in nats"
         )
     todo, _ = advice_parts(advice)

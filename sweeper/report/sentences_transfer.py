@@ -339,6 +339,10 @@ def _expected(off: Estimate, gap: Estimate, answer: Answer, planned: str) -> str
     return f"{words}, which {costs} {gap.high:.4f} nats"
 
 
+NOTHING = 5e-5
+"""Nats that are none where losses have four digits."""
+
+
 def worded_trend(trend: Trend) -> Trend:
     """The trend with its prior, and why it is followed or not, in words."""
     if trend.belief is None:
@@ -348,7 +352,13 @@ def worded_trend(trend: Trend) -> Trend:
     elif trend.warranted:
         reason = "the prediction is nearer to the optimum than the transferred eta is"
     else:
-        reason = "following the prediction may cost more than it saves"
+        gain = trend.gain
+        reason = "no curve reaches far enough to tell what it would save"
+        if math.isfinite(gain.high - gain.low):
+            saved = f"{gain.value:z.4f} nats ({gain.low:z.4f} to {gain.high:z.4f})"
+            reason = f"it would save {saved}, and so may cost instead"
+        if abs(gain.high) < NOTHING:
+            reason = "it would save nothing"
     return replace(trend, reason=reason, prior=BELIEFS[trend.belief])
 
 

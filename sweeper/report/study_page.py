@@ -776,7 +776,7 @@ def cards(documents: Documents) -> list[KeyNumber]:
         note = f"log2 {measured.value:.2f} on its curve; {ends}{near}"
         add(name, f"{2**measured.value:.4g}", note)
     elif math.isfinite(chosen):
-        add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
+        add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before a validation")
     if conclusion is not None and math.isfinite(conclusion.objective):
         note = f"of the best configuration, {conclusion.basis}"
         add(conclusion.loss_name, f"{conclusion.objective:.4f} nats", note)

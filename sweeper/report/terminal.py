@@ -140,7 +140,8 @@ class Terminal:
         shown = table
         if len(table.rows) > room.rows and not self.verbose:
             shown = table.heaviest(room.rows)
-        self.console.print(shown, crop=False)
+        for part in shown.parts(self.console.width) if self.verbose else [shown]:
+            self.console.print(part, crop=False)
         for line in self._legend(table) if room.explains else ():
             paragraph(self.console, line)
         # Of a row that is left out nothing is said.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
+from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
@@ -280,7 +281,8 @@ def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64
 def law_runs(runs: Runs) -> Runs:
     """The runs with the columns of a law; BadInput where a column is missing, or holds no numbers.
 
-    A run whose loss was left empty was not made, and is left out.
+    A run whose loss was left empty was not made, and is left out; so is one off its size's best
+    learning rate.
     """
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
@@ -292,12 +294,13 @@ def law_runs(runs: Runs) -> Runs:
     timed = ("seconds",) * ("seconds" in runs.columns)
     runs.check_numbers([runs.columns[role] for role in (*counts, "loss", *timed)])
     empty = runs.left_empty(runs.columns["loss"])
-    if not empty.any():
-        return runs
     if empty.all():
         raise BadInput("no run of the table has a loss")
-    note = f"left out: {counted(int(empty.sum()), 'run')} whose loss is empty, which were not made"
-    return replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
+    if empty.any():
+        count = counted(int(empty.sum()), "run")
+        note = f"left out: {count} whose loss is empty, which were not made"
+        runs = replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
+    return _tuned(runs)
 
 
 def loss_runs_of(runs: Runs) -> LossRuns:
@@ -336,7 +339,6 @@ def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
         *runs.notes,
         *odd_ratio(points),
         *mixed_runs(runs),
-        *_untuned(runs),
         *_units(runs),
         *runs.number_notes(),
     ]
@@ -492,23 +494,54 @@ def mixed_runs(runs: Runs) -> list[Text]:
     return notes
 
 
-def _untuned(runs: Runs) -> list[Text]:
-    """A word where learning rates were tried at one size: a law is one of tuned runs."""
-    sizes = [runs.columns[role] for role in COUNT_ROLES if role in runs.columns]
-    rates = columns_by_role(runs.frame, {}, {role: LADDER_ROLES[role] for role in RATES})
-    notes: list[Text] = []
-    for column in {*rates.values()} - {*runs.ignore, *runs.columns.values()}:
-        tried = runs.frame.groupby(sizes)[column].nunique()
-        if several := int((tried > 1).sum()):
-            notes.append(
-                (
-                    f"{column!r} has several values at {several} of {len(tried)} sizes: a law is "
-                    "one of tuned runs, and these bend it; keep the best of each size",
-                )
-            )
-    return notes
+def _tuned(runs: Runs) -> Runs:
+    """The runs of each size's best learning rate, where sizes were run at several: as of a study.
+
+    One whose loss is no finite number diverged there.
+    """
+    roles = (*RATES, "batch_size", "decay")
+    known = columns_by_role(runs.frame, runs.asked, {role: LADDER_ROLES[role] for role in roles})
+    others = {column for role, column in runs.columns.items() if role not in roles}
+    varied = {role: known[role] for role in roles if known.get(role) not in {None, *runs.ignore}}
+    varied = {role: column for role, column in varied.items() if column not in others}
+    rate = next((varied[role] for role in RATES if role in varied), None)
+    if rate is None or not (rates := runs.numbers_or_nan(rate)).size or np.isnan(rates).any():
+        return runs
+    counts = [runs.numbers(runs.columns[role]) for role in COUNT_ROLES if role in runs.columns]
+    losses = runs.numbers(runs.columns["loss"])
+    cells = [tuple(f"{count:.6g}" for count in row) for row in zip(*counts, strict=True)]
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place, cell in enumerate(cells):
+        places.setdefault(cell, []).append(place)
+    log2 = np.log2(rates) if (rates > 0).all() else rates
+    # A rate that a log has of each run's end differs a little, and was not tried.
+    if all(np.ptp(log2[of]) < LEAST_TRIED for of in places.values()):
+        return runs
+    _check_alike(runs, counts[0], losses)
+    rest = runs.frame[[c for role, c in varied.items() if role not in RATES]].astype(str)
+    found = tuned(
+        [
+            TriedRun(cell=cell, rate=one, rest=tuple(row), loss=loss if loss < HUGE else math.inf)
+            for cell, one, row, loss in zip(cells, log2, rest.to_numpy(), losses, strict=True)
+        ]
+    )
+    notes = list[str | Text](runs.notes)
+    off, ends = len(runs) - len(found.kept), sum(map(len, found.at_end.values()))
+    tried = " and ".join(map(repr, varied.values()))
+    why = f"left out: {counted(off - ends, 'run')} off the best {tried} of their size"
+    if ends:
+        why += (
+            f", and the best {ends} of {counted(len(found.at_end), 'size')} at an end of its "
+            "rates, where others are not"
+        )
+    notes.append(
+        (f"{why}. A law is one of tuned runs; ", Keyword("ignore", rate), " takes all of them")
+    )
+    return replace(runs, frame=runs.frame.iloc[sorted(found.kept)], notes=tuple(notes))
 
 
+LEAST_TRIED = 0.25
+"""Octaves between learning rates of one size from which on they were tried."""
 TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
 """How the names of columns end, letters alone, that tell schedules and unfinished runs."""
 MOST_KINDS = 6

@@ -198,8 +198,11 @@ def missing_columns(
         advice: Text = (", such as ", Keyword("columns", text), f": {'; '.join(values)}")
         return MissingValue(Keyword("columns"), advice)
     missing = [role for role, columns in guesses.items() if not columns]
+    # What several have in common is said once, behind the last of them.
+    last = {lacking[role]: role for role in missing}
+    told = (f" ({lacking[role]})" * (last[lacking[role]] == role) for role in missing)
     wanted = " and ".join(
-        f"{role}=COLUMN{f' ({lacking[role]})' if lacking[role] else ''}" for role in missing
+        f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in zip(missing, told, strict=True)
     )
     return MissingValue(
         Keyword("columns"), f", {wanted} with one of the columns {columns_text(frame)}"

@@ -88,6 +88,10 @@ class Runs:
             )
         return numbers
 
+    def numbers_or_nan(self, column: str) -> Array:
+        """A column's numbers [rows], NaN for what is none."""
+        return self._parsed(column)[0]
+
     def check_numbers(self, columns: Sequence[str]) -> None:
         """BadInput that names all cells of `columns` that are no numbers, and what leaves them out.
 

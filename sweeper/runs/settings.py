@@ -15,9 +15,16 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import as_number
 from sweeper.runs.condition import shown_value, where_equal
-from sweeper.runs.roles import AXES, SIZES, guessed_columns, is_size_name
+from sweeper.runs.roles import (
+    AXES,
+    LAW_ROLES,
+    SIZES,
+    columns_by_role,
+    guessed_columns,
+    is_size_name,
+)
 from sweeper.runs.run import Array, Runs
-from sweeper.runs.sizes import Counts, axis_name, follows
+from sweeper.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import counted
 
@@ -176,6 +183,13 @@ def _unlike(
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
         remedies.append([filtered, " takes those alike"])
     along = [column for column, _, with_size in varied if with_size and column in roles]
+    if horizon := next((column for column in along if roles[column] == "tokens"), None):
+        model, ratio = "width", ""
+        if count := columns_by_role(frame, runs.asked, {"params": LAW_ROLES["params"]}):
+            counts = (runs.numbers(count["params"]), runs.numbers(horizon))
+            model, ratio = "params", f" (these have {tokens_a_parameter(*counts)})"
+        both = [Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...)]
+        remedies.append([*both, f" asks for the rate of any run{ratio}"])
     if along:
         what = f" to judge {' and '.join(along)} along"
         remedies.append(["or " * bool(remedies), Keyword("axis", "size"), what])

@@ -78,6 +78,19 @@ def follows(values: Any, of: Any) -> bool:
     return bool(len(codes.drop_duplicates()) == codes["b"].nunique())
 
 
+def tokens_a_parameter(params: Any, tokens: Any) -> str:
+    """How many tokens runs have for a parameter, in words."""
+    ratio = np.asarray(tokens) / np.asarray(params)
+    low, high, middle = float(ratio.min()), float(ratio.max()), float(np.median(ratio))
+    if high < ONE_RATIO * low:
+        return f"{middle:.3g} tokens a parameter each"
+    return f"{low:.3g} to {high:.3g} tokens a parameter, half of them up to {middle:.3g}"
+
+
+ONE_RATIO = 1.2
+"""Tokens a parameter that differ by a smaller factor are one ratio, of whole steps and layers."""
+
+
 def axis_name(axis: str) -> str:
     """An axis as people write it."""
     return axis.replace("_", " ")

@@ -6,6 +6,7 @@ From the runs of a validation the same verdict follows.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 from sweeper.errors import BadInput, Call, Keyword
 from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
+from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
 from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
@@ -23,7 +25,7 @@ from sweeper.study.searched import config_tree
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.table import csv_text
-from sweeper.trial import Result, Trial
+from sweeper.trial import Result
 
 EVERY_LADDER = "*"
 """In place of an axis: the runs of all ladders, with their tokens."""
@@ -185,58 +187,43 @@ def results_where(results: Sequence[Result], where: str) -> list[Result]:
 def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, list[Result]], int]:
     """The runs that a law of final losses takes: finished, each size and horizon at its best.
 
-    Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
-    most seeds. Where other sizes' optima are bracketed by points on either side, one that is not
-    says nothing of its size: a ladder may be half trained. Beside them those that are left out, by
-    the reason, and how many are of another setup. `where` is a condition on what a row of
-    `trials_table` has.
+    Which that is of the hyperparameters of every (width, depth, steps) says `cells.tuned`. Beside
+    them those that are left out, by the reason, and how many are of another setup. `where` is a
+    condition on what a row of `trials_table` has.
     """
     of_setup = trials_of(study)
     left_out: dict[str, list[Result]] = {}
     batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
     # The batch of the search: runs of another one follow another law.
     usual = batches.most_common(1)[0][0] if batches else None
-    cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
-    tried: dict[tuple[int, int, int], list[Result]] = {}
+    taken, tried = list[Result](), list[TriedRun]()
     current = results_where(of_setup.current, where) if where else of_setup.current
     for result in by_design(current):
-        spec = result.trial.spec
-        if result.status == "diverged":
-            # It bounds a curve, though no law can be fitted to it.
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+        spec, loss = result.trial.spec, result.objective
         if result.status != "complete" or result.steps < spec.train.steps:
             left_out.setdefault("not finished, or diverged", []).append(result)
+            if result.status != "diverged":
+                continue
+            loss = math.inf
         elif usual is not None and spec.train.batch_size != usual:
             left_out.setdefault(f"with another batch than {usual}", []).append(result)
-        else:
-            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
-            point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
-            cell.setdefault(point, []).append(result)
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
-    bests: dict[tuple[int, int, int], list[Result]] = {}
-    for size, points in cells.items():
-        # The mean of fewer seeds is low by luck more easily: only points with most of them compete.
-        seeds = max(map(len, points.values()))
-        full = [runs for runs in points.values() if len(runs) == seeds]
-        best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
-        bests[size] = best
-        others = [run for runs in points.values() if runs is not best for run in runs]
-        if others:
-            left_out.setdefault("off the optimum of their size", []).extend(others)
-    kept = []
-    sides = {size: _sides(best[0].trial, tried[size]) for size, best in bests.items()}
-    bracketed = any(all(of) for of in sides.values())
-    for size, best in bests.items():
-        if bracketed and any(sides[size]) and not all(sides[size]):
-            width, depth, steps = size
-            why = (
-                f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
-                "of those trained"
-            )
-            left_out.setdefault(why, []).extend(best)
-        else:
-            kept += best
-    return kept, left_out, of_setup.others
+            continue
+        hps = dict(result.trial.log2_hps)
+        rate, size = hps.pop("eta", 0.0), (spec.width, spec.depth, spec.train.steps)
+        rest = json.dumps([hps, dict(result.trial.choices)], sort_keys=True)
+        taken.append(result)
+        tried.append(TriedRun(cell=size, rate=rate, rest=rest, loss=loss))
+    found = tuned(tried)
+    if found.off:
+        left_out["off the optimum of their size"] = [taken[place] for place in found.off]
+    for size, places in found.at_end.items():
+        width, depth, steps = size  # type: ignore[misc]
+        why = (
+            f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
+            "of those trained"
+        )
+        left_out[why] = [taken[place] for place in places]
+    return [taken[place] for place in found.kept], left_out, of_setup.others
 
 
 def by_design(results: Sequence[Result]) -> list[Result]:
@@ -251,18 +238,6 @@ def by_design(results: Sequence[Result]) -> list[Result]:
         return *size, sorted(trial.log2_hps.items()), trial.seed, trial.key
 
     return sorted(results, key=place)
-
-
-def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
-    """Whether smaller and whether larger etas than the best were tried, all else being equal."""
-
-    def of(trial: Trial) -> tuple[float, dict[str, float], dict[str, object]]:
-        rest = dict(trial.log2_hps)
-        return rest.pop("eta", 0.0), rest, dict(trial.choices)
-
-    eta, *others = of(best)
-    etas = [other for other, *rest in (of(result.trial) for result in tried) if rest == others]
-    return any(other < eta for other in etas), any(other > eta for other in etas)
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -101,8 +101,9 @@ def at_fixed_ratio(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "train.steps",
             base.steps,
-            f"{wanted}, which are {ratio:g} tokens a parameter at the base, too: search there; or "
-            f"keep the steps, with transfer.tokens_per_parameter={own:.3g}",
+            f"the base has {own:.3g} tokens a parameter then, and the ladder {ratio:g}. Search "
+            f"with train.steps={wanted}, or keep the base as it is, with "
+            f"transfer.tokens_per_parameter={own:.3g}",
         )
     return replace(experiment, settings=replace(settings, steps_of=steps_of))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import with_place
 from sweeper.config.studies import Invocation, tree_of
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import parse_json, read_bounded
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
@@ -61,7 +61,12 @@ class ExplainAnswer(VerbAnswer):
 def explain(request: ExplainRequest, watcher: Watcher) -> VerbAnswer:
     """The prescription at `to_width`, or what a `published` configuration stands for."""
     if (request.to_width is None) == (request.published is None):
-        raise BadInput("give one of ", Keyword("to_width", ...), " and ", Keyword("published", ...))
+        width, published = Keyword("to_width", 256), Keyword("published", "FOLDER")
+        one = "one of the two" if request.published else "a width"
+        raise BadInput(
+            *("explain takes ", one, ": ", Call("explain", width), " of a model as it is "),
+            *("configured, or ", Call("explain", published), " of one with a config.json"),
+        )
     if request.published is not None:
         for name in ("to_depth", "study", "root", "config_dir"):
             if getattr(request, name) is not None:

@@ -179,7 +179,7 @@ class SearchRequest(Request, panel=TUNE):
 
     Run the same command again to go on where it stopped; what is finished is not trained again.
 
-    Where nothing is said of what to train it searches the learning rate alone, in minutes
+    Where nothing is said of what to train it searches the learning rate alone, by short runs
     (experiment=first). search=independent is the u-muP paper's search, size=paper its size.
     """
 

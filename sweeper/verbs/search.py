@@ -38,7 +38,7 @@ class SearchAnswer(VerbAnswer):
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     """Train what the study lacks, or with `dry_run` say what that would take."""
     overrides = list(request.overrides)
-    # Who says nothing of what to train gets an answer in minutes.
+    # Who says nothing of what to train gets an answer by short runs.
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)

@@ -305,12 +305,12 @@ def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) 
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["--to-params", "1e9"], "--to-params"),
-        (["TABLE", "--to-width", "64"], "--to-width"),
-        (["TABLE", "--to-params", "-1"], "--to-params"),
-        (["TABLE", "--to-params", "1e9"], "--to-tokens"),
-        (["TABLE", "--columns", "loss=nothing"], "--columns"),
-        (["TABLE", "--form", "size"], "--form"),
+        (["--to-params", "1e9"], "--to-params="),
+        (["TABLE", "--to-width", "64"], "--to-width="),
+        (["TABLE", "--to-params", "-1"], "--to-params="),
+        (["TABLE", "--to-params", "1e9"], "--to-tokens: it needs a value"),
+        (["TABLE", "--columns", "loss=nothing"], "--columns="),
+        (["TABLE", "--form", "size"], "--form="),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
@@ -321,7 +321,7 @@ def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
         named += ["--columns", "loss=final loss"]
     answer = sweeper("predict", *named)
     assert answer.code == 2
-    assert f"{key}=" in answer.err
+    assert key in answer.err
     assert not Path("runs/predictions").exists()
 
 

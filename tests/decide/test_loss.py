@@ -23,6 +23,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.files import parse_record
 from sweeper.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
 from sweeper.runs.read import read
+from tests.refusals import raises_config_error
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
@@ -373,3 +374,32 @@ def test_hours_follow_from_what_the_largest_runs_took_unless_a_speed_is_given() 
     assert given.hours == pytest.approx(timed.hours / 2)
     unknown = predicted(frame.drop(columns="seconds"), **asked)
     assert unknown.hours is None and unknown.hours_by is None
+
+
+def test_of_a_table_with_rates_the_law_is_that_of_tuned_runs() -> None:
+    best = surface(seeds=1)
+    grid = pandas.concat(
+        best.assign(lr=2.0**log2, loss=best.loss + 0.05 * (log2 + 8) ** 2)
+        for log2 in (-10, -9, -8, -7, -6)
+    )
+    # At the highest rate the largest model diverges: it bounds the curve, and refuses nothing.
+    grid.loc[(grid.lr == 2.0**-6) & (grid.params == grid.params.max()), "loss"] = math.inf
+    kept = law_runs(read(grid.reset_index(drop=True)))
+    assert sorted(kept.frame.loss) == pytest.approx(sorted(best.loss)) and len(kept) == len(best)
+    assert loss_runs_of(kept).loss.max() < 20
+    where = "lr < 0.01"
+    every = law_runs(read(grid.reset_index(drop=True), ignore=["lr"], where=where))
+    assert len(every) == 4 * len(best) and len(kept.notes) == len(every.notes) + 1
+    # A rate that a log has of each run's end is no rate that was tried.
+    logged = best.assign(lr=np.linspace(1e-3, 1.05e-3, len(best)))
+    assert len(law_runs(read(logged))) == len(best)
+    two = pandas.concat([grid.assign(data="a"), grid.assign(data="b", loss=grid.loss + 1)])
+    with pytest.raises(BadInput, match="differ in data"):
+        law_runs(read(two.reset_index(drop=True)))
+
+
+def test_tokens_that_nobody_names_are_proposed_by_what_the_runs_have() -> None:
+    with raises_config_error("to_tokens", None) as caught:
+        predicted(surface(), to_params=1e9)
+    low, *_, high = np.sort(surface().tokens / surface().params)
+    assert f"{low:.3g} to {high:.3g} tokens a parameter" in caught.value.allowed

@@ -158,3 +158,22 @@ def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate
     assert (
         cell.eta.value == cell.eta.low == found.bound(flagged[0], 0) <= found.centres[flagged[0]][0]
     )
+
+
+def test_tokens_that_nobody_names_go_with_the_model_as_the_runs_have_them() -> None:
+    alone = frame((7,))
+    line = pandas.concat(
+        alone[(alone.params == n) & (alone.tokens == d)]
+        for n, d in ((1e8, 5e9), (2e8, 1e10), (4e8, 2e10))
+    )
+    more = line.assign(params=line.params * 8, tokens=line.tokens * 8)
+    runs = rate_runs(read(pandas.concat([line, more]).reset_index(drop=True)), GridOptions())
+    told = rate_law(runs, RateTarget(params=1e10))
+    assert told.prediction is not None and told.prediction.horizon == pytest.approx(5e11)
+    assert "50 a parameter" in str(told.notes) and "to_tokens" in str(told.notes)
+    named = rate_law(runs, RateTarget(params=1e10, tokens=2e11))
+    assert named.prediction is not None and named.prediction.horizon == 2e11
+    # Where both were varied apart, those of the largest run are taken, and it is said.
+    apart = rate_law(runs_of((4, 5, 6, 7, 8, 9)), RateTarget(params=8e8))
+    assert apart.prediction is not None and apart.prediction.horizon == 2e10
+    assert "largest" in str(apart.notes)

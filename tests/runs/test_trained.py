@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
+from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.trained import ValidatedRuns, by_design, final_runs, write_runs
 from sweeper.stats.ladder import LadderRule
 from sweeper.study.study import Study
@@ -57,3 +59,33 @@ def test_which_run_ended_first_changes_nothing(order: tuple[int, ...], tmp_path:
     with Study.open(tmp_path / "a") as study:
         study.record([results[n] for n in order])
     assert [by_design(study.results()), final_runs(study)[0]] == [results, results[:1]]
+
+
+def test_each_cell_is_taken_at_its_best_and_not_where_that_lies_at_an_end() -> None:
+    losses = {
+        "bracketed": {-9: (3.0, 3.1), -8: (2.5, 2.7), -7: (2.0,), -6: (math.inf, 2.9)},
+        "at an end": {-9: (3.0, 3.0), -8: (2.9, 2.9)},
+        "one rate": {-8: (2.4,)},
+        "bounded": {-8: (2.8,), -7: (math.inf,), -9: (2.9,)},
+    }
+    runs = [
+        TriedRun(cell=cell, rate=rate, rest=(), loss=loss)
+        for cell, points in losses.items()
+        for rate, each in points.items()
+        for loss in each
+    ]
+    found = tuned(runs)
+    # One seed at 2^-7 is low by luck more easily: two at 2^-8 win.
+    kept = [(runs[place].cell, runs[place].loss) for place in found.kept]
+    assert kept == [
+        ("bracketed", 2.5),
+        ("bracketed", 2.7),
+        ("one rate", 2.4),
+        ("bounded", 2.8),
+    ]
+    assert {cell: len(places) for cell, places in found.at_end.items()} == {"at an end": 2}
+    finite = sum(math.isfinite(run.loss) for run in runs)
+    assert len(found.off) == finite - len(found.kept) - 2
+    # Where nothing is bracketed, each says what it can.
+    alone = tuned([run for run in runs if run.cell in ("at an end", "one rate")])
+    assert len(alone.kept) == 3 and not alone.at_end
