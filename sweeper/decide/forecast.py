@@ -101,8 +101,7 @@ class Bend:
         truth = np.stack([amount, share, exponent * apart, exponent / apart])
         bend = cls(float(floor), truth, best)
         losses, weights = np.exp(bend._log(runs.params, runs.tokens)), np.ones((draws, len(runs)))
-        # What a single power would be fitted as, were the truth such: it is right at the runs, and
-        # its bend is what it is off elsewhere.
+        # What a single power fits where the truth is such: right at the runs, off elsewhere.
         fits = refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
         return replace(bend, fits=fits)
 
@@ -165,14 +164,12 @@ class Member:
 
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
-        # Without what single sizes, trainings and cells are off: a best size must not be chosen by
-        # it.
+        # Without what single sizes, trainings, cells are off: they must not choose a best size.
         smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
         there = LawPoints.to_come(params, tokens)
         known = self.whiten @ smooth.between(self.points, there)
         covariance = smooth.between(there, there) - known.T @ known
-        # Places that lie close make a covariance without an inverse: eigenvalues below 0 are
-        # rounding.
+        # Places that lie close have no inverse: eigenvalues below 0 are rounding.
         values, vectors = np.linalg.eigh(covariance)
         drawn = random.standard_normal((len(self.explained), len(there)))
         off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
@@ -251,8 +248,7 @@ class LossLaw:
         """
         floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
         fitted = float(self.likeliest.best.natural()["E"][0])
-        # The likeliest fit is no draw: with few draws, or a floor at a bound, it may lie outside of
-        # them.
+        # The likeliest fit is no draw: with few, or a floor at a bound, it may lie outside.
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
     def forms(self) -> list[tuple[LawForm, float, dict[str, Estimate]]]:
@@ -347,8 +343,7 @@ def fit_law(
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    # Forms and covariances in one list: their evidences are comparable, and doubts about both add
-    # up.
+    # Forms and covariances in one list: their evidences compare, and doubts about both add up.
     found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
@@ -424,8 +419,7 @@ def _explained(
         off = residuals(best, *places, runs.loss)[0]
         ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
         whiten = ranked[0][1].whitening(points, doubt)
-        # A threshold is given on log L, and compared with whitened residuals, in units of the
-        # noise.
+        # A threshold is given on log L; whitened residuals are in units of the noise.
         limit = FAR if threshold is None else threshold / ranked[0][1].noise
         doubt = doubted(off, whiten, doubt, limit)
         whiten = ranked[0][1].whitening(points, doubt)
@@ -435,8 +429,7 @@ def _explained(
         whiten = misfit.whitening(points, doubt)
         fitted = regress(best, *places, target, whiten, known, iterations=QUICK)
         slope = np.concatenate([slopes(fitted, *places)[0] @ whiten.T, np.diag(known.inverse)], 1)
-        # Laplace's: the likelihood at the best fit, times the volume that the parameters have
-        # around it.
+        # Laplace's: the likelihood at the fit, times the volume that parameters have around it.
         score = float(np.log(np.diag(whiten)).sum()) - float(fitted.objectives[0])
         score += known.evidence - 0.5 * float(np.linalg.slogdet(slope @ slope.T)[1])
         parts.append(_Part(fitted, misfit, whiten, known, doubt, score))
@@ -454,8 +447,7 @@ def _member(
     # By the inverse of the whitening they have the covariance of what runs lie off the law.
     off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
     middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
-    # The fit's own values in their place: draws lie about the fit, as far as the prior does not
-    # pull it.
+    # About the fit's own values, from which the prior does not pull them.
     middles += best.values - known.middle
     drawn = regress(
         best,
@@ -576,8 +568,7 @@ def short_laws(
             law = fit_law(
                 near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
             )
-            # The short law has a design of its own: a rung that it has no way to reach tells
-            # nothing of it.
+            # A rung that the short law's own design has no way to reach tells nothing of it.
             for n, d in zip(*_places(runs.only(rungs.index >= kept)), strict=True):
                 law.design.check_target(near, n, d)
         except ValueError:
@@ -711,8 +702,7 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     """
     half = 0.5 * (loss.high - loss.low)
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
-    # What today's largest compute would reach on the same path: a gain to compare the interval
-    # with.
+    # What today's largest compute reaches on the path: the gain to compare with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
     return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
 

@@ -145,8 +145,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         verdict = replace(verdict, settle=(), target=plain)
     wrong = verdict.target is not None and verdict.target.code == "wrong_rate"
     return TableVerdict(
-        # A named rate that is wrong at the target fails, whatever the ladder says of the base's
-        # best.
+        # A named rate that is wrong at the target fails, whatever the ladder says of its own.
         answer="fails" if wrong else verdict.answer,
         finding="ladder",
         axes=(verdict,),

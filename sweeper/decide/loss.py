@@ -36,12 +36,7 @@ from sweeper.files import (
     read_bounded,
     write_atomically,
 )
-from sweeper.runs.loss_runs import (
-    Design,
-    LossRuns,
-    Rungs,
-    distinct,
-)
+from sweeper.runs.loss_runs import Design, LossRuns, Rungs, distinct
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
@@ -366,8 +361,7 @@ def predict_runs(
     values = {form.name: value for form, value in _values(law)}
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
-    # Where FLOPs are in proportion alone, so are the runs' FLOPs a second, and hours would be
-    # wrong.
+    # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
     timed = runs.flops_per_second if flops_known else None
     speed = question.flops_per_second or timed
     return Prediction(
@@ -439,8 +433,7 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     params, tokens = question.params, question.tokens
-    # Runs unlike the run to come are left out before anything is fitted: the back-test is of the
-    # rest.
+    # Before anything is fitted: the back-test is of the runs that are like the one to come.
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
@@ -631,8 +624,7 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
-    # Rungs that lie close, or far apart, would propose a run that tells nothing, or that nobody
-    # pays.
+    # Rungs that lie close would tell nothing more, far ones cost what nobody pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
     here = np.unique(
         np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0

@@ -70,12 +70,7 @@ def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextR
     if curve.size in sides:
         beyond = _beyond(curve, sides[curve.size])
         proposed.append(
-            NextRuns(
-                size=_key(curve.size, grid.axis),
-                etas=beyond,
-                runs=seeds,
-                code="edge",
-            )
+            NextRuns(size=_key(curve.size, grid.axis), etas=beyond, runs=seeds, code="edge")
         )
         etas = tuple(sorted((*_near(curve), *beyond)))
     if grid.seeds < 2 and not grid.noise:
@@ -106,12 +101,7 @@ def next_runs_of(
     axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
     curves = {curve.size: curve for curve in grid.curves}
     proposed = [
-        NextRuns(
-            size=_key(size, axis),
-            etas=_beyond(curves[size], side),
-            runs=seeds,
-            code="edge",
-        )
+        NextRuns(size=_key(size, axis), etas=_beyond(curves[size], side), runs=seeds, code="edge")
         for size, side in sides.items()
     ]
     unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
@@ -128,8 +118,7 @@ def next_runs_of(
             NextRuns(
                 size=_key(size, axis),
                 etas=_near(curve, 2.0),
-                # At least as many as the size that needs least, so that the base is no noisier than
-                # any.
+                # As many as the size that needs least: the base is no noisier than any.
                 runs=max(needed.get(size, 0), min(needed.values())) - rule.seeds,
                 code="seeds",
             )

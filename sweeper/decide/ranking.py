@@ -266,8 +266,7 @@ class Ranking:
             spread = float(values.std(ddof=1)) + 1e-300
             half = quantile_then * spread / math.sqrt(then)
             mean = Foretold.of_mean(float(values.mean()), spread, len(values), then, half)
-            # A lost pair keeps a configuration from being the better one, and two from being alike,
-            # but for signs that outvote it.
+            # A lost pair keeps it from being better, and two from being alike, but for signs.
             ways = []
             if not pair.won or _outvoted(pair.won, seeds, self._error):
                 ways.append(mean.above(0.0))
@@ -275,8 +274,7 @@ class Ranking:
                 ways.append(mean.below(0.0))
             if not (pair.lost or pair.won):
                 ways.append(mean.within(flat))
-            # The pairs share the leader's runs: that all are decided is at most as likely as the
-            # least likely.
+            # Pairs share the leader's runs: all are at most as likely as the least likely.
             chance = min(chance, sum(ways))
         return chance
 
@@ -333,8 +331,7 @@ class TargetRanking:
         self.names, self._loss, self._affordable = list(names), loss, affordable
         self._sizes, self._flops, self.slots = sizes, np.array(flops), slots
         self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
-        # Each of the looks has its share of the error, and sizes that no run can have are not
-        # proposed.
+        # Each look has its share of the error; sizes that no run can have are not proposed.
         self._question = replace(question, error=question.error / LOOKS, known=True)
         self.budget = budget or DEFAULT_SEEDS * len(names)
         if (least := FIRST * len(names) * begun) > self.budget:

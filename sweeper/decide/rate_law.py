@@ -175,8 +175,7 @@ def law_of_runs(
     """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
     cells = rate_runs(runs, options)
     law = rate_law(cells, target, options.noise)
-    # With a batch a cell needs its best inside in two directions, and few have: the rate alone may
-    # be told by more of them.
+    # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
     if law.code != "too_few_cells" or not cells.surfaces:
         return law, cells
     alone = rate_runs(runs, options, tells_batch=False)
@@ -235,8 +234,7 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         "law": law,
         "ridge_of": ridge,
     }
-    # Bounds are kept by throwing out draws that break them: if hardly any is left, the law is not
-    # one that these cells follow.
+    # Draws that break bounds are thrown out: if hardly any is left, no such law holds.
     if law.kept < KEPT:
         return RateLaw(code="bounds_contradict", **common)
     if target is None:

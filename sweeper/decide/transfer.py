@@ -323,8 +323,7 @@ def _mending(
     missed: MissedOptimum | None,
 ) -> Advice | None:
     """What to mend before anything can be measured, if there is something."""
-    # A run that failed comes first: until it is repeated, a curve lacks points for no reason of its
-    # training.
+    # Until it is repeated, a curve lacks points for no reason of its training.
     if any(curve.failed for curve in curves):
         return Advice(axis=axis, code="failed")
     if any(fit is not None and fit.same_seeds for fit in fits):
@@ -421,8 +420,7 @@ def _compare_with_base(
     # 92 % on two kinds of ladders). Seeded by nothing of the sizes: a verdict repeats exactly, and
     # all sizes are asked about the same misplaced base.
     bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
-    # Safe draws: what is trained at the other size is the plan's value, which keeps off such
-    # points.
+    # Safe draws: what is trained there is the plan's value, which keeps off such points.
     safe, free = base_fit.safe_optimum_draws + planned, base_fit.free_optimum_draws + planned
     # The bias alone leads nowhere that was not measured.
     ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
@@ -458,8 +456,7 @@ def _answer(
     # Before all else: training that comes apart at the base's optimum fails, with one seed as well.
     if math.isinf(gap.low):
         return "fails", "diverges_at_base_optimum"
-    # Seeds that agree to the last digit were not passed on, or change nothing: a noise of 0 would
-    # make every interval certain.
+    # Seeds that agree to the last digit change nothing: a noise of 0 would make all certain.
     if fit.same_seeds or base_fit.same_seeds:
         return "cannot say yet", "same_seeds"
     if fit.noise_unknown or base_fit.noise_unknown:
@@ -490,8 +487,7 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
     Its eta may transfer although its parameterization is wrong: under muP wider is better
     throughout training (Tensor Programs V, section 8).
     """
-    # Only a wider or deeper model is owed a lower loss; a larger batch or fewer steps may well
-    # lose.
+    # Only a wider or deeper model is owed a lower loss; a larger batch may well lose.
     if axis not in ("width", "depth"):
         return None
     base = next(size for size in sizes if size.is_base)
@@ -585,8 +581,7 @@ def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
         value = abs(estimate.value)
         room = limit - value
-        # Of |estimate| the end on the threshold's side. Folded at 0: an interval that holds 0 may
-        # be 0.
+        # Of |estimate| the end on the threshold's side, folded at 0.
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
         reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.

@@ -23,14 +23,7 @@ from sweeper.decide.target import (
     predict,
     shifted,
 )
-from sweeper.decide.transfer import (
-    Advice,
-    Answer,
-    TargetAnswer,
-    TargetReason,
-    Verdict,
-    worst,
-)
+from sweeper.decide.transfer import Advice, Answer, TargetAnswer, TargetReason, Verdict, worst
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
@@ -120,10 +113,7 @@ class Optima:
 
 
 def shifts_along(
-    axis: str,
-    fits: Mapping[LadderSize, CurveFit | None],
-    base: LadderSize,
-    prior: Prior,
+    axis: str, fits: Mapping[LadderSize, CurveFit | None], base: LadderSize, prior: Prior
 ) -> dict[LadderSize, Estimate]:
     """The shifts from the base's optimum over `axis`, as all optima and their drift tell them.
 
@@ -220,8 +210,7 @@ def _slope(optima: Optima) -> Estimate:
     """That of the weighted line through the optima over log2 size; see `fit_plane`."""
     generator = np.random.default_rng(list(optima.sizes))
     draws = np.array([fit.free_optimum_draws for fit in optima.fits])
-    # Each size has a bias of its own here: the slope would otherwise trust that the curves' shapes
-    # are the same over the whole ladder.
+    # Of its own: the slope would trust that shapes are the same over the whole ladder.
     draws += generator.normal(0.0, BIAS, draws.shape)
     draws -= np.array([fit.curve.planned_log2 for fit in optima.fits])[:, None]
     x = np.vstack([np.log2(np.array(optima.sizes)), np.ones(len(optima.sizes))])
@@ -354,8 +343,7 @@ def _within(verdict: Verdict, target: int) -> Answer:
     """The worst answer of the sizes from the base to the first that reaches `target`."""
     values = {int(getattr(size.size, verdict.axis)): size for size in verdict.sizes}
     base = next(value for value, size in values.items() if size.is_base)
-    # To the next size on, not the next below: between two measured sizes the farther one is the
-    # stricter.
+    # To the next size on: of two measured ones the farther is the stricter.
     if target >= base:
         covering = min(value for value in values if value >= target)
     else:
@@ -369,8 +357,7 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
     covered = [
         size
         for size in verdict.sizes
-        # In every size at once: one that is deeper but narrower than the target covers nothing of
-        # it.
+        # In every size at once: one that is deeper but narrower covers nothing of it.
         if all(getattr(size.size, axis) >= getattr(target, axis) for axis in LADDER_AXES)
     ]
     answer: Answer = "cannot say yet"
@@ -424,15 +411,13 @@ def _advice(
     def settles(known: Optima) -> bool:
         predicted = predict(known.sizes, known.values, known.errors, target, prior)
         answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
-        # What holds beyond a ladder has to pass the back-test there too, which a new width may
-        # fail.
+        # What holds has to pass the back-test there too, which a new width may fail.
         if answer == "holds":
             tested = back_test(known.sizes, known.values, known.errors, prior)
             return tested is None or tested.reproduced
         return answer == "fails"
 
-    # Parameters go with the square of the width; over steps, batch or depth a run's cost is in
-    # proportion.
+    # Parameters go with the square of the width; else a run's cost is in proportion.
     power = 2.0 if axis == "width" else 1.0  # of a run's compute
 
     def spent(count: int, times: int) -> float:
@@ -445,14 +430,12 @@ def _advice(
 
     # Seeds for all sizes are looked at where no longer ladder would likely do.
     ways = dict[tuple[int, int], float]()
-    # First with no more seeds, then with four times as many: a drift grows with the ladder's
-    # length, and only the error falls with seeds.
+    # First with no more seeds: a drift grows with the ladder, only the error falls with seeds.
     for times in (1, MORE_SEEDS):
         seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
         for count in range(len(widths) + 1):
             if count:
-                # Each simulated ladder grows by its own new optimum, so that one that drifts goes
-                # on drifting.
+                # By its own new optimum: a ladder that drifts goes on drifting.
                 seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
             if (count, times) != (0, 1):  # at that nothing is trained
                 ways[count, times] = sum(map(settles, seen)) / SIMULATED
@@ -567,8 +550,7 @@ class FittedExponents:
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
         way = np.array(direction)
-        # Off the directions in which curves differ a coefficient is 0 by the basis, and no
-        # measurement.
+        # Off the directions in which curves differ a coefficient is 0 by the basis.
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
@@ -638,8 +620,7 @@ def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> Fitted
     None where the sizes do not differ in batch or tokens, or are too few for what they differ in.
     """
     logs = np.log2(np.array([[scale.batch, scale.tokens] for scale in scales], dtype=np.float64))
-    # Differences from the first curve: otherwise what all have in common would count as a
-    # direction.
+    # From the first curve: what all have in common would count as a direction.
     away = (logs - logs[0]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
     if rank == 0 or len(scales) < MIN_SIZES + rank - 1:

@@ -89,8 +89,7 @@ class _Points:
             there = np.flatnonzero(self.sizes == size)
             kinds, kind = np.unique(self.values[there], axis=0, return_inverse=True)
             kind = kind.reshape(-1)
-            # On a setting's line lies what differs from the point
-            # in that setting alone, or in none.
+            # On a setting's line lies what differs from the point in that alone, or in nothing.
             apart = kinds != kinds[_point(kinds, np.bincount(kind))]
             for place, name in enumerate(self.names):
                 on = ~np.delete(apart, place, axis=1).any(axis=1)

@@ -201,8 +201,7 @@ def curves_of(
         planned = float(rows["planned"].iloc[0])
         if left:
             uncounted.append(f"{left} at {name_size(size, axis)}")
-        # No two seeds cover the best cell and its neighbours:
-        # means, which show no noise by themselves.
+        # No two seeds cover the best cell and its neighbours: means, without noise.
         if chosen is None:
             counts = (~np.isnan(runs)).sum(axis=1)
             losses = np.nanmean(runs, axis=1)[:, None]

@@ -67,11 +67,7 @@ def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) ->
 
 
 def with_diverged(
-    runs: Runs,
-    table: pandas.DataFrame,
-    threshold: float | None,
-    notes: list[str | Text],
-    axis: str,
+    runs: Runs, table: pandas.DataFrame, threshold: float | None, notes: list[str | Text], axis: str
 ) -> pandas.DataFrame:
     """With a loss of +inf for every run that diverged, and without those that have none.
 

@@ -245,11 +245,7 @@ class Rungs:
 
     @classmethod
     def _named(
-        cls,
-        index: np.ndarray[tuple[int], np.dtype[np.int64]],
-        values: Array,
-        kind: str,
-        form: str,
+        cls, index: np.ndarray[tuple[int], np.dtype[np.int64]], values: Array, kind: str, form: str
     ) -> Rungs:
         middles = [float(np.exp(np.log(values[index == i]).mean())) for i in range(index.max() + 1)]
         return cls(index, kind, tuple(form.format(middle) for middle in middles))

@@ -45,11 +45,7 @@ def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
                 f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
                 f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
             )
-        return (
-            values.round(12),
-            f"{column!r} has no positive value and is taken for log2",
-            False,
-        )
+        return (values.round(12), f"{column!r} has no positive value and is taken for log2", False)
     if (values == 0).any() and (values >= 0).all():
         place = int(np.flatnonzero(values == 0)[0])
         raise BadInput(

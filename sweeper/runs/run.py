@@ -27,7 +27,7 @@ _SCALE = re.compile(
 )
 """The end of a column's name that says in what it counts: params_M, tokens (billions)."""
 NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
-    *("seed", "status", "run", "parameterization", "base"),
+    *("seed", "status", "run", "parameterization", "base")
 }
 """Roles whose columns hold numbers."""
 MOST_FAULTS, MOST_LEFT_OUT = 5, 12

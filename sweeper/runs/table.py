@@ -34,15 +34,7 @@ from sweeper.runs.condition import Mask
 from sweeper.runs.numbers import number_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES
 from sweeper.runs.run import Runs
-from sweeper.runs.series import (
-    NUMBER,
-    Objective,
-    RunRows,
-    choose,
-    flat,
-    named_values,
-    plain_value,
-)
+from sweeper.runs.series import NUMBER, Objective, RunRows, choose, flat, named_values, plain_value
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -58,11 +50,7 @@ READERS = {
     ".xlsx": "Excel",
     ".md": "Markdown",
 }
-UNPACKED: Mapping[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
 LARGEST = 1 << 30
 """Bytes of a table, unpacked: some twenty million runs."""
@@ -101,11 +89,7 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         allowed = ("nothing with a table: ", named, " names its loss")
         raise ConfigError(Keyword("series"), objective.series, allowed)
     return Runs(
-        frame,
-        str(path),
-        digest.hexdigest(),
-        notes=tuple(notes),
-        blank=None if across else blank,
+        frame, str(path), digest.hexdigest(), notes=tuple(notes), blank=None if across else blank
     )
 
 
@@ -339,8 +323,7 @@ class Separated:
         frame = pandas.read_csv(self.path, **self.options, **exact)
         if self.options.get("decimal") != ",":
             return frame
-        # pandas reads the commas; where points stand between
-        # thousands it leaves the column as texts.
+        # pandas reads the commas; points between thousands leave a column as texts.
         for column in [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]:
             cells = frame[column].dropna().astype(str).str.strip()
             if (

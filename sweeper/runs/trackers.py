@@ -106,8 +106,7 @@ def _tensorboard_frame(
         series[run].add(Files(run, "*tfevents*", tensorboard.scalars(named)).read())
     if not any(map(len, series.values())):
         choose((t for p in paths for t in tensorboard.tags(p)), asked, str(folder))
-    # SummaryWriter.add_hparams writes into a folder of its own below its run's; Keras writes them
-    # above the folders of a run's series.
+    # SummaryWriter.add_hparams writes into a folder below its run's, Keras above the series'.
     settings: dict[Path, dict[str, Any]] = {}
     for run, files in by_run.items():
         values = {key: value for path in files for key, value in tensorboard.hparams(path).items()}

@@ -239,8 +239,7 @@ def _counts(runs: Runs) -> dict[str, Array]:
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             found[role] = values * runs.scale(role) if role in ("params", "tokens") else values
-    # One measure of the model and one of the horizon: what stands
-    # for another goes where that is known.
+    # One measure of the model and one of the horizon: what stands for another goes.
     if "params" in found:
         found.pop("width", None), found.pop("depth", None)
     if "tokens" in found or ("flops" in found and {"params", "width"} & {*found}):

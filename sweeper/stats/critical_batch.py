@@ -96,8 +96,7 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     # At an end that is open steps or examples are as few as anything.
     # The profile is over B_crit; what the mean itself is off by comes on top.
     error = math.sqrt(variance / len(batches)) * quantile(freedom, 0.975)
-    # As B_crit goes to infinity S_min goes to 0 and E_min stays,
-    # as it goes to 0 the other way round.
+    # As B_crit goes to infinity S_min goes to 0 and E_min stays, and the other way round.
     examples = fewest * np.exp(logs)
     return CriticalBatch(
         code=code,

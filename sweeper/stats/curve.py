@@ -205,8 +205,7 @@ class CurveEvidence:
         prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
         count = len(x)
         noise = self.measured.noise.covariance(x, self.weights) / seeds
-        # Kriging: what the runs leave open of the curve at both
-        # ends, whose difference is the slope.
+        # Kriging: what the runs leave open of both ends, whose difference is the slope.
         gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
         left = (prior - prior[:, :count] @ gain)[count:, count:]
         return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
@@ -242,8 +241,7 @@ class Measured:
         if near.sum() > 1 and curve.noise is not None:
             known = curve.noise
             level, freedom, single = known.deviation, known.freedom, known.single
-            # A noise of single runs was read off the points near the
-            # lowest one, and says nothing of others.
+            # Of single runs it was read off points near the lowest, and tells of no others.
             used = near if single else finite
             x, means = etas[used] - etas[lowest], runs[used].mean(axis=1)
             noise = Noise.known(level, freedom, x, means, runs.shape[1], single=single)
@@ -299,8 +297,7 @@ def _fit_each(curves: Sequence[SizeCurve], transferred: float) -> dict[LadderSiz
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
-        # Of single runs the same losses tell level and rise, so
-        # that there a higher rise may gain too.
+        # Of single runs the same losses tell level and rise: there a higher rise may gain too.
         known = not noises and not any(
             run.curve.noise and run.curve.noise.single for run in measured
         )
@@ -414,8 +411,7 @@ def _jump(
     if at - lowest > (1 if lowest else 2):
         slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
         steepest = max(float(slopes.max()) * step, bend)
-        # What the slopes allow: they never call a rise a jump that
-        # stays within twice the basin's limit.
+        # They never call a rise a jump that stays within twice the basin's limit.
         steeper = float(rises[at - 1]) + STEEPER * STEEPER_PER_OCTAVE**step * steepest
         tolerated = min(tolerated, max(steeper, 2 * basin))
         if math.isfinite(doubted):
@@ -496,11 +492,7 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
 
 
 def _fit(
-    measured: Measured,
-    transferred: float,
-    points: Points | None,
-    weights: Array,
-    forms: Forms,
+    measured: Measured, transferred: float, points: Points | None, weights: Array, forms: Forms
 ) -> CurveFit:
     """The optimum of the likeliest curve through the losses, and of many others as intervals.
 
@@ -511,8 +503,7 @@ def _fit(
     """
     curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
     noise = math.nan if measured.noise is None else measured.noise.deviation
-    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
-    # draws would cancel in the shift between them.
+    # By the size: a fit repeats exactly, and shared draws of two sizes would cancel in their shift.
     generator = np.random.default_rng(list(astuple(curve.size)))
     rows, grid = np.tile(runs.mean(axis=1), (DRAWS + 1, 1)), etas
     if points is not None and measured.noise is not None:
@@ -535,8 +526,7 @@ def _fit(
     parabolas = Parabolas.through(grid, rows)
     safe, losses, free = parabolas.minima
     free = _shuffled(generator, free, parabolas.vertices)
-    # Only a single run's curve needs this: between several
-    # seeds a tilt shows it (`stats/noise.py`).
+    # A single run's curve alone needs this: of several seeds a tilt shows it.
     own, shared = np.zeros(DRAWS), 0.0
     if curve.noise is not None and curve.noise.single:
         own, shared = generator.normal(0.0, OWN_OPTIMUM, DRAWS), SHARED_OPTIMUM
@@ -545,8 +535,7 @@ def _fit(
         safe[1:] = np.clip(safe[1:] + own, *ends)
         free[1:] += own
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
-    # Rare shapes count for more here than in the value (`evenly`), and
-    # the bias is added that cancels in a shift.
+    # Rare shapes count for more than in the value (`evenly`), and so does the bias.
     optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
     optimum_draws += generator.normal(0.0, math.hypot(BIAS, shared), DRAWS)
     fit = CurveFit(
@@ -656,8 +645,7 @@ def _basin_end(
         leaves = reached & (root > target)
         with np.errstate(invalid="ignore", divide="ignore"):
             progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
-            # Before a diverged point the end is the last finite one
-            # at least, and that point at most.
+            # Before a diverged point the end is the last finite one at least.
             crossing = last_eta + progress * (eta - last_eta)
         nearest[leaves] = crossing[leaves]
         farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]

@@ -245,8 +245,7 @@ class LadderRule:
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""
-        # 0.6 / 0.2 is 2.9999999999999996 in binary: without the
-        # small term two points would be lost.
+        # 0.6 / 0.2 is 2.9999999999999996 in binary: a point of each side would be lost.
         return 2 * int(self.span / self.step + 1e-9) + 1
 
     def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:

@@ -78,10 +78,7 @@ def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
     """By part, correlations [points, others]."""
     apart = (points.size[:, None] - others.size) ** 2
     both = apart + (points.horizon[:, None] - others.horizon) ** 2
-    found = {
-        "smooth": np.exp(-0.5 * both / REACH**2),
-        "size": np.exp(-0.5 * apart / OF_SIZE**2),
-    }
+    found = {"smooth": np.exp(-0.5 * both / REACH**2), "size": np.exp(-0.5 * apart / OF_SIZE**2)}
     for name in ("training", "cell"):
         mine, theirs = getattr(points, name)[:, None], getattr(others, name)
         # -1 is no training: runs to come share none with each other either.
@@ -217,8 +214,7 @@ def _searched(points: LawPoints, best: LawMisfit) -> list[_Varied]:
     if cells < len(points):
         parts.append(_Varied("cell"))
     trainings = len(np.unique(points.training))
-    # Where each size has one training, what it shares is the size's, which is
-    # tried above; of two sizes or fewer it is not.
+    # Where each size has one training its share is the size's; of two sizes none is tried.
     if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
         parts.append(_Varied("training"))
     return parts
@@ -251,8 +247,7 @@ def doubted(off: Array, whiten: Array, doubt: Array, limit: float = FAR) -> Arra
     Of each run what the others say: its leave-one-out residual (Dubrule, 1983).
     """
     inverse = whiten.T @ whiten
-    # With the precision Q it is (Q off)_i / Q_ii, and has the
-    # variance 1 / Q_ii: no run is refitted.
+    # With the precision Q it is (Q off)_i / Q_ii, of variance 1 / Q_ii: no run is refitted.
     alone = np.abs(inverse @ off) / np.sqrt(np.diag(inverse))
     # In rounds: a run that fits the others after all gets its weight back, and never more.
     return np.clip(doubt * np.maximum(alone / limit, 1 / doubt), 1.0, FURTHEST)

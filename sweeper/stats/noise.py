@@ -143,8 +143,7 @@ class Noise:
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
         level = np.full(len(RISES), deviation**2)
         if single:
-            # Were the noise to rise, the same residuals would ask
-            # for less of it at the lowest point.
+            # Were the noise to rise, the residuals would ask for less of it at the lowest point.
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
@@ -186,8 +185,7 @@ class Noise:
         distribution that its estimate leaves open, then the noise.
         """
         chosen = generator.choice(len(MODELS), size=count, p=weights)
-        # Few residuals leave sigma open: drawing it makes the
-        # intervals Student's and no normal ones.
+        # Few residuals leave sigma open: drawing it makes the intervals Student's.
         spread = np.sqrt(
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )

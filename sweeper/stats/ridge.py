@@ -56,17 +56,11 @@ class Ridge:
         rates, costs = (np.array([one[k] for one in smooth]) for k in (0, 1))
         every = np.concatenate(rows)
         off = every[:, 1] - np.interp(every[:, 0], offsets, rates[0])
-        # Rows near the best lie on the ridge by construction, and
-        # would make the scatter look small.
+        # Near the best, rows lie on the ridge by construction and hardly scatter.
         away = np.abs(every[:, 0]) > 0.25
         # Half of the rows lie within 0.67 deviations of a normal scatter.
         scatter = float(np.median(np.abs(off[away]))) / 0.6745 if away.any() else 0.0
-        return cls(
-            offsets=offsets,
-            rates=rates,
-            costs=costs,
-            scatter=scatter,
-        )
+        return cls(offsets=offsets, rates=rates, costs=costs, scatter=scatter)
 
     def rate(self, offsets: Array, generator: np.random.Generator | None = None) -> Array:
         """Octaves of rate at each of `offsets` [draw], by another drawing of the sizes each.

@@ -99,8 +99,7 @@ class Parabolas:
         left, right = (etas[index] - etas[lowest] for index in neighbours)
         vertex = self.vertices
         fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
-        # Where nothing was fitted: at an end the point itself,
-        # else anywhere between its neighbours.
+        # Without a fit: at an end the point itself, else anywhere between neighbours.
         spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
         free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
         finite = np.isfinite(self.losses[0])
@@ -494,8 +493,7 @@ class Kinked:
         sums = floor @ means, columns @ means + precision * self.shape.curvature
         determinant = floors_squared * two - both**2
         curvatures = (floors_squared * sums[1] - both * sums[0]) / determinant
-        # The curvature by its own error, and then the floor by
-        # that which it has given the curvature.
+        # The curvature by its own error, then the floor by what that leaves it.
         curvatures += normal[0] * np.sqrt(floors_squared / determinant)
         # A valley that is flat, or a hill, has no optimum.
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
@@ -555,8 +553,7 @@ class Forms:
         total = total - (SKEWS / SKEW) ** 2 / 2
         for found in curves.values():
             logs = np.array([kinked.log_likelihood for kinked in found])
-            # Averaged over the vertex, which is a curve's own; all
-            # else is shared, so that curves add up.
+            # Averaged over the vertex, a curve's own; all else is shared and adds up.
             total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
         if all(len(points.x) < MIN_MISFIT for points in ladder.values()):
             total[1:] = -math.inf
@@ -574,8 +571,7 @@ class Forms:
         """
         if count in self._chosen:
             return self._chosen[count]
-        # A generator of its own: row by row all curves have the
-        # same kind, which then moves no shift.
+        # Its own generator: row by row all curves have one kind, which moves no shift.
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
         )
@@ -631,8 +627,7 @@ class Forms:
             if len(mine):
                 smoother, drawn = Smoother(points, shape), mine[mine > 0] - 1
                 drawn_rows = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
-                # The smoother gives its own row first, which is left
-                # out where row 0 is of another kind.
+                # The smoother gives its own row first: out where row 0 is of another kind.
                 rows[mine] = drawn_rows[len(drawn_rows) - len(mine) :]
             mine = np.flatnonzero(~smooth & (misfits == index))
             if len(mine):

@@ -236,8 +236,7 @@ class _Estimate:
 
     def _draw(self, generator: np.random.Generator) -> None:
         low, high = self.window.x.min(axis=0), self.window.x.max(axis=0)
-        # In two steps: a grid over all runs says where the optimum
-        # may be, and a finer one there is drawn.
+        # In two steps: a coarse grid says where the optimum may be, a finer one is drawn.
         points = _grid(low, high, self.window.x)
         losses = self.at(points)
         # Only where the estimate is not surely above its least may the optimum be.
@@ -255,8 +254,7 @@ class _Estimate:
         means, error = self.at(fine), self.covariance(fine, fine)
         values, vectors = np.linalg.eigh((error + error.T) / 2)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))
-        # Whole surfaces are drawn: errors of neighbours are alike, and move a
-        # minimum less than if each point had its own.
+        # Whole surfaces: errors of neighbours are alike, and move a minimum less.
         drawn = means + generator.normal(size=(DRAWS, len(fine))) @ roots.T
         # Within a cell of the grid any point is as good.
         within = (box[1] - box[0]) / (GRID - 1) * generator.uniform(-0.5, 0.5, (DRAWS, 2))

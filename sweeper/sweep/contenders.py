@@ -282,8 +282,7 @@ def _widths(studies: Sequence[Settings], asked: Asked) -> list[int]:
     if target <= max(common):
         allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
         raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
-    # One width beyond the ladders, where all studies can have
-    # it: nearer to the target runs tell more.
+    # One beyond the ladders, where all can have it: nearer to the target runs tell more.
     wider = min(2 * max(common), target)
     return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
 

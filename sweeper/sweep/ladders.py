@@ -146,8 +146,7 @@ def fit_law(
     pairs = [
         (scale_of(experiment, curve.size, best_log2), curve)
         for curve in curves
-        # A law is of batch and horizon at one model: curves of other sizes have a drift of their
-        # own.
+        # A law is of one model: curves of other sizes have a drift of their own.
         if (curve.size.width, curve.size.depth) == (base.width, base.depth)
     ]
     exponents = fit_exponents(pairs, best_log2["eta"])
@@ -502,8 +501,7 @@ class LadderJudge:
                 size = getattr(whole, axis)
                 answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
                 trends[axis] = trend and self.words.worded(trend)
-                # A target of the base's own size asks for no extrapolation; the trend is shown all
-                # the same.
+                # The base's own size asks for no extrapolation; the trend is shown all the same.
                 if size != getattr(base, axis):
                     verdict = replace(verdict, target=answer)
             verdicts.append(self.words.worded(verdict).with_note(note))

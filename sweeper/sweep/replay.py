@@ -229,8 +229,7 @@ class Replay(SearchReplay[Trial]):
         return self._lookup(asked.key)
 
     def _seen(self, asked: Trial, result: Result) -> Result:
-        # A key knows no phase, and the result may have been recorded for another one: here it has
-        # the phase of the trial that asks for it now.
+        # A key knows no phase: here a result has that of the trial that asks for it.
         return replace(result, trial=_as_point(asked, self._experiment.settings.space))
 
 
