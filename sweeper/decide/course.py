@@ -146,11 +146,6 @@ def follow(
     return Watch(followed, steps=steps, alarm=alarm, spike_steps=spike_steps)
 
 
-def _is_real(value: object) -> bool:
-    # Numbers of numpy and torch's own are no `float`, and are real.
-    return isinstance(value, Real)
-
-
 def _is_whole(value: object) -> bool:
     # True is a whole number to Python, and a mistake here.
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -216,7 +211,8 @@ class Watch:
     ) -> None:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
-        if not (_is_real(alarm) and 0 < alarm < 0.5):
+        # Numbers of numpy and torch's own are no `float`, and are real.
+        if not (isinstance(alarm, Real) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
         # Fewer steps than stretches would leave some without a reading for good.
         if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):
@@ -486,7 +482,8 @@ class Watch:
             open_stretch = self.stretches.pop()
             self._running = replace(open_stretch.level)
             del self.at[open_stretch.first :], self.losses[open_stretch.first :]
-            self.sequence.cut(self._closed_before(open_stretch.index))
+            closed = self.sequence.at[: self.sequence.seen]
+            self.sequence.cut(int(np.searchsorted(closed, open_stretch.index)))
             for again, loss in readings[open_stretch.first :]:
                 self._take(again, loss, None)
         else:
@@ -501,9 +498,6 @@ class Watch:
             self._jumped = None
         # The checkpoint's rate is not that of the last reading: no jump lies between the two.
         self._lr_before = 0.0
-
-    def _closed_before(self, index: int) -> int:
-        return int(np.searchsorted(self.sequence.at[: self.sequence.seen], index))
 
     def rate(self, step: int, lr: float) -> None:
         """Take the learning rate of a step, whatever its schedule is: a jump of it is seen."""
@@ -726,14 +720,10 @@ class Watch:
         closed = [s for s in self.stretches if s.index >= self.sequence.first and s.count]
         if closed and self.sequence.seen:
             # Worse than at its first reading, in a stretch that is half there: it learns no more.
-            last = closed[-1]
-            if last.total / last.count > self.losses[0] and last.count * 2 >= self._usual():
+            last, usual = closed[-1], len(self.at) / max(len(self.stretches), 1)
+            if last.total / last.count > self.losses[0] and last.count * 2 >= usual:
                 return int(self.at[last.first])
         return None
-
-    def _usual(self) -> float:
-        """Readings of a stretch."""
-        return len(self.at) / max(len(self.stretches), 1)
 
     def _end(self) -> float | None:
         """The mean loss over the last part of the run that the prediction is of."""

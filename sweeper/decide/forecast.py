@@ -560,7 +560,7 @@ def short_laws(
     shorts = []
     # The longest ladders: what a law of two rungs misses says little of one of ten.
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
-        near = runs.only(rungs.index < kept)
+        near, farther = runs.only(rungs.index < kept), runs.only(rungs.index >= kept)
         two_axes = len(Design.of(runs).forms[0].terms) == 2
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
@@ -569,7 +569,7 @@ def short_laws(
                 near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
             )
             # A rung that the short law's own design has no way to reach tells nothing of it.
-            for n, d in zip(*_places(runs.only(rungs.index >= kept)), strict=True):
+            for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
         except ValueError:
             continue
@@ -647,10 +647,6 @@ def back_test(
         reducible=share_above(real - predicted, predicted, law.floor().value),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
-
-
-def _places(runs: LossRuns) -> tuple[Array, Array]:
-    return runs.params, runs.tokens
 
 
 def share_above(miss: float, loss: float, floor: float) -> float | None:

@@ -218,8 +218,6 @@ def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge
     for curve in grid.curves:
         if (fit := fits[curve.size]) is None or not fit.at_end:
             continue
-        etas = sorted(curve.losses)
-        best = min(etas, key=lambda eta: float(np.mean(curve.losses[eta])))
-        side = 0 if len(etas) == 1 else -1 if best == etas[0] else 1
-        edges.append(Edge(size=curve.size, side=side, log2=best))
+        best = min(sorted(curve.losses), key=lambda eta: float(np.mean(curve.losses[eta])))
+        edges.append(Edge(size=curve.size, side=fit.side, log2=best))
     return tuple(edges)

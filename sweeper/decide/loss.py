@@ -358,7 +358,10 @@ def predict_runs(
     settle = _next_rung(law, rungs) if reasons else ()
     if choose:
         settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
-    values = {form.name: value for form, value in _values(law)}
+    values = {
+        form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
+        for form, weight, named in law.forms()
+    }
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
@@ -401,7 +404,11 @@ def predict_runs(
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
         fixed=dict(question.fixed),
-        versions=_versions(),
+        versions={
+            "sweeper": __version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
     )
@@ -466,11 +473,6 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
         flops = question.params * question.tokens * runs.flops_per_product
         return RunToCome(question.tokens / question.params, flops / largest)
     return RunToCome(beyond=flops / largest) if flops else RunToCome()
-
-
-def _versions() -> dict[str, str]:
-    numpy, python = np.__version__, platform.python_version()
-    return {"sweeper": __version__, "numpy": numpy, "python": python}
 
 
 def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
@@ -546,13 +548,6 @@ def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
         flops=best.flops,
         beyond=best.flops / float(law.runs.flops.max()),
     )
-
-
-def _values(law: LossLaw) -> list[tuple[LawForm, LawValues]]:
-    return [
-        (form, LawValues(form=form.name, formula=form.formula, weight=weight, **values))
-        for form, weight, values in law.forms()
-    ]
 
 
 def _reasons(

@@ -133,13 +133,8 @@ class Ranking:
     def missing(self) -> list[tuple[str, int]]:
         """The runs that the round lacks, by name and seed; none once it has ended."""
         while self.outcome is None:
-            lacking = [
-                (name, seed)
-                for name in self.left
-                for seed in range(self.seeds[name])
-                if self._loss(name, seed) is None
-            ]
-            if lacking:
+            begun = ((name, seed) for name in self.left for seed in range(self.seeds[name]))
+            if lacking := [run for run in begun if self._loss(*run) is None]:
                 return lacking
             self._look()
         return []
@@ -178,9 +173,7 @@ class Ranking:
         self.places = [
             RankedPlace(
                 name=name,
-                loss=float(losses[name][np.isfinite(losses[name])].mean())
-                if np.isfinite(losses[name]).any()
-                else math.inf,
+                loss=by_losses(losses[name])[1],
                 seeds=len(losses[name]),
                 diverged=int(np.isinf(losses[name]).sum()),
                 gap=gaps[name, first] if name != first else ZERO,
@@ -228,25 +221,14 @@ class Ranking:
         diverged = {name: (count, len(losses[name])) for name, count in counts.items() if count}
         self._end(ended, needed=needed, diverged=diverged, least=least)
 
-    def _end(
-        self,
-        ended: Ended,
-        *,
-        needed: int | None = None,
-        failed: tuple[str, ...] = (),
-        diverged: Mapping[str, tuple[int, int]] | None = None,
-        least: int = 0,
-    ) -> None:
+    def _end(self, ended: Ended, **more: Any) -> None:
         self.outcome = RankingOutcome(
             ended=ended,
             runs=self.runs,
             looks=self.looks,
             budget=self.budget,
             left=tuple(self.left),
-            needed=needed,
-            failed=failed,
-            diverged=diverged or {},
-            least=least,
+            **more,
         )
 
     def _chance(self, pairs: Sequence[SeedPairs], flat: float, seeds: int) -> float:

@@ -72,6 +72,10 @@ class SizeGrid:
         """How many."""
         return len(self.etas) * self.seeds
 
+    def of(self, size: LadderSize) -> list[Run]:
+        """The runs, as those of a `size`."""
+        return [(size, eta, seed) for eta in self.etas for seed in range(self.seeds)]
+
     def with_etas(self, etas: Sequence[float]) -> SizeGrid:
         """With more values of eta."""
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
@@ -207,8 +211,7 @@ class Settling:
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
         given: Mapping[LadderSize, SizeGrid] | None = None,
-        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
-        | None = None,
+        judge_given: Judge | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
@@ -313,21 +316,12 @@ class Settling:
         """How many runs the curves have that were there before."""
         return sum(grid.runs for grid in self.given.values())
 
-    @property
-    def _coarse(self) -> float:
-        return spacing(self.rule)
-
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
         return {
             axis: [self._curve(size) for size in sizes if size in self.grids]
             for axis, sizes in self.ladders.items()
         }
-
-    def _line_rule(self) -> LadderRule:
-        # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
-        extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
-        return replace(self.rule, step=self._coarse, seeds=SEEDS, extend=extend)
 
     @property
     def _spare(self) -> int:
@@ -337,7 +331,10 @@ class Settling:
     def _lacking(self, size: LadderSize) -> list[Run]:
         """What one size lacks: first of its line, then of what rounds added to it."""
         if size not in self.grids:
-            rule, name = self._line_rule(), self.rule.hyperparameter
+            name = self.rule.hyperparameter
+            # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
+            extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
+            rule = replace(self.rule, step=spacing(self.rule), seeds=SEEDS, extend=extend)
             middle = Log2Hps({name: self._middle(size)})
 
             def loss(point: Point) -> float | None:
@@ -347,15 +344,15 @@ class Settling:
 
             state = rule.line(middle, loss)
             if state.missing:
-                runs = [(size, value, seed) for value in state.missing for seed in range(SEEDS)]
-                return [run for run in runs if self._loss(*run) is None]
+                return self._not_there(size, SizeGrid(tuple(state.missing), SEEDS))
             etas, runs = self._beside_an_edge(size, sorted(state.losses))
             if runs:
                 return runs
             self.grids[size] = SizeGrid(tuple(etas), SEEDS)
-        grid = self.grids[size]
-        runs = [(size, value, seed) for value in grid.etas for seed in range(grid.seeds)]
-        return [run for run in runs if self._loss(*run) is None]
+        return self._not_there(size, self.grids[size])
+
+    def _not_there(self, size: LadderSize, grid: SizeGrid) -> list[Run]:
+        return [run for run in grid.of(size) if self._loss(*run) is None]
 
     def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
         """A line's points, with more beside the lowest one where its neighbour diverged.
@@ -373,8 +370,7 @@ class Settling:
                 for eta, losses in losses_at.items()
             }
             if lacking := [e for e, losses in losses_at.items() if None in losses]:
-                runs = [(size, eta, seed) for eta in lacking for seed in range(SEEDS)]
-                return etas, [run for run in runs if self._loss(*run) is None]
+                return etas, self._not_there(size, SizeGrid(tuple(lacking), SEEDS))
             lowest = min(etas, key=means.__getitem__)
             halves = [
                 (a + b) / 2
@@ -410,12 +406,7 @@ class Settling:
         judged = (self._judge_given if first else self._judge)(self.by_axis())
         # Hours are told as runs, by what those so far took, and only ever lower the budget.
         if self._affordable is not None:
-            runs = [
-                (size, eta, seed)
-                for size, grid in self.grids.items()
-                for eta in grid.etas
-                for seed in range(grid.seeds)
-            ]
+            runs = [run for size, grid in self.grids.items() for run in grid.of(size)]
             affordable = self._affordable(runs)
             self._timed = self._timed or affordable < self.budget
             self.budget = min(self.budget, affordable)
@@ -544,7 +535,7 @@ class Settling:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
         size, etas = fit.curve.size, sorted(fit.curve.losses)
         lowest = min(etas, key=lambda eta: _mean(fit.curve.losses[eta]))
-        step = self._coarse
+        step = spacing(self.rule)
         reach = self.rule.span + 2 * max(1, self.rule.extend) * step
         middle, side = self._middle(size), 0
         if fit.at_end:
@@ -586,7 +577,7 @@ class Settling:
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
         # The gap at the target is read off the widest curve: it alone is made longer.
         if advice.code == "longer_curves":
-            grid, step = self.grids[far], self._coarse
+            grid, step = self.grids[far], spacing(self.rule)
             further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
             if self.runs + (needed := further.runs - grid.runs) > self.budget:
                 return ForTarget(needed=needed)

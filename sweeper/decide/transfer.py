@@ -281,7 +281,13 @@ def judge_ladder(
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
     missed = missed_optimum(base_fit, transferred, rule)
     if missed is not None:
-        sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
+        # The plan would miss every minimum; a base that is open already stays as it is.
+        sizes = [
+            replace(size, answer="cannot say yet", code="missed_optimum", missed=missed)
+            if size.answer == "base"
+            else size
+            for size in sizes
+        ]
     answer = worst(size.answer for size in sizes)
     advice = Advice()
     if answer == "cannot say yet":
@@ -307,13 +313,6 @@ def worst(answers: Iterable[SizeAnswer]) -> Answer:
     """The worst of some sizes' answers; they hold where nothing speaks against one."""
     given_answers = set(answers)
     return next((answer for answer in WORST_FIRST if answer in given_answers), "holds")
-
-
-def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
-    """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
-    if base.answer != "base":
-        return base
-    return replace(base, answer="cannot say yet", code="missed_optimum", missed=missed)
 
 
 def _mending(
@@ -549,7 +548,11 @@ def advise(
     # The loss is known and its gap is not: the curve was not measured at the base's optimum.
     if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
         return advice("not_measured", gaps, settings=finer)
-    needed = {size.size: _seeds_needed(size, rule) for size in sizes}
+    factors = {size.size: information_needed(size, rule)[0] for size in sizes}
+    needed = {
+        size: max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
+        for size, factor in factors.items()
+    }
     most = max(needed.values())
     # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
     if hopeless := [s for s in sizes if needed[s.size] >= MAX_SEED_FACTOR * rule.seeds]:
@@ -560,12 +563,6 @@ def advise(
         )
     seeds = SeedAdvice(seeds=most, sizes=labels(needed), runs=(most - rule.seeds) * points)
     return advice("seeds", settings={"seeds": f"{most}"}, seeds=seeds, needed=needed)
-
-
-def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
-    """Seeds a point that would settle `size`."""
-    factor, _ = information_needed(size, rule)
-    return max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
 
 
 def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool]:

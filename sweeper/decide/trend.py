@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ def shifts_along(
     Of single runs, whose own optima are known to a third of an octave: two of them alone leave
     open what the ladder tells. Sizes that have only a bound have none, nor does a bound's ladder.
     """
-    single = {size: fit for size, fit in fits.items() if fit and _single(fit)}
+    noises = {size: fit.curve.noise for size, fit in fits.items() if fit}
+    single = {size: fits[size] for size, noise in noises.items() if noise and noise.single}
     optima = Optima.of(axis, single)
     if optima is None or optima.sizes.count(int(getattr(base, axis))) != 1:
         return {}
@@ -136,10 +138,6 @@ def shifts_along(
             Estimate(value=value, low=value, high=value)
         )
     return shifts
-
-
-def _single(fit: CurveFit) -> bool:
-    return fit.curve.noise is not None and fit.curve.noise.single
 
 
 def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:
@@ -266,43 +264,27 @@ def judge_target(
     """
     if verdict.axis == JOINT_AXIS:
         raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
-    axis = verdict.axis
+    axis, told = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
     optima = Optima.of(axis, fits)
-    trend = None
-    if optima is not None:
-        trend = trend_of(axis, optima, transferred, target, prior)
+    trend = optima and trend_of(axis, optima, transferred, target, prior)
     # A named value need not be the base's best, so that the ladder's answer is not about it: it can
     # fail on a ladder that holds, and first of all.
-    if given and optima is not None and trend is not None:
+    if given and optima and trend:
         allowed = rule.allowed_gap(optima.fits[-1].loss.value)
         off, gap = trend.off_log2, trend.loss_gap
         if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
-            wrong = TargetAnswer(
-                axis=axis,
-                size=target,
-                answer="fails",
-                off_log2=off,
-                loss_gap=gap,
-                code="wrong_rate",
-            )
-            return wrong, trend
+            return told(answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"), trend
     if sizes[0] <= target <= sizes[-1]:
-        within = _within(verdict, target)
-        return TargetAnswer(axis=axis, size=target, answer=within, code="within"), trend
+        return told(answer=_within(verdict, target), code="within"), trend
     wider = target > sizes[-1]
     times = target / sizes[-1] if wider else sizes[0] / target
     answer: Answer
     # A target cannot hold on a ladder that does not: a shift was seen at sizes nearer than it.
-    if optima is None or trend is None or verdict.answer != "holds":
+    if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        return (
-            TargetAnswer(
-                axis=axis, size=target, answer=answer, code=code, times=times, wider=wider
-            ),
-            trend,
-        )
+        return told(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -321,22 +303,18 @@ def judge_target(
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
         advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
-    return (
-        TargetAnswer(
-            axis=axis,
-            size=target,
-            answer=answer,
-            off_log2=off,
-            loss_gap=gap,
-            settle=advice.overrides,
-            code="predicted",
-            times=times,
-            wider=wider,
-            missed=None if reproduced else trend.back_test,
-            advice=advice,
-        ),
-        trend,
+    found = told(
+        answer=answer,
+        off_log2=off,
+        loss_gap=gap,
+        settle=advice.overrides,
+        code="predicted",
+        times=times,
+        wider=wider,
+        missed=None if reproduced else trend.back_test,
+        advice=advice,
     )
+    return found, trend
 
 
 def _within(verdict: Verdict, target: int) -> Answer:

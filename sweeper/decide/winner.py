@@ -324,17 +324,13 @@ class ComputeLaw:
             ends.append(
                 value + side * (math.hypot(of_floor, of_loss) if math.isfinite(end) else math.inf)
             )
-        low, value, high = (_exp(x) for x in (ends[0], value, ends[1]))
+        low, value, high = (math.exp(min(x, 700.0)) for x in (ends[0], value, ends[1]))
         return Estimate(value=value, low=low, high=high)
 
     def break_even(self, place: Array, throughput: float) -> float:
         """The difference in loss that a throughput, times the baseline's, makes up for."""
         gap = (self.loss(place) - self.floors) * (throughput**self.exponents - 1)
         return float(self.weights @ gap)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
 
 
 def _weighted(values: Array, weights: Array, level: float) -> float:
@@ -527,16 +523,17 @@ class _Asked:
 
     def winner(self) -> Winner:
         runs, carried = self.runs, self.carried
-        answers = self._answers()
+        places = self._places()
+        answers = [self._answer(v, places.get(v)) for v in range(1, len(runs.names))]
         order = sorted(answers, key=lambda each: (each.first, each.last, -each.chance))
         law, weights = self.law, carried.weights
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         start = 1 + len(self.losses.sizes)
         drawn = range(start, start + len(self.path))
-        places = {runs.names[v]: i for v, i in self.index.items()}
-        shown = [each.name for each in order if each.name in places][:MOST_DRAWN]
+        carried_as = {runs.names[v]: i for v, i in self.index.items()}
+        shown = [each.name for each in order if each.name in carried_as][:MOST_DRAWN]
         curves = {
-            name: [each for (each,) in carried.only(places[name]).differences(drawn)]
+            name: [each for (each,) in carried.only(carried_as[name]).differences(drawn)]
             for name in shown
         }
         return Winner(
@@ -576,10 +573,6 @@ class _Asked:
         return {role: value * 2.0 ** moved.get(role, 0.0) for role, value in near.items()}
 
     # Answers.
-
-    def _answers(self) -> list[VariantAnswer]:
-        places = self._places()
-        return [self._answer(v, places.get(v)) for v in range(1, len(self.runs.names))]
 
     def _chance(self, variant: int) -> float:
         """That it is better: by the time it takes, where that is known, else by the loss."""

@@ -13,7 +13,7 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
 from sweeper.runs.numbers import number_of, says_unfinished
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -32,6 +32,8 @@ NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
 """Roles whose columns hold numbers."""
 MOST_FAULTS, MOST_LEFT_OUT = 5, 12
 """Faulty cells that a message names, and texts that a proposed condition leaves out."""
+END_LOSS = {"loss": "the loss at the end of each run"}
+"""What a column of the loss is, where none is found."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -76,6 +78,11 @@ class Runs:
     def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
         """With the columns of these roles: those that were asked for, else by their usual names."""
         return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
+
+    def check_columns(self, wanted: Mapping[str, str]) -> None:
+        """MissingValue where no column has one of these roles, with what each would be."""
+        if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
+            raise missing_columns(self.frame, self.columns.values(), lacking)
 
     def numbers(self, column: str) -> Array:
         """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
@@ -158,6 +165,11 @@ class Runs:
         if self.name and "last_step" in self.frame and "run" in self.frame:
             return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
         return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
+
+    def rows(self, chosen: Mask) -> str:
+        """The first of some rows, and how many more there are."""
+        more = int(chosen.sum()) - 1
+        return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
 
     def only_value(self, role: str) -> Any:
         """What all runs have in the column of a role; None where they differ, or without one."""

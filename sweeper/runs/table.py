@@ -617,7 +617,7 @@ def chart_frame(
     named = choose(keys, objective.series, "this chart")
     axis = next((column for column, match in charted.items() if match is None), None)
     steps = range(len(frame)) if axis is None else frame[axis]
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     for column, match in charted.items():
         if match is None or match["end"] or match["key"] != named:
             continue
@@ -628,8 +628,5 @@ def chart_frame(
             for step, loss in pairs
             if as_number(loss) is not None and not (isinstance(loss, float) and math.isnan(loss))
         )
-        if not len(series):
-            lacking.append(match["run"])
-            continue
-        table.add(match["run"], named_values(match["run"]), objective, series)
-    return table.frame(lacking, named, "this chart"), [objective.sentence(named), *table.notes]
+        table.add(match["run"], named_values(match["run"]), series)
+    return table.frame(named, "this chart")

@@ -93,7 +93,7 @@ def _needs(tracker: str, folder: Path) -> None:
 def _tensorboard_frame(
     folder: Path, paths: Sequence[Path], asked: str, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     by_run: dict[Path, list[Path]] = {}
     for path in paths:
         by_run.setdefault(path.parent, []).append(path)
@@ -118,21 +118,20 @@ def _tensorboard_frame(
         name = str(run.relative_to(folder))
         if not len(losses):
             if run not in used and not any(p in series and len(series[p]) for p in run.parents):
-                lacking.append(name)
+                table.lacking.append(name)
             continue
         facts = named_values(name if name != "." else folder.name)
         facts |= _config_of(run, folder, table.notes)
         for place in reversed((run, *run.parents)):
             facts |= settings.get(place, {})
-        table.add(name, facts, objective, losses)
-    frame = table.frame(lacking, named, str(folder))
-    return frame, [objective.sentence(named), *table.notes]
+        table.add(name, facts, losses)
+    return table.frame(named, str(folder))
 
 
 def _wandb_frame(
     folder: Path, paths: Sequence[Path], asked: str, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     named = asked or choose(
         (k for p in paths[:8] for k in wandb.history_keys(p)), asked, str(folder)
     )
@@ -140,32 +139,27 @@ def _wandb_frame(
         name, config, state = wandb.facts(path)
         series = Series()
         series.add(Files(path.parent, path.name, wandb.values(named)).read())
-        if not len(series):
-            lacking.append(name)
-            continue
-        table.add(name, {**named_values(name), **flat(config), "state": state}, objective, series)
+        table.add(name, {**named_values(name), **flat(config), "state": state}, series)
     if not table.rows:
         choose((k for p in paths for k in wandb.history_keys(p)), asked, str(folder))
-    frame = table.frame(lacking, named, str(folder))
-    return frame, [objective.sentence(named), *table.notes]
+    return table.frame(named, str(folder))
 
 
 def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
     """Runs that each have a file of one name: rows of JSON, or a table with a row a step."""
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     file = objective.series.partition(":")[2].rpartition(":")[0]
     for path in sorted(folder.glob(f"**/{file}")):
         run = path.parents[len(Path(file).parts) - 1]
         series = Series()
         series.add(make_source(objective.series, run, run / "log").read(ended=True))
         name = str(run.relative_to(folder))
-        if not len(series):
-            lacking.append(name)
-            continue
         facts = named_values(name if name != "." else folder.name)
-        table.add(name, facts | _config_of(run, folder, table.notes), objective, series)
-    frame = table.frame(lacking, objective.series, str(folder))
-    return frame, [objective.sentence(objective.series), *table.notes]
+        # Of a run without the series nobody needs to know what else cannot be read.
+        table.add(
+            name, facts | (_config_of(run, folder, table.notes) if len(series) else {}), series
+        )
+    return table.frame(objective.series, str(folder))
 
 
 # A project of W&B, by its API.
@@ -179,7 +173,7 @@ def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, li
         raise BadInput(
             f"wandb:{path} needs another package: pip install 'sweeper[wandb]'"
         ) from error
-    table, lacking, asked = RunRows(), list[str](), objective.series.removeprefix("wandb:")
+    table, asked = RunRows(objective), objective.series.removeprefix("wandb:")
     try:
         runs = list(client.Api().runs(path))
         if not runs:
@@ -189,18 +183,14 @@ def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, li
         for run in runs:
             series = Series()
             series.add(_project_series(run, named, objective))
-            if not len(series):
-                lacking.append(run.name)
-                continue
             config = {key: value for key, value in dict(run.config).items() if key != "_wandb"}
             facts = {**named_values(run.name), **flat(config), "state": run.state}
-            table.add(run.name, facts, objective, series)
+            table.add(run.name, facts, series)
     except (BadInput, ConfigError):
         raise
     except Exception as error:  # the client raises whatever its layers of HTTP raise
         raise BadInput(f"wandb:{path} cannot be read: {first_line(error)}") from error
-    frame = table.frame(lacking, named, f"wandb:{path}")
-    return frame, [objective.sentence(named), *table.notes]
+    return table.frame(named, f"wandb:{path}")
 
 
 def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Reading]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
 from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
-from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, SizeCurve, curves_along
 from sweeper.study.folder import READ_ERRORS, StudyFolder
 from sweeper.study.searched import config_tree
 from sweeper.study.setup import trials_of
@@ -164,10 +164,7 @@ def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
     """A row a trial: its sizes, log2 eta, what else was searched (as it is used), seed, loss."""
     rows = []
     for result in results:
-        trial, spec = result.trial, result.trial.spec
-        size = LadderSize.of(
-            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
-        )
+        trial, size = result.trial, LadderSize.of_spec(result.trial.spec)
         others = {key: value for key, value in trial.values.items() if key != "eta"}
         eta = {"log2_eta": trial.log2_hps["eta"]} if "eta" in trial.log2_hps else {}
         sizes = {key: value for key in LADDER_AXES if (value := getattr(size, key))}
@@ -201,18 +198,18 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     current = results_where(of_setup.current, where) if where else of_setup.current
     for result in by_design(current):
         spec = result.trial.spec
+        size = (spec.width, spec.depth, spec.train.steps)
         if result.status == "diverged":
             # It bounds a curve, though no law can be fitted to it.
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+            tried.setdefault(size, []).append(result)
         if result.status != "complete" or result.steps < spec.train.steps:
             left_out.setdefault("not finished, or diverged", []).append(result)
         elif usual is not None and spec.train.batch_size != usual:
             left_out.setdefault(f"with another batch than {usual}", []).append(result)
         else:
-            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
             point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
-            cell.setdefault(point, []).append(result)
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+            cells.setdefault(size, {}).setdefault(point, []).append(result)
+            tried.setdefault(size, []).append(result)
     bests: dict[tuple[int, int, int], list[Result]] = {}
     for size, points in cells.items():
         # The mean of fewer seeds is low by luck more easily: only points with most of them compete.

@@ -338,8 +338,10 @@ def without_cliffs(curves: Sequence[SizeCurve], *, doubtful: bool = False) -> li
     With `doubtful` also from where on they may, if that is no steep side.
     """
     finite = {curve.size: _means(curve) for curve in curves}
-    # Of a curve with few points before its cliff the others tell what its steps are.
-    bends = [bend for etas, means in finite.values() for bend in _bends(etas, means)]
+    # Of a curve with few points before its cliff the others tell what its steps are: by second
+    # differences up to its lowest point.
+    falls = [means[: np.argmin(means) + 1] for _, means in finite.values() if len(means)]
+    bends = [bend for fall in falls for bend in np.abs(np.diff(fall, 2))]
     bend = float(np.median(bends)) if bends else 0.0
     return [_without_cliff(curve, *finite[curve.size], bend, doubtful) for curve in curves]
 
@@ -353,11 +355,6 @@ def _means(curve: SizeCurve) -> tuple[Array, Array]:
     kept = np.isfinite(means)
     kept[np.argmin(means) :] = np.logical_and.accumulate(kept[np.argmin(means) :])
     return etas[kept], means[kept]
-
-
-def _bends(etas: Array, means: Array) -> Array:
-    """The second differences of a curve's losses up to its lowest point."""
-    return np.abs(np.diff(means[: np.argmin(means) + 1 if len(means) else 0], 2))
 
 
 def _without_cliff(
@@ -450,8 +447,9 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
     if total < 2 or len(curves) < 2:
         return list(curves)
     counts = np.array([float(count) for _, count in told.values()])
-    # The log of a mean square lies too low in the mean, the more so the fewer residuals it has.
-    logs = np.log([level for level, _ in told.values()]) - _log_bias(counts)
+    # The mean of log(chi^2 / freedom) is about -1 / freedom - 1 / (3 freedom^2): the log of a mean
+    # square lies too low, the more so the fewer residuals it has.
+    logs = np.log([level for level, _ in told.values()]) - (-1 / counts - 1 / (3 * counts**2))
     common, freedom = math.exp(float(np.average(logs, weights=counts))), ALIKE
     if len(told) > 1:
         # The variance of log s^2 beyond what so few residuals have is that of the levels.
@@ -467,11 +465,6 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
         known = max(1, round(mine + min(freedom, total)))
         noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=known, single=True)
     return [replace(curve, noise=noises[curve.size]) for curve in curves]
-
-
-def _log_bias(freedom: Array) -> Array:
-    """The mean of log(chi^2 / freedom): about -1 / freedom - 1 / (3 freedom^2)."""
-    return -1 / freedom - 1 / (3 * freedom**2)
 
 
 def _rest(curve: SizeCurve) -> tuple[float, int]:

@@ -29,6 +29,11 @@ class Estimate:
         # The value is the likeliest curve's, no average: it may lie in the draws' tail.
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
 
+    @classmethod
+    def mean_of(cls, draws: Array, confidence: float = 0.95) -> Estimate:
+        """The mean of draws with their interval."""
+        return cls.from_draws(float(draws.mean()), draws, confidence)
+
     def without_interval(self, low: float = -math.inf) -> Estimate:
         """The value with an interval from `low` to +inf, for a noise that is unknown."""
         return Estimate(value=self.value, low=low, high=math.inf)

@@ -11,7 +11,7 @@ How large each is, the restricted likelihood says of the runs; what it leaves op
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -180,43 +180,38 @@ def likely(
     # and twice, as what one part is likely to be depends on the others.
     best = LawMisfit()
     for _ in range(2):
-        for tried in _searched(points, best):
-            best = max([best, *tried(best)], key=score)
+        for names in _searched(points):
+            best = max([best, *_varied(best, names)], key=score)
     ranked = sorted(scored, key=lambda misfit: -scored[misfit])[:MOST]
     kept = [m for m in ranked if scored[m] > scored[ranked[0]] - LEAST_LIKELY]
     return [(scored[misfit], found[misfit]) for misfit in kept]
 
 
-class _Varied:
+def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
     """Covariances that differ from one in some parts."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def __call__(self, misfit: LawMisfit) -> Iterator[LawMisfit]:
-        every: Sequence[LawMisfit] = [misfit]
-        for name in self.names:
-            every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
-        yield from every
+    every = [misfit]
+    for name in names:
+        every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
+    return every
 
 
-def _searched(points: LawPoints, best: LawMisfit) -> list[_Varied]:
+def _searched(points: LawPoints) -> list[tuple[str, ...]]:
     """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     # That noise grows below some tokens a parameter shows where runs lie on both sides of it.
     tilted = ratio.min() < UNDERTRAINED < ratio.max()
-    parts = [_Varied("smooth", *("tilt",) * bool(tilted))]
+    parts: list[tuple[str, ...]] = [("smooth", *("tilt",) * bool(tilted))]
     sizes, cells = (len(np.unique(values)) for values in (points.size.round(6), points.cell))
     # What a size shares shows where its horizons are off alike.
     if 2 < sizes < cells:
-        parts.append(_Varied("size"))
+        parts.append(("size",))
     # What an (N, D) shares shows where it was run several times.
     if cells < len(points):
-        parts.append(_Varied("cell"))
+        parts.append(("cell",))
     trainings = len(np.unique(points.training))
     # Where each size has one training its share is the size's; of two sizes none is tried.
     if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
-        parts.append(_Varied("training"))
+        parts.append(("training",))
     return parts
 
 

@@ -9,7 +9,7 @@ seeds have neither curve nor offset in a known way, so their likelihood is a nor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -233,16 +233,24 @@ def left_by_cubic(x: Array, losses: Array) -> CubicRest:
     freedom = len(x) - order - 1 if order > 1 else 0
     if not freedom:
         return CubicRest(squares, likelihood, 0)
-    for index, rise in enumerate(RISES):
-        spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
-        basis, triangle = np.linalg.qr(np.vander(x, order + 1) / spread[:, None])
-        # A cubic has a constant: taking the least loss out changes rounding alone.
-        white = (losses - losses.min()) / spread
-        rest = white - basis @ (basis.T @ white)
-        squares[index] = rest @ rest / freedom
-        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+    for index, (rest, size) in enumerate(_rests(x, losses, order)):
+        squares[index] = rest / freedom
         likelihood[index] = -freedom / 2 * math.log(max(squares[index], 1e-30)) - size
     return CubicRest(squares, likelihood, freedom)
+
+
+def _rests(
+    x: Array, losses: Array, order: int, deviation: float = 1.0
+) -> Iterator[tuple[float, float]]:
+    """By rise the squares that a polynomial leaves, and half the log determinants."""
+    # A polynomial has a constant: taking the least loss out changes rounding alone.
+    powers, losses = np.vander(x, order + 1), losses - losses.min()
+    for rise in RISES:
+        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+        basis, triangle = np.linalg.qr(powers / spread[:, None])
+        white = losses / spread
+        rest = white - basis @ (basis.T @ white)
+        yield rest @ rest, np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
 
 
 def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
@@ -250,19 +258,10 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
 
     What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
     """
-    likelihoods = np.zeros(len(RISES))
     # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
     if len(x) <= ORDER + 1:
-        return likelihoods
-    cubic, losses = np.vander(x, ORDER + 1), losses - losses.min()
-    for index, rise in enumerate(RISES):
-        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
-        basis, triangle = np.linalg.qr(cubic / spread[:, None])
-        white = losses / spread
-        rest = white - basis @ (basis.T @ white)
-        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
-        likelihoods[index] = -(rest @ rest) / 2 - size
-    return likelihoods
+        return np.zeros(len(RISES))
+    return np.array([-rest / 2 - size for rest, size in _rests(x, losses, ORDER, deviation)])
 
 
 def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:

@@ -75,7 +75,7 @@ class OptimaLaw:
     def exponents(self, response: int) -> list[Estimate]:
         """Of every size, where the sizes are in the middle of those that were run."""
         columns = self.draws[:, response, 1 : 1 + self.sizes].T
-        return [Estimate.from_draws(float(column.mean()), column) for column in columns]
+        return [*map(Estimate.mean_of, columns)]
 
     def at(self, x: Array, seed: int = 0) -> Array:
         """Draws [DRAWS, response] of the optima of a size: log2, with their scatter."""
@@ -244,7 +244,6 @@ def _bends(
         drawn, *_ = _posterior(terms, of, optima, errors, prior, generator)
         for response in range(responses):
             # The exponent is the law's slope: a square's coefficient is in it twice.
-            bend = 2 * drawn[:, response, -1]
             sure = 1 - SURE / (axes * responses)
-            told[response][axis] = Estimate.from_draws(float(bend.mean()), bend, sure)
+            told[response][axis] = Estimate.mean_of(2 * drawn[:, response, -1], sure)
     return tuple(map(tuple, told))

@@ -6,13 +6,12 @@ tells both. What rows of one batch show, from the best of their size, is alike o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.stats.estimate import Array
+from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.surface import SurfaceRuns
 
 ROW_REACH = 1.0
@@ -78,6 +77,13 @@ class Ridge:
         """The loss above the least at each of `offsets` [draw]."""
         return self._drawn(self.costs, offsets)
 
+    def slope(self, side: int) -> Estimate:
+        """Octaves of rate an octave of batch, within two below (-1) or above (1) the best."""
+        at = np.array([0.0, 2.0 * side])
+        ends = np.array([np.interp(at, self.offsets, row) for row in self.rates])
+        slopes = (ends[:, 1] - ends[:, 0]) / (2.0 * side)
+        return Estimate.from_draws(float(slopes[0]), slopes[1:])
+
     def _drawn(self, table: Array, offsets: Array) -> Array:
         """A table's row by turns, the fitted one first, at the offset of each draw."""
         # Beyond its ends the table goes on as its last piece does.
@@ -128,12 +134,3 @@ def _smooth(offsets: Array, rows: Array) -> tuple[Array, Array]:
         # Smoothing leaves a little at the best, where both are 0 by definition.
         told.append(fitted - np.interp(0.0, offsets, fitted))
     return told[0], np.maximum(told[1], 0.0)
-
-
-def slope(ridge: Ridge, side: int) -> Array:
-    """Octaves of rate an octave of batch, within two below (-1) or above (1) the best [drawing]."""
-    at = np.array([0.0, 2.0 * side])
-    ends = np.array([np.interp(at, ridge.offsets, row) for row in ridge.rates])
-    slopes: Array = (ends[:, 1] - ends[:, 0]) / (2.0 * side)
-    assert not math.isnan(float(slopes[0]))
-    return slopes

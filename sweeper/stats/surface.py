@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def _shared(windows: Sequence[SurfaceRuns], noise: float | None) -> Shared:
 
 def _surface(cell: SurfaceRuns, shared: Shared, generator: np.random.Generator) -> Surface | None:
     estimates = [
-        _Estimate.of(window, shared, generator)
+        _Estimate(window, shared, generator)
         for times in WINDOWS
         if (window := _window(cell, shared[0], times)) is not None
     ]
@@ -189,8 +189,10 @@ class _Estimate:
 
     window: SurfaceRuns
     shared: Shared
+    generator: InitVar[np.random.Generator]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, generator: np.random.Generator) -> None:
+        """With its optimum drawn."""
         noise = self.shared[0]
         self.centre = self.window.x.mean(axis=0)
         # Universal kriging: the quadratic by generalized least squares, and what it
@@ -203,13 +205,7 @@ class _Estimate:
         self.explained = self.inverse @ terms
         self.quadratic = self.spread @ (self.explained.T @ self.window.losses)
         self.rest = self.inverse @ (self.window.losses - terms @ self.quadratic)
-
-    @classmethod
-    def of(cls, window: SurfaceRuns, shared: Shared, generator: np.random.Generator) -> _Estimate:
-        """With its optimum drawn."""
-        estimate = cls(window, shared)
-        estimate._draw(generator)
-        return estimate
+        self._draw(generator)
 
     def _common(self, points: Array, others: Array) -> Array:
         noise, misfit, length = self.shared

@@ -100,8 +100,7 @@ def predict_saved(
     """As `predict_trained`, of a study that was made of a table's runs."""
     if (spec := read_setup(folder)) is None:
         raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
-    train = {"batch_size": spec.train.batch_size, "steps": spec.train.steps}
-    base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
+    base = LadderSize.of_spec(spec)
     scales = Scales(None, base, length=spec.train.seq_len)
     # A table of tokens was saved as steps of one token each: there they are known.
     saved = config_tree(folder).get(SAVED)
@@ -298,12 +297,7 @@ def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) ->
         if lacking:
             # A step of the longest is timed: of one model steps take equally long.
             longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
-            size = LadderSize(
-                width=width,
-                depth=depth,
-                batch_size=longest.train.batch_size,
-                steps=longest.train.steps,
-            )
+            size = LadderSize.of_spec(longest)
             # What a run takes from a longer one is trained there.
             steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
             whole = steps / longest.train.steps

@@ -204,13 +204,6 @@ class Settle:
     hours: float | None = None
 
 
-def begun(settings: Settings, settle: Settle) -> Settling:
-    """The ladders before any run; ConfigError for a budget with which they cannot begin."""
-    rule, base = settings.transfer, settings.ladder_base
-    ladders = settings.ladders()
-    return Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=settle.budget)
-
-
 def settling_of(
     experiment: Experiment,
     study: Study,
@@ -276,8 +269,9 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
             " has no ladder to train: give transfer.widths, depths, batches, steps "
             "or sizes at least one value that is not the base's",
         )
-    if settle is not None:
-        begun(settings, settle)
+    if settle is not None:  # it refuses a budget with which it cannot begin
+        rule, base, budget = settings.transfer, settings.ladder_base, settle.budget
+        Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=budget)
     check_seeds(settings, "transfer.seeds", settings.transfer.seeds if settle is None else SEEDS)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
 
 from sweeper.config.settings import Experiment
-from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
+from sweeper.decide.settle import Judge, Run, Settling, grids_of
 from sweeper.errors import SHELL, ConfigError
 from sweeper.laws.law import (
     FACTORS,
@@ -359,9 +359,6 @@ class SettledLadder(Settling):
         return [self._trial(*run) for run in self.missing()]
 
 
-Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
-
-
 def settle_ladder(
     experiment: Experiment,
     best_log2: Log2Hps,
@@ -424,12 +421,7 @@ def settle_ladder(
     def begun(keys: Collection[str]) -> SettledLadder:
         given = {key: run for key, run in runs.items() if key in keys}
         grids = grids_of(given.values(), rule)
-        there = {
-            (size, value, seed)
-            for size, grid in grids.items()
-            for value in grid.etas
-            for seed in range(grid.seeds)
-        }
+        there = {run for size, grid in grids.items() for run in grid.of(size)}
 
         def affordable(all_runs: Sequence[Run]) -> int:
             """How many runs `hours` allow, by the time that those so far took.
