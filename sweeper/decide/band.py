@@ -194,8 +194,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     edges = stretch_edges(course.steps, count)
 
     def logs_of(curve: Sequence[float], steps: int) -> Array:
-        binned: Array = np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
-        return binned
+        return np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
 
     every = zip(curves.curves, curves.steps, strict=True)
     logs = np.array([logs_of(curve, steps) for curve, steps in every])
@@ -385,8 +384,7 @@ def _relative_variance(spread: Array, correlation: Array, weights: Array) -> Arr
     lags = np.abs(np.subtract.outer(np.arange(len(spread)), np.arange(len(spread))))
     whole = correlation[lags] * np.outer(spread, spread)
     relative = np.eye(len(spread)) - weights
-    variance: Array = np.diag(relative @ whole @ relative.T)
-    return variance
+    return np.diag(relative @ whole @ relative.T)
 
 
 def _collapse(

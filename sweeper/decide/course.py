@@ -146,6 +146,11 @@ def follow(
     return Watch(followed, steps=steps, alarm=alarm, spike_steps=spike_steps)
 
 
+def _is_real(value: object) -> bool:
+    # Numbers of numpy and torch's own are no `float`, and are real.
+    return isinstance(value, Real)
+
+
 def _is_whole(value: object) -> bool:
     # True is a whole number to Python, and a mistake here.
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -211,8 +216,7 @@ class Watch:
     ) -> None:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
-        # Numbers of numpy and torch's own are no `float`, and are real.
-        if not (isinstance(alarm, Real) and 0 < alarm < 0.5):
+        if not (_is_real(alarm) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
         # Fewer steps than stretches would leave some without a reading for good.
         if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):

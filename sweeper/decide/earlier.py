@@ -116,5 +116,4 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
 def _ends(runs: Sequence[EarlierRun], band: Band) -> Array:
     """Log of the end of every run, as the band weighs it."""
     logs = np.log([_means(run, len(band))[0] for run in runs])
-    ends: Array = logs @ band.end_weights
-    return ends
+    return logs @ band.end_weights

@@ -107,8 +107,7 @@ class Bend:
 
     def off(self, params: Array, tokens: Array) -> Array:
         """How far the truth lies above the fit, in log L [draws, points]."""
-        gap: Array = self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
-        return gap
+        return self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
 
     def _log(self, params: Array, tokens: Array) -> Array:
         centre = math.log(self.fits.centre[0]) + math.log(self.fits.centre[1])
@@ -223,13 +222,11 @@ class LossLaw:
 
     def _widened(self, logs: Array, params: Array, tokens: Array) -> Array:
         middle, bends = np.median(logs, axis=0), [m.bent(params, tokens) for m in self.members]
-        widened: Array = middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
-        return widened
+        return middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
-        logs: Array = self.log_losses(params, tokens) + self.scatter(params, tokens)
-        return logs
+        return self.log_losses(params, tokens) + self.scatter(params, tokens)
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
@@ -311,8 +308,7 @@ class LossLaw:
             * random.standard_normal((len(member.explained), len(params)))
             for member in self.members
         ]
-        scattered: Array = self.widened * np.concatenate(parts)
-        return scattered
+        return self.widened * np.concatenate(parts)
 
 
 def fit_law(
@@ -722,8 +718,7 @@ def estimate_of(drawn: Array, value: float | None = None) -> Estimate:
 def _ends(drawn: Array) -> Array:
     tail = 50 * (1 - LEVEL)
     # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
-    ends: Array = np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
-    return ends
+    return np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
 
 
 def middle_of(values: Array) -> float:

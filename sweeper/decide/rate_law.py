@@ -247,8 +247,7 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
 
 def _covariance(draws: Array) -> Array:
     """That of draws, and what no noise shows: how a drawn curve misplaces a real one's optimum."""
-    covariance: Array = np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
-    return covariance
+    return np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
 
 
 def _of_surfaces(runs: RateRuns, noise: float | None) -> RateOptima:
@@ -371,11 +370,9 @@ class CarriedRates:
         model, tokens, batch = self.base
         batch, tokens = batch + direction[0], tokens + direction[1]
         if self.ridge is None:
-            drawn: Array = self.law.middle(np.array([model, tokens, batch]))[:, 0]
-            return drawn
+            return self.law.middle(np.array([model, tokens, batch]))[:, 0]
         best = self.law.middle(np.array([model, tokens]))
-        rates: Array = best[:, 0] + self.ridge.rate(batch - best[:, 1])
-        return rates
+        return best[:, 0] + self.ridge.rate(batch - best[:, 1])
 
 
 def carried(source: Runs, base: Scale, length: int) -> CarriedRates:

@@ -267,7 +267,7 @@ def judge_target(
     axis, told = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
     optima = Optima.of(axis, fits)
-    trend = optima and trend_of(axis, optima, transferred, target, prior)
+    trend = None if optima is None else trend_of(axis, optima, transferred, target, prior)
     # A named value need not be the base's best, so that the ladder's answer is not about it: it can
     # fail on a ladder that holds, and first of all.
     if given and optima and trend:

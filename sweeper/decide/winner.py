@@ -309,8 +309,7 @@ class ComputeLaw:
 
         def times(by: float) -> Array:
             left = (loss - self.floors) / np.maximum(loss + by - self.floors, 1e-12)
-            found: Array = np.log(left) / np.maximum(self.exponents, 1e-6)
-            return found
+            return np.log(left) / np.maximum(self.exponents, 1e-6)
 
         of_value = times(difference.value)
         value = _weighted(of_value, self.weights, 0.5)

@@ -110,8 +110,7 @@ class LawMisfit:
     def noise_at(self, points: LawPoints) -> Array:
         """Of a single run at each point, in log L."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
-        noise: Array = self.noise * np.exp(self.tilt * lacking)
-        return noise
+        return self.noise * np.exp(self.tilt * lacking)
 
     def between(self, points: LawPoints, others: LawPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
@@ -120,8 +119,7 @@ class LawMisfit:
         for name, share in alike.items():
             if deviation := getattr(self, name):
                 total += deviation**2 * share
-        scaled: Array = self.noise**2 * total
-        return scaled
+        return self.noise**2 * total
 
     def at(self, points: LawPoints) -> Array:
         """The variance of what a point may share with others, less noise [points]."""

@@ -51,8 +51,7 @@ def _tilted(variance: float) -> Kernel:
 
 
 def _distances(x: Array) -> Array:
-    distances: Array = np.abs(x[:, None] - x)
-    return distances
+    return np.abs(x[:, None] - x)
 
 
 KINDS: tuple[tuple[Kernel, ...], ...] = (
@@ -175,8 +174,7 @@ class Noise:
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
         covariances, _ = _models(tuple(x.round(9)), self.reach)
-        total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
-        return total
+        return np.tensordot(weights * self.variance, covariances, axes=1)
 
     def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
         """Noise of a run at every point `x` [count, point].
@@ -250,7 +248,8 @@ def _rests(
         basis, triangle = np.linalg.qr(powers / spread[:, None])
         white = losses / spread
         rest = white - basis @ (basis.T @ white)
-        yield rest @ rest, np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+        yield float(rest @ rest), float(size)
 
 
 def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:

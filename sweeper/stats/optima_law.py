@@ -82,8 +82,7 @@ class OptimaLaw:
         generator, mean = np.random.default_rng([seed, len(self.models)]), self.middle(x)
         model = self.model_of(float(x[0]))
         off = _normal(self.between, generator) if model is None else self.offs[:, :, model]
-        drawn: Array = mean + off + _normal(self.within, generator)
-        return drawn
+        return mean + off + _normal(self.within, generator)
 
     def middle(self, x: Array) -> Array:
         """Draws [DRAWS, response] of the law itself at a size, without scatter."""

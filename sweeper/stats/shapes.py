@@ -156,8 +156,7 @@ class Parabolas:
 @lru_cache(maxsize=256)
 def _parabola(x: tuple[float, ...]) -> Array:
     """The matrix [3, point] of the least-squares parabola through losses at `x`."""
-    matrix: Array = np.linalg.pinv(np.vander(np.array(x), 3))
-    return matrix
+    return np.linalg.pinv(np.vander(np.array(x), 3))
 
 
 def rise(u: Array, skews: Array, ratios: Array) -> Array:
@@ -170,8 +169,7 @@ def rise(u: Array, skews: Array, ratios: Array) -> Array:
     # further orders with it; a cubic alone would turn down again on its flat side.
     q = 3 * skews
     valley = 2 * (np.expm1(q * u) - q * u) / q**2
-    risen: Array = np.where(u > 0, ratios, 1.0) * valley
-    return risen
+    return np.where(u > 0, ratios, 1.0) * valley
 
 
 def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
@@ -315,8 +313,7 @@ class Smoother:
 
     def cubic(self, x: Array) -> Array:
         """What a k of 1 adds to the losses at `x`."""
-        cubed: Array = self.curvature * x**3
-        return cubed
+        return self.curvature * x**3
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
@@ -363,8 +360,7 @@ class Smoother:
         own += shape.skew_deviation * normal[:, None] * self.cubic(x)
         # Matheron's rule: a drawn curve, less what its own noisy losses would say of it.
         errors = own - (own[:, at] + noises) @ matrix.T
-        rows: Array = np.vstack([smoothed, smoothed + errors])
-        return rows
+        return np.vstack([smoothed, smoothed + errors])
 
 
 def _normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
@@ -388,8 +384,7 @@ def deviation(x: Array, curvature: float, misfit: Misfit = MISFITS[0]) -> Array:
     cubic, quartic = np.outer(x**3, x**3), np.outer(x**4, x**4)
     smooth = np.exp(-(((x[:, None] - x) / misfit.length) ** 2) / 2)
     parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + misfit.wiggle**2 * smooth
-    covariance: Array = curvature**2 * parts
-    return covariance
+    return curvature**2 * parts
 
 
 # Curves with a kink: from the optimum on, one side is steeper than the other.
@@ -446,8 +441,7 @@ class Kinked:
         total = self.points.noise + deviation(self.points.x, curvature, self.shape.misfit)
         total += (ROUGH * curvature) ** 2 * np.eye(len(total))
         # A Cholesky factor whitens as any root does, and its diagonal gives the determinant.
-        inverse: Array = np.linalg.inv(np.linalg.cholesky(invertible(total)))
-        return inverse
+        return np.linalg.inv(np.linalg.cholesky(invertible(total)))
 
     @cached_property
     def log_likelihood(self) -> Array:
@@ -521,8 +515,7 @@ class Kinked:
         matrix = prior[:, at] @ self.white.T @ self.white
         own = _normal_draws(generator, prior, len(valleys)) * drawn[:, None]
         errors = own[:, at] + noises * drawn[:, None]
-        rows: Array = valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
-        return rows
+        return valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
 
 
 @dataclass(frozen=True, eq=False)

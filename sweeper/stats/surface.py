@@ -219,8 +219,7 @@ class _Estimate:
     def at(self, points: Array) -> Array:
         """The estimated losses."""
         near = self._common(points, self.window.x)
-        losses: Array = _quadratic(points - self.centre) @ self.quadratic + near @ self.rest
-        return losses
+        return _quadratic(points - self.centre) @ self.quadratic + near @ self.rest
 
     def covariance(self, points: Array, others: Array) -> Array:
         """That of their errors."""
