@@ -102,10 +102,7 @@ MakeAblation = Callable[[FailedTransfer], Ablation | None]
 
 
 def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
-    """By role, the powers of the width that would turn a parameterization's rules into muP's.
-
-    Roles whose rules agree with muP's are left out.
-    """
+    """By role, the powers of the width that make rules muP's; those that agree are left out."""
     deviations: dict[Role, Change] = {}
     for role in SCALED_ROLES:
         changes = [_deviation(row, role) for row in rows if row.parameter.role == role]

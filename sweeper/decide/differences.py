@@ -261,10 +261,7 @@ def _normal_density(draws: Array, middle: Array, root: Array) -> Array:
 
 
 def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:
-    """How far off a variant's difference at `place` [2] would be with the counts of `losses`.
-
-    By the likeliest draw: the losses themselves do not matter.
-    """
+    """How far off a difference at `place` [2] would be with these counts, by the likeliest draw."""
     model = _Model.of(losses, place[None])
     # The likeliest draw alone: how far runs narrow a difference depends little on which it is.
     likely = carried.draws[[int(carried.weights.argmax())]]

@@ -140,10 +140,7 @@ ORDER: Sequence[EachCode] = ("carry", "retune", "cannot say", "leave")
 
 
 def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer:
-    """Carry, retune, leave, or cannot say, of each setting that was varied.
-
-    `noise` is a run's deviation, where it is known.
-    """
+    """Carry, retune, leave, or cannot say, of each setting; `noise` is a run's, where known."""
     lines = {(line.name, line.size): line for line in varied.lines}
     sizes = sorted({line.size for line in varied.lines})
     noises = {

@@ -598,10 +598,7 @@ def widening(
 
 
 def asked_for(tried: Sequence[Tried]) -> float:
-    """The factor on intervals under which as many of the runs of each rung lie inside as claimed.
-
-    1 where none was tried.
-    """
+    """The factor by which as many runs of a rung lie inside as claimed; 1 where none was tried."""
     if not tried:
         return 1.0
     sizes = np.concatenate([np.abs(t.z) for t in tried])

@@ -78,10 +78,7 @@ class RunToCome:
 def choose_runs(
     runs: LossRuns, asked: RunToCome, place: tuple[float, float] | None = None
 ) -> tuple[LossRuns, LeftOut | None]:
-    """The runs that the law of a run to come is fitted to, and what was left out.
-
-    `place` is its (N, D), where both are known.
-    """
+    """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
     if ADDITIVE not in design.forms:

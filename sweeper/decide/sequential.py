@@ -36,10 +36,7 @@ RISE, DRIFT_LENGTH = 0.03, 0.25
 
 
 class ChangeFinding(NamedTuple):
-    """The likeliest change: its form, the stretch of its begin, its size at present in log loss.
-
-    `shares`: of each form, given that there is a change.
-    """
+    """The likeliest change: form, first stretch, size at present in log loss; forms' `shares`."""
 
     form: str
     since: int

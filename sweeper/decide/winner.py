@@ -449,10 +449,7 @@ def _no_size_shared(runs: VariantRuns) -> str:
 
 
 def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
-    """Log2 of the target's parameters and tokens; what is not said follows the ladder's line.
-
-    Nothing said is the largest size that was run.
-    """
+    """Log2 of the target's counts; what is not said follows the ladder, or is the largest size."""
     of_baseline = sorted({cell.size for cell in runs.cells})
     largest = max(of_baseline, key=lambda size: float(runs.log2[size].sum()))
     if not asked:

@@ -118,10 +118,7 @@ class _Points:
 
 
 def _point(kinds: Array, runs: Any) -> int:
-    """The configuration with most others that differ in one setting; then with most runs.
-
-    Of a whole grid, where all are alike in that, the one in its middle.
-    """
+    """The one with most others that differ in one setting, then most runs, then in the middle."""
     neighbours = np.zeros(len(kinds), int)
     for place in range(kinds.shape[1]):
         # Configurations are unique: those alike in all other settings differ in this one.

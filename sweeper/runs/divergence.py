@@ -31,10 +31,7 @@ EARLY = 0.9
 
 
 def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """Without runs that failed, still run or were stopped early.
-
-    A status of "diverged" says more than a loss does.
-    """
+    """Without runs that failed, still run or stopped early; a status says more than a loss."""
     if "status" not in runs.columns:
         return _whole_runs(runs, table, notes)
     status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()

@@ -131,10 +131,7 @@ KEYED_FIRST = ("width", "params", "tokens", "depth", "steps", "batch_size")
 
 
 def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
-    """The axis, key and runs of each ladder: every value of a further size has its own.
-
-    All runs as one where they are no several ladders.
-    """
+    """Axis, key and runs of each ladder: one a value of a further size, or all runs as one."""
     runs = _with_params(runs, options)
     sizes = sizes_of(runs)
     axis = axis_of(sizes, options.axis)
@@ -263,10 +260,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
 
 
 def _check_ignored_sizes(runs: Runs, sizes: Mapping[str, Counts], axis: str) -> None:
-    """ConfigError where a size is to be ignored of which a value of the axis has several.
-
-    Losses of two sizes are no repeats of one run.
-    """
+    """ConfigError for an ignored size of several values: losses of two sizes are no repeats."""
     if axis == JOINT_AXIS:
         return
     for role, values in sizes.items():

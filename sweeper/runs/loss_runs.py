@@ -274,10 +274,7 @@ def groups_of(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int
 
 
 def law_runs(runs: Runs) -> Runs:
-    """The runs with the columns of a law; BadInput where a column is missing, or holds no numbers.
-
-    A run whose loss was left empty was not made, and is left out.
-    """
+    """The runs that were made, with a law's columns; BadInput where one is missing or no number."""
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
     others = [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]

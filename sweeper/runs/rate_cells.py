@@ -110,10 +110,7 @@ def of_two_sizes(runs: Runs) -> bool:
 
 
 def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> RateRuns:
-    """The cells, without `tells_batch` one for each batch.
-
-    BadInput where rates, losses or sizes are missing, or settings differ.
-    """
+    """The cells, one a batch without `tells_batch`; BadInput for what is missing or differs."""
     import pandas
 
     runs = runs.with_roles(ROLES)

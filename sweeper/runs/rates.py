@@ -17,10 +17,7 @@ LOG10_LEAST = -7.0
 
 
 def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
-    """A column's learning rates in log2, how they were read, and whether they are plain.
-
-    ConfigError where units are mixed.
-    """
+    """Learning rates in log2, how they were read, and if plain; ConfigError for mixed units."""
     values = runs.numbers(column)
     bad = ~np.isfinite(values)
     if bad.any():

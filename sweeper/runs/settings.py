@@ -75,10 +75,7 @@ NAMES_SIZE = re.compile(r"(?i)\b\d+([.]\d+)?[kmb]\b").search
 def check_alike(
     runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array, *, decay: bool
 ) -> list[str]:
-    """BadInput that names what else differs between the runs, and how to say that it may.
-
-    The columns that differ and are no settings.
-    """
+    """Columns of results; BadInput names what else differs, and how to say that it may."""
     import pandas
 
     frame = runs.frame

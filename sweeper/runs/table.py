@@ -576,10 +576,7 @@ def _mapping(value: object) -> dict[str, Any] | None:
 
 
 def unpivoted(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-    """A row a run of a spreadsheet that has a column a learning rate, or a column a width.
-
-    Empty cells are runs that there are not.
-    """
+    """A row a run of a sheet with a column a learning rate, or a width; empty cells are no runs."""
     heads = [c for c in frame.columns if re.fullmatch(NUMBER, str(c).strip())]
     kept = [c for c in frame.columns if c not in heads]
     # A column may be called by a number by chance; such a sheet has several, and few others.

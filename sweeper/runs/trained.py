@@ -102,10 +102,7 @@ class ValidatedRuns:
 
 
 def write_runs(folder: Path, path: Path) -> int:
-    """Write the runs of the latest validation of eta in the study's `folder`; how many.
-
-    BadInput where nothing was validated.
-    """
+    """Write the runs of the latest validation of eta; how many, BadInput where there is none."""
     validated = ValidatedRuns.latest(folder)
     if validated is None or not validated.curves:
         makes = Call(

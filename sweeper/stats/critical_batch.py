@@ -55,10 +55,7 @@ NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
 
 
 def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
-    """B_crit from the `steps` [run] that runs of `batches` [run] take to a loss.
-
-    The interval is by the profile of least squares in log steps, 95 %.
-    """
+    """B_crit from `steps` [run] that runs of `batches` [run] take to a loss, by a 95 % profile."""
     levels = tuple(int(batch) for batch in np.unique(batches))
     common = {"loss": loss, "batches": levels, "runs": len(batches)}
     if len(levels) < FEWEST_BATCHES or len(batches) < FEWEST_RUNS:

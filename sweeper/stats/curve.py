@@ -579,10 +579,7 @@ def same_seeds(runs: Array) -> bool:
 
 
 def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) -> Array:
-    """The draws of rows that have no parabola, in a curve's own order.
-
-    They spread alike in every curve, and in one order they would cancel in a shift.
-    """
+    """Draws of rows without a parabola, in a curve's own order: one order cancels in a shift."""
     rows, shuffled = np.flatnonzero(np.logical_not(np.isfinite(vertices[1:]))) + 1, optima.copy()
     shuffled[rows] = optima[generator.permutation(rows)]
     return shuffled

@@ -203,10 +203,7 @@ def covariance(x: Array, rise: float, kernel: Kernel, reach: float = MAX_RISE) -
 
 @lru_cache(maxsize=256)
 def _models(x: tuple[float, ...], reach: float = MAX_RISE) -> tuple[Array, Array]:
-    """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
-
-    Curves of a ladder have few grids between them.
-    """
+    """All `MODELS`' covariances and roots [model, point, point] at `x`: a ladder has few grids."""
     points = np.array(x)
     covariances = np.array([covariance(points, *model, reach) for model in MODELS])
     return covariances, np.linalg.cholesky(covariances)

@@ -227,10 +227,7 @@ def _within_bounds(
 def _bends(
     x: Array, of: Counts, optima: Array, errors: Array, generator: np.random.Generator
 ) -> tuple[tuple[Estimate | None, ...], ...]:
-    """What every exponent changes by in an octave, each by itself with nothing known before.
-
-    The interval is as sure as the number of them asks for.
-    """
+    """What every exponent changes by in an octave, each by itself, as sure as their number asks."""
     axes, responses = x.shape[1], optima.shape[1]
     told: list[list[Estimate | None]] = [[None] * axes for _ in range(responses)]
     for axis in range(axes):

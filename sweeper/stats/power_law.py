@@ -153,10 +153,7 @@ def fit(
 def refit(
     best: Fits, params: Array, tokens: Array, loss: Array, weights: Array, *, threshold: float
 ) -> Fits:
-    """Fits for weightings [weightings, runs] of runs whose losses are [runs] or [weightings, runs].
-
-    Each starts from `best`.
-    """
+    """Fits from `best` for weightings [weightings, runs] of losses [runs] or [weightings, runs]."""
     logs = _logs(params, tokens, best.centre)
     start = awake(best.form, best.values).repeat(len(weights), 0)
     residuals = _Residuals(best.form, logs, np.log(loss))

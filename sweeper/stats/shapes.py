@@ -240,10 +240,7 @@ MISFIT_PRIOR = np.array([0.5, 0.1, 0.15, 0.15, 0.1])
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """The mean losses [point] of a curve at `x`, in log2 from its lowest point, all finite.
-
-    `noise` [point, point] is the covariance of their errors.
-    """
+    """Mean losses [point] at `x`, log2 from the lowest, all finite; `noise` is their covariance."""
 
     x: Array
     means: Array
@@ -317,10 +314,7 @@ class Smoother:
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
-        """What no line explains, times the inverse covariance; the line's coefficients of losses.
-
-        Both are matrices: [point, point] and [2, point].
-        """
+        """What no line explains, by the inverse covariance; the line's coefficients [2, point]."""
         x = self.points.x
         line = np.vander(x, 2)
         inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
@@ -558,10 +552,7 @@ class Forms:
         return {}
 
     def chosen(self, count: int) -> tuple[Index, Index, Index]:
-        """Misfit, ratio and skew of 1 + `count` rows, by index; those of row 0 are the likeliest.
-
-        They are the same for all curves of a ladder.
-        """
+        """Misfit, ratio, skew of 1 + `count` rows, the likeliest first, for a whole ladder."""
         if count in self._chosen:
             return self._chosen[count]
         # Its own generator: row by row all curves have one kind, which moves no shift.

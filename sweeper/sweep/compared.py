@@ -209,10 +209,7 @@ def not_comparable(notes: Sequence[str]) -> Text:
 
 
 def ladder_call(folder: Path, *overrides: str) -> Call:
-    """What trains a study's ladder over width, by its configuration.
-
-    BadInput for a configuration that says no widths. No plugin is built.
-    """
+    """What trains a study's ladder over width, no plugin built; BadInput where no width is said."""
     check_folder(folder)
     check_not_saved(folder)
     path = StudyFolder(folder).config

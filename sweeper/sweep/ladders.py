@@ -426,10 +426,7 @@ class JudgedLadders:
 
 @dataclass(frozen=True)
 class LadderJudge:
-    """Judges ladders around `best` for a `target`, by intervals of level `confidence`.
-
-    `earlier` is the verdict that the target's folder has.
-    """
+    """Judges ladders around `best` for a `target`; `earlier` is the verdict that its folder has."""
 
     experiment: Experiment
     best: Log2Hps
