@@ -15,8 +15,7 @@ import numpy as np
 from sweeper.decide.movement import edge_columns, movements
 from sweeper.decide.next_runs import next_of_one_size, next_runs_of
 from sweeper.decide.optima import judge_optima
-from sweeper.decide.question import TableQuestion
-from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
+from sweeper.decide.table_verdict import UNDECIDED, Edge, TableQuestion, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder, worst
 from sweeper.decide.trend import judge_joint_target, judge_target, shifts_along

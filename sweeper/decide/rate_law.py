@@ -18,8 +18,7 @@ from sweeper.runs.run import Runs
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.optima_law import Bound, OptimaLaw, fit_law
-from sweeper.stats.ridge import Ridge
-from sweeper.stats.surface import Surface, fit_surfaces
+from sweeper.stats.surface import Ridge, Surface, fit_surfaces
 
 BEYOND_LAW = 2
 """Cells with an optimum that a law takes beyond one for each exponent."""

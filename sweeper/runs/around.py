@@ -17,9 +17,8 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.records import as_number
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
-from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name
-from sweeper.runs.run import END_LOSS, Array, Runs
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
 from sweeper.runs.sizes import follows, whole_numbers
 from sweeper.stats.ladder import LADDER_AXES, LadderSize

@@ -24,9 +24,8 @@ from sweeper.runs.cells import (
 )
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import HUGE
-from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import AXES, LADDER_ROLES, LAW_ROLES, SIZES, columns_by_role
-from sweeper.runs.run import END_LOSS, Array, Runs
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.series import Objective, per_run
 from sweeper.runs.settings import LADDER_RATES, LADDER_SIZES, check_alike
 from sweeper.runs.sizes import Counts, axis_of, base_of, follows, size_maker, sizes_of

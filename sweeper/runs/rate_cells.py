@@ -17,9 +17,8 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.cells import curves_of, final_losses
 from sweeper.runs.grid import GridOptions
 from sweeper.runs.loss_runs import NEAR_A_LINE, SAME, groups_of, positive
-from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
-from sweeper.runs.run import END_LOSS, Array, Runs
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.settings import check_alike, is_kept
 from sweeper.runs.sizes import Counts, TokenSize, follows
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.stats.estimate import Array
 from sweeper.stats.optima_law import Bound, fit_law
-from sweeper.stats.ridge import Ridge
-from sweeper.stats.surface import SurfaceRuns, fit_surfaces
+from sweeper.stats.surface import Ridge, SurfaceRuns, fit_surfaces
 
 
 def made(optimum: tuple[float, float], seed: int, noise: float = 0.002) -> SurfaceRuns:
