@@ -348,8 +348,7 @@ def _design(
 def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     """Spread [stretches], correlation by distance [stretches] and its white share, by the seeds.
 
-    Kernels (1 - s) [i = j] + s exp(-|i - j| / length) are averaged by their likelihoods: few seeds
-    do not tell one alone.
+    Kernels (1 - s) [i = j] + s exp(-|i - j| / length) are averaged by their likelihoods.
     """
     count = residuals.shape[1]
     variance = (residuals**2).sum(0) / free

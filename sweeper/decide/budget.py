@@ -36,8 +36,7 @@ class Valley:
 class BudgetOptimum:
     """The best size and tokens for `flops`.
 
-    `by_law` is the law's, `by_parabolas` that of approach 2, where budgets were trained: what they
-    differ by is in the interval.
+    `by_law` is the law's, `by_parabolas` approach 2's: their difference is in the interval.
     """
 
     flops: float
@@ -68,8 +67,7 @@ def best_of_budget(params: Array, loss: Array) -> float | None:
 def by_parabolas(runs: LossRuns, rungs: Rungs, flops: float) -> tuple[float, float] | None:
     """Log of the best size for `flops`, and its standard deviation (approach 2 of Hoffmann et al.).
 
-    A line in log compute through the lowest points of the budgets that were trained. None where
-    fewer than three have one.
+    A line in log compute through budgets' lowest points; None where fewer than three have one.
     """
     if rungs.kind != "budget":
         return None

@@ -581,8 +581,7 @@ class Watch:
     def _log_of(self, stretch: _Stretch) -> float:
         """Log mean loss of a stretch, as if its readings lay around its middle.
 
-        A log of every tenth step may have each stretch's first step alone, where the loss is higher
-        than in its mean.
+        A log of every tenth step may have a stretch's first step alone, where the loss is higher.
         """
         place = stretch.places / stretch.count + 0.5
         moved = self._expected(place) - float(self.sequence.mean[stretch.index])

@@ -640,8 +640,7 @@ def _shown(line: SettingLine, place: float) -> float | str:
 class Moved:
     """Optima in log2 by size, and octaves a doubling of the size; UNKNOWN with one optimum.
 
-    It `stays` where its interval at the largest size is within `STAYS` of the base's. `regret` is
-    what is lost there at the base's optimum.
+    It `stays` within `STAYS` at the largest size; `regret` is lost there at the base's optimum.
     """
 
     optima: Mapping[float, Estimate]

@@ -357,8 +357,7 @@ class Settling:
     def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
         """A line's points, with more beside the lowest one where its neighbour diverged.
 
-        And the runs that they lack. How near to the edge the optimum lies no curve tells, and on a
-        coarse line that is far.
+        And the runs that they lack: how near to the edge the optimum lies no curve tells.
         """
         while True:
             room = len(etas) < self.begun // SEEDS + self._spare
@@ -766,8 +765,7 @@ class Allocation:
     def _moves(self, size: LadderSize) -> list[SizeGrid]:
         """Points between others near the optimum, and once they are dense, a seed more.
 
-        As many runs say as much of a smooth curve at points between as at the old ones, and more
-        of one that is not.
+        At points between, runs say as much of a smooth curve, and more of one that is not.
         """
         grid, at = self.grids[size], self._evidence[size][0].optimum.value
         finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()

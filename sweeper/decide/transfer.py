@@ -446,8 +446,7 @@ def _answer(
 ) -> tuple[Answer, SizeReason]:
     """The answer for one size, and the reason for it.
 
-    What fails comes first: one interval beyond its threshold settles that, whatever is open about
-    the other.
+    What fails comes first: one interval beyond its threshold settles that.
     """
     allowed = rule.allowed_gap(fit.loss.value)
     # The least that |shift| is within its interval: 0 where that holds 0.

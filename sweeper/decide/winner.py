@@ -87,8 +87,7 @@ class SizePlace:
 class AtSize:
     """What was measured of a variant at a size: its loss less the baseline's, and what it is worth.
 
-    `runs` are those of the variant, of which so many `diverged`. `carried` is what all sizes
-    together say of this one.
+    Of its `runs` so many `diverged`; `carried` is what all sizes together say of this one.
     """
 
     place: SizePlace

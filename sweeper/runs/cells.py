@@ -190,8 +190,7 @@ def curves_of(
 ) -> tuple[list[SizeCurve], str]:
     """A curve a size, each with as many runs a cell as its rectangle has, and where noise is from.
 
-    Without two runs a cell the noise is a known one: `asked_noise`, else what repeated cells of the
-    table show.
+    Without two runs a cell the noise is `asked_noise`, else what repeated cells show.
     """
     shown = _repeats(table, [*keys, "eta"])
     uncounted, means = [], []
@@ -323,8 +322,7 @@ def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
 def steps_of(table: pandas.DataFrame, keys: Sequence[str]) -> set[float]:
     """The usual spacing of each size's values in the table (octaves), near its best one.
 
-    On the table, since a rectangle leaves cells out; the lower of two medians, since a run that
-    crashed leaves a gap.
+    Of the table, not a rectangle of it; the lower of two medians, as a crashed run leaves a gap.
     """
     steps = set()
     for _, rows in table.groupby(list(keys)):

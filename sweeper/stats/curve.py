@@ -215,8 +215,7 @@ class CurveEvidence:
 class Measured:
     """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
 
-    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
-    runs show any.
+    `near` lie within `NOISE_RADIUS` of the lowest one; `noise`: None where too few runs show any.
     """
 
     curve: SizeCurve
@@ -588,8 +587,7 @@ def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) ->
 def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
     """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
 
-    `Noise` takes the seeds' common offsets out, since they move no optimum. They do move the
-    loss.
+    `Noise` takes the seeds' common offsets out: they move no optimum, but they do move the loss.
     """
     seeds = runs.shape[1]
     if math.isnan(noise):

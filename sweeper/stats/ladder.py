@@ -227,8 +227,7 @@ class LadderRule:
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """The sizes of every ladder by axis, ascending, the base among them.
 
-        An axis without a size beside the base has no ladder. ConfigError for one that the model
-        does not have.
+        An axis without a size beside the base has none. ConfigError for one that the model lacks.
         """
         ladders = {}
         for axis, key in MODEL_AXES.items():

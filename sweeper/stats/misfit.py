@@ -90,8 +90,7 @@ def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
 class LawMisfit:
     """Standard deviations of log L: `noise`, and the others in units of it.
 
-    Noise is that of runs of enough tokens a parameter, and grows as the power `tilt` of what a run
-    lacks of them.
+    Noise is that of enough tokens a parameter, and grows as the power `tilt` of what is lacking.
     """
 
     noise: float = 1.0

@@ -330,8 +330,7 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
 def awake(form: LawForm, values: Array) -> Array:
     """Starts in which no amplitude is below a thousandth of the largest.
 
-    The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
-    never come back.
+    The slope along a log amplitude is the amplitude's: one that reached 0 would never come back.
     """
     awake = values.copy()
     amplitudes = awake[:, : form.amplitudes]

@@ -516,8 +516,7 @@ class Kinked:
 class Forms:
     """The probability [misfit, ratio, skew] of what the curves of a ladder have in common.
 
-    `shapes` are those of the `MISFITS`, and `curves` has a `Kinked` for each of them, for every
-    curve whose lowest point is at no end.
+    `shapes` are the `MISFITS`', and `curves` has a `Kinked` each where the lowest is at no end.
     """
 
     shapes: tuple[CurveShape, ...]
@@ -627,8 +626,7 @@ class Forms:
 def _heights(x: tuple[float, ...]) -> Array:
     """What a mean curvature of 1 adds to the losses at `x` [ratio, skew, vertex, point].
 
-    The vertices are `COARSE` ones over the range of `x`. Curves of a ladder have few grids between
-    them.
+    The vertices are `COARSE` ones over the range of `x`; a ladder's curves have few grids.
     """
     points = np.array(x)
     vertices = np.linspace(points.min(), points.max(), COARSE)

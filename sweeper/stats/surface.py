@@ -321,8 +321,7 @@ AGAIN = 200
 class Ridge:
     """By octaves of batch from the best, `offsets` [point]: octaves of rate, and loss above least.
 
-    `rates` and `costs` [1 + AGAIN, point] are as fitted, then of sizes drawn again. `scatter` is
-    how far a row is off, in octaves.
+    `rates` and `costs` [1 + AGAIN, point]: as fitted, then of sizes drawn again; rows `scatter`.
     """
 
     offsets: Array

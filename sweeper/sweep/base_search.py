@@ -436,8 +436,7 @@ def _planned(search: Strategy, settings: Settings) -> int:
 def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result]) -> list[Evidence]:
     """Say where the losses of a study's first run were read, and what speaks against them.
 
-    Where none of its `results` is of this command, the last run that left a log tells what a new
-    pattern would read.
+    Where no result is of this command, the last log tells what a new pattern would read.
     """
     runner, trials = settings.raw["runner"], settings.folder / "trials"
     if not runner.get("command"):

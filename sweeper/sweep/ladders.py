@@ -68,8 +68,7 @@ def target_size(
 ) -> Size:
     """The target with its batch and steps, where they are asked for; BadInput for what none has.
 
-    The steps follow: tokens = steps x batch x the length of an example, to the nearest step. What
-    is not asked for is the base's.
+    To the nearest step, tokens = steps x batch x an example's length; else it is the base's.
     """
     if tokens is None and batch is None:
         return size
