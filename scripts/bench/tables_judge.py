@@ -28,8 +28,7 @@ import pandas
 from tables import Findings
 
 from sweeper.decide.judged import judge_runs
-from sweeper.decide.question import TableQuestion
-from sweeper.decide.table_verdict import TableVerdict
+from sweeper.decide.table_verdict import TableQuestion, TableVerdict
 from sweeper.decide.target import OVER_TOKENS, Prior, predict
 from sweeper.runs.grid import grid_of, ladder_runs
 from sweeper.runs.run import Runs

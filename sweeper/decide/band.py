@@ -142,8 +142,7 @@ class Band:
         for direction in self.directions:
             values = direction.deviation * np.array(direction.values)
             shapes += np.outer(values, values)
-        # Shapes are of curves divided by their ends: what they add to the end the level has
-        # already.
+        # Of curves divided by their ends: what shapes add to the end the level has already.
         relative = np.eye(count) - weights  # each row: a stretch less the end
         white = self.white * spread**2
         # White noise apart: of the run to come its own readings tell it.
@@ -195,8 +194,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     edges = stretch_edges(course.steps, count)
 
     def logs_of(curve: Sequence[float], steps: int) -> Array:
-        binned: Array = np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
-        return binned
+        return np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
 
     every = zip(curves.curves, curves.steps, strict=True)
     logs = np.array([logs_of(curve, steps) for curve, steps in every])
@@ -214,8 +212,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     variance = (residuals**2).sum(0) / free
     rough = np.where(variance > usual * spread**2, np.sqrt(variance), 0.0)
 
-    # Shapes by least squares on log size; aim' (X'X)^-1 aim is the fit's variance at the run to
-    # come, in variances of one run.
+    # By least squares on log size; aim' (X'X)^-1 aim is the fit's variance, in those of one run.
     design, aim = _design(curves, log_params, log_tokens, cells)
     inverse = np.linalg.inv(design.T @ design)
     # Without their ends: how high a curve lies is the law's to say.
@@ -225,8 +222,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     first = np.array([int(np.flatnonzero(curves.cell == cell)[0]) for cell in range(cells)])
     size_shapes = means - (means @ weights)[:, None]
     off = size_shapes - design[first] @ fitted
-    # The seeds' part of what sizes differ by, then the rest.
-    # Behind the warm-up, where nothing is tested.
+    # The seeds' part of what sizes differ by, behind the warm-up; then the rest.
     inner = slice(round(course.warmup * count), None)
     seeds = np.bincount(curves.cell).mean()
     noise = _relative_variance(spread, correlation, weights)[inner].mean() / seeds
@@ -281,8 +277,7 @@ def _directions(
     directions = list[Direction]()
     if design.shape[1] > 1:
         low, high = design.min(0), design.max(0)
-        # How far beyond the ends of what was trained, on each axis; within them the line has its
-        # fit.
+        # How far beyond what was trained, on each axis; within it the line has its fit.
         beyond = np.where(aim > high, aim - high, np.where(aim < low, aim - low, 0.0))
         if beyond.any():
             bend = tuple((beyond @ fitted).tolist())
@@ -338,8 +333,7 @@ def _design(
     columns, aim = [np.ones(len(curves.cell))], [1.0]
     axes = [(curves.log_params, log_params), (curves.log_tokens, log_tokens)]
     varied = [axis for axis in axes if np.ptp(axis[0]) > 1e-6]
-    # Size and tokens that grew together have one direction: told apart they would blow up beyond
-    # it.
+    # Size and tokens that grew together are one direction: told apart they blow up beyond it.
     if len(varied) == 2 and abs(np.corrcoef(varied[0][0], varied[1][0])[0, 1]) > 0.98:
         varied = [(varied[0][0] + varied[1][0], varied[0][1] + varied[1][1])]
     for values, value in varied:
@@ -354,8 +348,7 @@ def _design(
 def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     """Spread [stretches], correlation by distance [stretches] and its white share, by the seeds.
 
-    Kernels (1 - s) [i = j] + s exp(-|i - j| / length) are averaged by their likelihoods: few seeds
-    do not tell one alone.
+    Kernels (1 - s) [i = j] + s exp(-|i - j| / length) are averaged by their likelihoods.
     """
     count = residuals.shape[1]
     variance = (residuals**2).sum(0) / free
@@ -390,19 +383,14 @@ def _relative_variance(spread: Array, correlation: Array, weights: Array) -> Arr
     lags = np.abs(np.subtract.outer(np.arange(len(spread)), np.arange(len(spread))))
     whole = correlation[lags] * np.outer(spread, spread)
     relative = np.eye(len(spread)) - weights
-    variance: Array = np.diag(relative @ whole @ relative.T)
-    return variance
+    return np.diag(relative @ whole @ relative.T)
 
 
 def _collapse(
-    shapes: Array,
-    cell: np.ndarray[tuple[int], np.dtype[np.int64]],
-    means: Array,
-    misfit: float,
+    shapes: Array, cell: np.ndarray[tuple[int], np.dtype[np.int64]], means: Array, misfit: float
 ) -> Collapse:
     every, ten = stretch_edges(0, shapes.shape[1]), stretch_edges(0, 10)
-    # Tenths, as single stretches are mostly noise; not the first, with the warm-up in it, nor the
-    # last, by which curves are divided.
+    # Tenths, as stretches are noise; without the first, the warm-up's, and the last, the divisor.
     tenths = [
         np.array([rebinned(row, every, ten) for row in rows])[:, 1:9] for rows in (shapes, means)
     ]

@@ -36,8 +36,7 @@ class Valley:
 class BudgetOptimum:
     """The best size and tokens for `flops`.
 
-    `by_law` is the law's, `by_parabolas` that of approach 2, where budgets were trained: what they
-    differ by is in the interval.
+    `by_law` is the law's, `by_parabolas` approach 2's: their difference is in the interval.
     """
 
     flops: float
@@ -54,8 +53,7 @@ def best_of_budget(params: Array, loss: Array) -> float | None:
     sizes, logs = np.log(params), np.log(loss)
     at = sizes[logs.argmin()]
     near = np.argsort(np.abs(sizes - at), kind="stable")[:NEAREST]
-    # Only a best size with sizes an octave to both sides is one: a parabola would find one
-    # anywhere.
+    # Only with sizes an octave to both sides: a parabola would find a best one anywhere.
     bracketed = at - sizes.min() >= BRACKET and sizes.max() - at >= BRACKET
     if len(near) < LEAST_RUNS or not bracketed:
         return None
@@ -69,8 +67,7 @@ def best_of_budget(params: Array, loss: Array) -> float | None:
 def by_parabolas(runs: LossRuns, rungs: Rungs, flops: float) -> tuple[float, float] | None:
     """Log of the best size for `flops`, and its standard deviation (approach 2 of Hoffmann et al.).
 
-    A line in log compute through the lowest points of the budgets that were trained. None where
-    fewer than three have one.
+    A line in log compute through budgets' lowest points; None where fewer than three have one.
     """
     if rungs.kind != "budget":
         return None
@@ -117,8 +114,7 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
     # At an end of the grid no neighbours make a parabola: the end itself is the draw's bound.
     best = np.where(at == inner, best, np.log(sizes)[at])
     middle = float(np.median(best))
-    # The middle draw lies at an end of the search: one of the terms has gone, and there is no
-    # valley.
+    # The middle draw lies at an end of the search: one term has gone, and there is no valley.
     if not abs(middle - 0.5 * math.log(product)) < WIDTH - step:
         raise ValueError("by this law no finite size is best: one of its two terms is 0")
     drawn, second = best, by_parabolas(law.runs, rungs, flops) if rungs else None
@@ -130,8 +126,7 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
         center = weight * middle + (1 - weight) * second[0]
         # Each is right with a chance of a half, whichever calls itself surer.
         wide = math.sqrt(0.5 * own**2 + 0.5 * second[1] ** 2 + 0.25 * (middle - second[0]) ** 2)
-        # The draws of the law have the shape of the doubt; moved and stretched to both ways'
-        # together.
+        # The draws have the shape of the doubt; moved and stretched to both ways' together.
         drawn = center + wide / own * (best - middle)
     params, size = np.exp(drawn), math.exp(center)
     if min(size, product / size) < 1:

@@ -219,10 +219,7 @@ class _Measured:
 
 
 def losses_at(curve: SizeCurve, eta: float) -> Array:
-    """Every seed's loss [seeds] at log2 `eta`: measured, or on the chord between two points.
-
-    NaN beyond the range that was measured.
-    """
+    """Every seed's loss [seeds] at log2 `eta`, measured or on a chord; NaN beyond what was."""
     etas = np.array(sorted(curve.losses))
     runs = np.array([curve.losses[float(value)] for value in etas])
     nearest = int(np.abs(etas - eta).argmin())

@@ -162,8 +162,7 @@ def _number(name: str, value: Any) -> float:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
-        # A step that is no number cannot be placed; a loss that is none is a reading, of
-        # divergence.
+        # A step that is none cannot be placed; a loss that is none is a reading, of divergence.
         if name == "step" and not math.isfinite(number):
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
@@ -292,8 +291,7 @@ class Watch:
         if self.stretches and not self.trouble:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
-            # A last stretch of which half is missing would be compared with the mean of a whole
-            # one.
+            # Of a last stretch of which half is missing the mean is no stretch's.
             if self.at[-1] >= begin + (end - begin) / 2:
                 self._close(last)
             self.seen = self.look()
@@ -331,8 +329,7 @@ class Watch:
                 self._event(NOT_A_NUMBER, step, step, f"the loss is {loss:g}")
             elif (place := self._last(NOT_A_NUMBER)) is not None:
                 self.events[place] = replace(self.events[place], until=step)
-            # One such reading is a logger's slip; some in a row are a run that is no longer
-            # training.
+            # One such reading is a logger's slip; some in a row are a run that no longer trains.
             if self._not_numbers >= NOT_NUMBERS:
                 self.seen = self.look()
             return
@@ -359,8 +356,7 @@ class Watch:
         before = self._running.spike
         self._spike(step, log)
         self._add(step, loss)
-        # A look costs a forecast: at the end of stretches it is due, and where a spike begins or
-        # ends.
+        # A look costs a forecast: it is due as a stretch ends, or a spike begins or ends.
         if (self._running.spike is None) != (before is None) or step >= self.steps - 1:
             self.seen = self.look()
 
@@ -447,8 +443,7 @@ class Watch:
                 # No spike: the run goes on up there. The test of drifts sees it.
                 text = f"to {math.exp(log):.4g}, from {math.exp(running.level):.4g}, and stays"
                 self._event("jump", running.spike, step, text)
-                # The new level is where the run goes on: else every reading from here on would be a
-                # spike.
+                # The run goes on here: else every further reading would be a spike.
                 running.spike, running.level, running.count = None, log, FIRST_READINGS
                 return
             else:
@@ -462,8 +457,7 @@ class Watch:
             running.level = log
             return
         rate = max(LEVEL_RATE, 1 / running.count)
-        # Bounded: a reading below the threshold of a spike may still be far off, and moves the
-        # level by three deviations at most.
+        # Below a spike a reading may still be far off: it moves the level by three deviations.
         bounded = min(max(off, -3 * sigma), 3 * sigma) if is_known else off
         running.level += rate * bounded
         rate = max(NOISE_RATE, 1 / running.count)
@@ -487,13 +481,13 @@ class Watch:
         while self.stretches and self.stretches[-1].first >= kept:
             self._running = replace(self.stretches.pop().level)
         readings = [(s, x) for s, x in zip(self.at[:kept], self.losses[:kept], strict=True)]
-        # The open stretch is read again from its first reading, since its sums cannot be taken
-        # apart.
+        # The open stretch is read again: its sums cannot be taken apart.
         if self.stretches:
             open_stretch = self.stretches.pop()
             self._running = replace(open_stretch.level)
             del self.at[open_stretch.first :], self.losses[open_stretch.first :]
-            self.sequence.cut(self._closed_before(open_stretch.index))
+            closed = self.sequence.at[: self.sequence.seen]
+            self.sequence.cut(int(np.searchsorted(closed, open_stretch.index)))
             for again, loss in readings[open_stretch.first :]:
                 self._take(again, loss, None)
         else:
@@ -506,12 +500,8 @@ class Watch:
             self._spiky = None
         if self._jumped is not None and self._jumped >= step:
             self._jumped = None
-        # The rate of the checkpoint is not that of the last reading: no jump is read between the
-        # two.
+        # The checkpoint's rate is not that of the last reading: no jump lies between the two.
         self._lr_before = 0.0
-
-    def _closed_before(self, index: int) -> int:
-        return int(np.searchsorted(self.sequence.at[: self.sequence.seen], index))
 
     def rate(self, step: int, lr: float) -> None:
         """Take the learning rate of a step, whatever its schedule is: a jump of it is seen."""
@@ -591,8 +581,7 @@ class Watch:
     def _log_of(self, stretch: _Stretch) -> float:
         """Log mean loss of a stretch, as if its readings lay around its middle.
 
-        A log of every tenth step may have each stretch's first step alone, where the loss is higher
-        than in its mean.
+        A log of every tenth step may have a stretch's first step alone, where the loss is higher.
         """
         place = stretch.places / stretch.count + 0.5
         moved = self._expected(place) - float(self.sequence.mean[stretch.index])
@@ -734,14 +723,10 @@ class Watch:
         closed = [s for s in self.stretches if s.index >= self.sequence.first and s.count]
         if closed and self.sequence.seen:
             # Worse than at its first reading, in a stretch that is half there: it learns no more.
-            last = closed[-1]
-            if last.total / last.count > self.losses[0] and last.count * 2 >= self._usual():
+            last, usual = closed[-1], len(self.at) / max(len(self.stretches), 1)
+            if last.total / last.count > self.losses[0] and last.count * 2 >= usual:
                 return int(self.at[last.first])
         return None
-
-    def _usual(self) -> float:
-        """Readings of a stretch."""
-        return len(self.at) / max(len(self.stretches), 1)
 
     def _end(self) -> float | None:
         """The mean loss over the last part of the run that the prediction is of."""

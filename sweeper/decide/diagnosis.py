@@ -102,10 +102,7 @@ MakeAblation = Callable[[FailedTransfer], Ablation | None]
 
 
 def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
-    """By role, the powers of the width that would turn a parameterization's rules into muP's.
-
-    Roles whose rules agree with muP's are left out.
-    """
+    """By role, the powers of the width that make rules muP's; those that agree are left out."""
     deviations: dict[Role, Change] = {}
     for role in SCALED_ROLES:
         changes = [_deviation(row, role) for row in rows if row.parameter.role == role]
@@ -189,8 +186,7 @@ def _depth(s: FailedTransfer) -> Ablation | None:
     rule = s.tree["parameterization"].get("depth")
     if rule is None or s.base.depth == s.large.depth:
         return None
-    # The two differ in the power of the depth, 1 and 1/2: whichever the study has, the other is
-    # tried.
+    # The two differ in the power of the depth, 1 and 1/2: the one it lacks is tried.
     other = "completep" if rule == "depth_mup" else "depth_mup"
     return Ablation(
         name="depth",
@@ -209,8 +205,7 @@ def _decay(s: FailedTransfer) -> Ablation | None:
         return Ablation(name="decay", overrides={"optimizer.weight_decay": 0.0})
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
-    # A trial multiplies the optimizer's decay by its own factor, if it has one: taken out here, so
-    # that the base decays as it did.
+    # A trial multiplies the decay by its own factor: taken out, so that the base decays as it did.
     kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
     return Ablation(
         name="decay",
@@ -236,8 +231,7 @@ def _epsilon(s: FailedTransfer) -> Ablation | None:
     matters = measured and (fixed or max(s.below_eps) >= EPS_FRACTION)
     # A command's script steps by itself: what its plan gives it is eps.
     by_atan2 = "atan2" in optimizer and not s.tree.get("runner", {}).get("command")
-    # Small beside any gradient that eps held back. Not 0, at which entries without a gradient
-    # divide 0 by 0.
+    # Small beside any gradient that eps held back, and not 0: entries would divide 0 by 0.
     smaller = {"optimizer.eps": optimizer["eps"] * 2.0**-10}
     return Ablation(
         name="epsilon",
@@ -281,8 +275,7 @@ def _switch(name: str, prefix: str) -> MakeAblation:
 
 def _warmup(s: FailedTransfer) -> Ablation | None:
     fraction = s.tree["train"]["warmup"]
-    # Twice as long or a quarter of the run, whichever is more; beyond half nothing is left to
-    # train.
+    # Twice as long or a quarter of the run; beyond half nothing is left to train.
     longer = min(0.5, max(0.25, 2 * fraction))
     if longer <= fraction:
         return None

@@ -261,10 +261,7 @@ def _normal_density(draws: Array, middle: Array, root: Array) -> Array:
 
 
 def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:
-    """How far off a variant's difference at `place` [2] would be with the counts of `losses`.
-
-    By the likeliest draw: the losses themselves do not matter.
-    """
+    """How far off a difference at `place` [2] would be with these counts, by the likeliest draw."""
     model = _Model.of(losses, place[None])
     # The likeliest draw alone: how far runs narrow a difference depends little on which it is.
     likely = carried.draws[[int(carried.weights.argmax())]]
@@ -351,8 +348,7 @@ class _Model:
             unit=unit,
             values=np.where(there, means - level, 0.0) / unit,
             patterns=patterns,
-            # From the largest size, so that a variant's effect has its prior where most is known of
-            # it.
+            # From the largest size, so that an effect has its prior where most is known of it.
             grid=points - sizes[sizes.sum(axis=1).argmax()],
             brown=np.minimum(above[:, None], above[None]).sum(axis=2),
             places=len(places),
@@ -364,8 +360,7 @@ class _Model:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
         fading = np.exp2(-draws[:, 3:] @ self.grid.T)
-        # An exponent that is off by d changes 2^(-beta u) by -ln(2) d u of itself: `UNLIKE` is d's
-        # spread.
+        # An exponent off by d changes 2^(-beta u) by -ln(2) d u of itself; d's spread is `UNLIKE`.
         octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
         level = 1 + np.outer(octaves, octaves)
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
@@ -383,8 +378,7 @@ class _Model:
         for pattern in self.patterns:
             among = np.ix_(np.arange(count), pattern.sizes, pattern.sizes)
             covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
-            # The noise on the diagonal keeps it well-conditioned, however near to each other sizes
-            # lie.
+            # The noise on the diagonal keeps it well-conditioned, however near sizes lie.
             inverse = np.linalg.inv(covariance)
             values = self.values[np.ix_(pattern.variants, pattern.sizes)]
             # Levels by generalized least squares, over all variants that were run at a size.
@@ -444,8 +438,7 @@ class _Model:
             variances = own + own[:, :, :1] + np.einsum("gpvs,gpvs->gpv", by_level, weights)
             # The first one's difference to itself is 0 for sure, and not by rounding.
             variances[:, :, 0] = 0.0
-            # All differences share the first variant's own doubt; what sizes' levels leave is in
-            # `by_level`.
+            # All share the first variant's own doubt; what sizes' levels leave is in `by_level`.
             joint = by_level[:, 0] @ weights[:, 0].transpose(0, 2, 1) + own[:, 0, :1, None]
             joint[:, range(variants), range(variants)] = variances[:, 0]
             joint[:, 0], joint[:, :, 0] = 0.0, 0.0

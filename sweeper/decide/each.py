@@ -140,10 +140,7 @@ ORDER: Sequence[EachCode] = ("carry", "retune", "cannot say", "leave")
 
 
 def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer:
-    """Carry, retune, leave, or cannot say, of each setting that was varied.
-
-    `noise` is a run's deviation, where it is known.
-    """
+    """Carry, retune, leave, or cannot say, of each setting; `noise` is a run's, where known."""
     lines = {(line.name, line.size): line for line in varied.lines}
     sizes = sorted({line.size for line in varied.lines})
     noises = {
@@ -155,8 +152,7 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
     if sizes:
         losses = [loss for line in varied.lines if line.size == sizes[-1] for loss in _least(line)]
         flat = FLAT * abs(float(np.median(losses))) if losses else 0.0
-        # Seen is what shows between two runs, or what is no flat difference of losses: whichever is
-        # less.
+        # What shows between two runs, or is no flat difference: whichever is less.
         seen = min(SEEN * noises[sizes[-1]].deviation, flat)
     found = [
         _judged([lines[name, size] for size in sizes if (name, size) in lines], noises, names, seen)
@@ -200,8 +196,7 @@ class RunNoise:
     def of(cls, lines: Sequence[SettingLine], given: float | None) -> RunNoise:
         """As seeds show it, else what smooth curves leave."""
         if given is not None:
-            # A noise that is given has no doubt of its own: so many degrees of freedom are a
-            # normal's.
+            # A given noise has no doubt of its own: so many degrees of freedom are a normal's.
             known = KnownNoise(deviation=given, freedom=10**6)
             return cls(known, known, "given")
         paired, alone = _pooled([*chain(*map(_beside, lines))]), _pooled(_within(lines))
@@ -322,8 +317,7 @@ class LineGains:
             if value == line.default or not all(map(math.isfinite, cell.values())):
                 continue
             both = sorted(default.keys() & cell.keys())
-            # By the same seeds where the default has them, and with all runs of both: whichever is
-            # surer.
+            # By the same seeds where the default has them, or with all runs: whichever is surer.
             ways = []
             if both and noise.paired:
                 variance = noise.paired.deviation**2 / len(both)
@@ -370,8 +364,7 @@ class LineGains:
 
     def unlucky(self) -> float:
         """The gain of a choice by runs that did not make it; see the file's head."""
-        # Two gains have the default's runs in common: the smaller part of the two is what they
-        # share.
+        # Two gains have the default's runs in common: they share the smaller part of the two.
         covariance = np.minimum.outer(self.shared, self.shared)
         np.fill_diagonal(covariance, self.variances)
         generator = np.random.default_rng(0)
@@ -427,8 +420,7 @@ def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
     above = [each for each in line.losses if each > value]
     if not below or not above or line.choices:
         return {}
-    # A convex curve lies below its chord: a default that was not run seems a little worse than it
-    # is.
+    # A convex curve lies below its chord: a default that was not run seems a little worse.
     low, high = max(below), min(above)
     share = (value - low) / (high - low)
     cells = line.losses[low], line.losses[high]
@@ -543,8 +535,7 @@ def _answered(
         return replace(found, lacking="sizes", next=(runs,))
     size, gain, there = larger[-1]
     moves = moved is not None and (moved.slope.low > 0 or moved.slope.high < 0)
-    # To retune, the movement must be sure, large enough to matter, and there a gain still to be
-    # had.
+    # The movement must be sure and large enough to matter, and a gain left there.
     if moves and moved and abs(moved.slope.value) >= SLOW and there.error() <= ERROR:
         return replace(found, answer="retune")
     if there.high(ERROR) < seen:
@@ -649,8 +640,7 @@ def _shown(line: SettingLine, place: float) -> float | str:
 class Moved:
     """Optima in log2 by size, and octaves a doubling of the size; UNKNOWN with one optimum.
 
-    It `stays` where its interval at the largest size is within `STAYS` of the base's. `regret` is
-    what is lost there at the base's optimum.
+    It `stays` within `STAYS` at the largest size; `regret` is lost there at the base's optimum.
     """
 
     optima: Mapping[float, Estimate]

@@ -55,8 +55,7 @@ def earlier_band(
 ) -> Band:
     """The band of a run of some steps and log size; BadInput says why there is none."""
     count, most = 0, min(MOST_STRETCHES, *(len(run.losses) for run in runs))
-    # The most stretches of which each has a reading in every run; else as many as there are, with
-    # those between filled in.
+    # The most stretches with a reading in every run; else as many as there are, filled in.
     for count in range(most, LEAST_STRETCHES - 1, -1):
         if all(len(np.unique(_stretches(run, count))) == count for run in runs):
             break
@@ -76,8 +75,7 @@ def earlier_band(
                 [steps] * len(runs),
                 np.ones(len(runs)),
             ),
-            # Nobody says the schedule: a constant one, so that a change that follows the rate is a
-            # jump.
+            # Nobody says the schedule: a constant one, so that what follows the rate is a jump.
             Course(steps=steps, warmup=WARMUP, window=WINDOW, schedule=OWN, lr=[1.0] * count),
             log_size,
             0.0,
@@ -118,5 +116,4 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
 def _ends(runs: Sequence[EarlierRun], band: Band) -> Array:
     """Log of the end of every run, as the band weighs it."""
     logs = np.log([_means(run, len(band))[0] for run in runs])
-    ends: Array = logs @ band.end_weights
-    return ends
+    return logs @ band.end_weights

@@ -101,15 +101,13 @@ class Bend:
         truth = np.stack([amount, share, exponent * apart, exponent / apart])
         bend = cls(float(floor), truth, best)
         losses, weights = np.exp(bend._log(runs.params, runs.tokens)), np.ones((draws, len(runs)))
-        # What a single power would be fitted as, were the truth such: it is right at the runs, and
-        # its bend is what it is off elsewhere.
+        # What a single power fits where the truth is such: right at the runs, off elsewhere.
         fits = refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
         return replace(bend, fits=fits)
 
     def off(self, params: Array, tokens: Array) -> Array:
         """How far the truth lies above the fit, in log L [draws, points]."""
-        gap: Array = self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
-        return gap
+        return self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
 
     def _log(self, params: Array, tokens: Array) -> Array:
         centre = math.log(self.fits.centre[0]) + math.log(self.fits.centre[1])
@@ -165,14 +163,12 @@ class Member:
 
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
-        # Without what single sizes, trainings and cells are off: a best size must not be chosen by
-        # it.
+        # Without what single sizes, trainings, cells are off: they must not choose a best size.
         smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
         there = LawPoints.to_come(params, tokens)
         known = self.whiten @ smooth.between(self.points, there)
         covariance = smooth.between(there, there) - known.T @ known
-        # Places that lie close make a covariance without an inverse: eigenvalues below 0 are
-        # rounding.
+        # Places that lie close have no inverse: eigenvalues below 0 are rounding.
         values, vectors = np.linalg.eigh(covariance)
         drawn = random.standard_normal((len(self.explained), len(there)))
         off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
@@ -226,13 +222,11 @@ class LossLaw:
 
     def _widened(self, logs: Array, params: Array, tokens: Array) -> Array:
         middle, bends = np.median(logs, axis=0), [m.bent(params, tokens) for m in self.members]
-        widened: Array = middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
-        return widened
+        return middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
-        logs: Array = self.log_losses(params, tokens) + self.scatter(params, tokens)
-        return logs
+        return self.log_losses(params, tokens) + self.scatter(params, tokens)
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
@@ -251,8 +245,7 @@ class LossLaw:
         """
         floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
         fitted = float(self.likeliest.best.natural()["E"][0])
-        # The likeliest fit is no draw: with few draws, or a floor at a bound, it may lie outside of
-        # them.
+        # The likeliest fit is no draw: with few, or a floor at a bound, it may lie outside.
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
     def forms(self) -> list[tuple[LawForm, float, dict[str, Estimate]]]:
@@ -315,8 +308,7 @@ class LossLaw:
             * random.standard_normal((len(member.explained), len(params)))
             for member in self.members
         ]
-        scattered: Array = self.widened * np.concatenate(parts)
-        return scattered
+        return self.widened * np.concatenate(parts)
 
 
 def fit_law(
@@ -347,8 +339,7 @@ def fit_law(
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    # Forms and covariances in one list: their evidences are comparable, and doubts about both add
-    # up.
+    # Forms and covariances in one list: their evidences compare, and doubts about both add up.
     found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
@@ -424,8 +415,7 @@ def _explained(
         off = residuals(best, *places, runs.loss)[0]
         ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
         whiten = ranked[0][1].whitening(points, doubt)
-        # A threshold is given on log L, and compared with whitened residuals, in units of the
-        # noise.
+        # A threshold is given on log L; whitened residuals are in units of the noise.
         limit = FAR if threshold is None else threshold / ranked[0][1].noise
         doubt = doubted(off, whiten, doubt, limit)
         whiten = ranked[0][1].whitening(points, doubt)
@@ -435,8 +425,7 @@ def _explained(
         whiten = misfit.whitening(points, doubt)
         fitted = regress(best, *places, target, whiten, known, iterations=QUICK)
         slope = np.concatenate([slopes(fitted, *places)[0] @ whiten.T, np.diag(known.inverse)], 1)
-        # Laplace's: the likelihood at the best fit, times the volume that the parameters have
-        # around it.
+        # Laplace's: the likelihood at the fit, times the volume that parameters have around it.
         score = float(np.log(np.diag(whiten)).sum()) - float(fitted.objectives[0])
         score += known.evidence - 0.5 * float(np.linalg.slogdet(slope @ slope.T)[1])
         parts.append(_Part(fitted, misfit, whiten, known, doubt, score))
@@ -454,8 +443,7 @@ def _member(
     # By the inverse of the whitening they have the covariance of what runs lie off the law.
     off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
     middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
-    # The fit's own values in their place: draws lie about the fit, as far as the prior does not
-    # pull it.
+    # About the fit's own values, from which the prior does not pull them.
     middles += best.values - known.middle
     drawn = regress(
         best,
@@ -568,7 +556,7 @@ def short_laws(
     shorts = []
     # The longest ladders: what a law of two rungs misses says little of one of ten.
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
-        near = runs.only(rungs.index < kept)
+        near, farther = runs.only(rungs.index < kept), runs.only(rungs.index >= kept)
         two_axes = len(Design.of(runs).forms[0].terms) == 2
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
@@ -576,9 +564,8 @@ def short_laws(
             law = fit_law(
                 near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
             )
-            # The short law has a design of its own: a rung that it has no way to reach tells
-            # nothing of it.
-            for n, d in zip(*_places(runs.only(rungs.index >= kept)), strict=True):
+            # A rung that the short law's own design has no way to reach tells nothing of it.
+            for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
         except ValueError:
             continue
@@ -611,10 +598,7 @@ def widening(
 
 
 def asked_for(tried: Sequence[Tried]) -> float:
-    """The factor on intervals under which as many of the runs of each rung lie inside as claimed.
-
-    1 where none was tried.
-    """
+    """The factor by which as many runs of a rung lie inside as claimed; 1 where none was tried."""
     if not tried:
         return 1.0
     sizes = np.concatenate([np.abs(t.z) for t in tried])
@@ -656,10 +640,6 @@ def back_test(
         reducible=share_above(real - predicted, predicted, law.floor().value),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
-
-
-def _places(runs: LossRuns) -> tuple[Array, Array]:
-    return runs.params, runs.tokens
 
 
 def share_above(miss: float, loss: float, floor: float) -> float | None:
@@ -711,8 +691,7 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     """
     half = 0.5 * (loss.high - loss.low)
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
-    # What today's largest compute would reach on the same path: a gain to compare the interval
-    # with.
+    # What today's largest compute reaches on the path: the gain to compare with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
     return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
 
@@ -736,8 +715,7 @@ def estimate_of(drawn: Array, value: float | None = None) -> Estimate:
 def _ends(drawn: Array) -> Array:
     tail = 50 * (1 - LEVEL)
     # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
-    ends: Array = np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
-    return ends
+    return np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
 
 
 def middle_of(values: Array) -> float:

@@ -15,8 +15,7 @@ import numpy as np
 from sweeper.decide.movement import edge_columns, movements
 from sweeper.decide.next_runs import next_of_one_size, next_runs_of
 from sweeper.decide.optima import judge_optima
-from sweeper.decide.question import TableQuestion
-from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
+from sweeper.decide.table_verdict import UNDECIDED, Edge, TableQuestion, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder, worst
 from sweeper.decide.trend import judge_joint_target, judge_target, shifts_along
@@ -158,8 +157,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         verdict = replace(verdict, settle=(), target=plain)
     wrong = verdict.target is not None and verdict.target.code == "wrong_rate"
     return TableVerdict(
-        # A named rate that is wrong at the target fails, whatever the ladder says of the base's
-        # best.
+        # A named rate that is wrong at the target fails, whatever the ladder says of its own.
         answer="fails" if wrong else verdict.answer,
         finding="ladder",
         axes=(verdict,),
@@ -232,8 +230,6 @@ def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge
     for curve in grid.curves:
         if (fit := fits[curve.size]) is None or not fit.at_end:
             continue
-        etas = sorted(curve.losses)
-        best = min(etas, key=lambda eta: float(np.mean(curve.losses[eta])))
-        side = 0 if len(etas) == 1 else -1 if best == etas[0] else 1
-        edges.append(Edge(size=curve.size, side=side, log2=best))
+        best = min(sorted(curve.losses), key=lambda eta: float(np.mean(curve.losses[eta])))
+        edges.append(Edge(size=curve.size, side=fit.side, log2=best))
     return tuple(edges)

@@ -36,12 +36,7 @@ from sweeper.files import (
     read_bounded,
     write_atomically,
 )
-from sweeper.runs.loss_runs import (
-    Design,
-    LossRuns,
-    Rungs,
-    distinct,
-)
+from sweeper.runs.loss_runs import Design, LossRuns, Rungs, distinct
 from sweeper.runs.sizes import tokens_a_parameter
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
@@ -364,11 +359,13 @@ def predict_runs(
     settle = _next_rung(law, rungs) if reasons else ()
     if choose:
         settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
-    values = {form.name: value for form, value in _values(law)}
+    values = {
+        form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
+        for form, weight, named in law.forms()
+    }
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
-    # Where FLOPs are in proportion alone, so are the runs' FLOPs a second, and hours would be
-    # wrong.
+    # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
     timed = runs.flops_per_second if flops_known else None
     speed = question.flops_per_second or timed
     return Prediction(
@@ -408,7 +405,11 @@ def predict_runs(
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
         fixed=dict(question.fixed),
-        versions=_versions(),
+        versions={
+            "sweeper": __version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
     )
@@ -440,8 +441,7 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     params, tokens = question.params, question.tokens
-    # Runs unlike the run to come are left out before anything is fitted: the back-test is of the
-    # rest.
+    # Before anything is fitted: the back-test is of the runs that are like the one to come.
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
@@ -474,11 +474,6 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
         flops = question.params * question.tokens * runs.flops_per_product
         return RunToCome(question.tokens / question.params, flops / largest)
     return RunToCome(beyond=flops / largest) if flops else RunToCome()
-
-
-def _versions() -> dict[str, str]:
-    numpy, python = np.__version__, platform.python_version()
-    return {"sweeper": __version__, "numpy": numpy, "python": python}
 
 
 def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
@@ -522,6 +517,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
+            assert tokens is not None
             raise _unnamed(runs, "to_params", tokens / ratio)
     elif tokens is None:
         if kind == "size":
@@ -565,13 +561,6 @@ def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
         flops=best.flops,
         beyond=best.flops / float(law.runs.flops.max()),
     )
-
-
-def _values(law: LossLaw) -> list[tuple[LawForm, LawValues]]:
-    return [
-        (form, LawValues(form=form.name, formula=form.formula, weight=weight, **values))
-        for form, weight, values in law.forms()
-    ]
 
 
 def _reasons(
@@ -643,8 +632,7 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
-    # Rungs that lie close, or far apart, would propose a run that tells nothing, or that nobody
-    # pays.
+    # Rungs that lie close would tell nothing more, far ones cost what nobody pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
     here = np.unique(
         np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0

@@ -86,8 +86,7 @@ def edge_columns(grid: Grid, size: LadderSize) -> list[EdgeColumns]:
                         size=size,
                         along=along,
                         side=side,
-                        # The innermost of the best values: to go beyond it is to go beyond all of
-                        # these columns' ends.
+                        # Beyond the innermost of the best values lies what is beyond all of them.
                         level=min(inner) if side > 0 else max(inner),
                         count=len(inner),
                         columns=len(columns),
@@ -112,8 +111,7 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
         best = min(finite, key=lambda cell: cell.loss)
         estimates, ends = {}, []
         for name in ("eta", "decay"):
-            # 0 has no logarithm: it is a value of the grid, and neither its end nor a place on the
-            # line.
+            # 0 has no logarithm: it is a value, but no end and no place on the line.
             values = sorted({getattr(cell, name) for cell in cells if getattr(cell, name) > 0})
             here = getattr(best, name)
             estimates[name] = _best_of(values, here)
@@ -145,8 +143,7 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
         y, low, high = np.array(values).T
         slope = Estimate(
             value=float(weights @ y),
-            # An end that is open (infinite) leaves the slope open on that side, by the weight's
-            # sign.
+            # An open end (infinite) leaves the slope open on that side, by the weight's sign.
             low=_sum(np.where(weights > 0, weights * low, weights * high)),
             high=_sum(np.where(weights > 0, weights * high, weights * low)),
         )

@@ -52,41 +52,31 @@ def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
     )
 
 
-def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
-    """As many values more beyond one end of a curve, in its own steps."""
+def _beyond(curve: SizeCurve, side: int) -> tuple[float, ...]:
+    """Two values more beyond one end of a curve, in its own steps."""
     # At least a quarter of an octave: very fine grids would need many runs to leave their end.
     etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
     if len(etas) == 1:  # it has no side
-        return tuple(etas[0] + step * i for i in range(-count, count + 1) if i)
+        return tuple(etas[0] + step * i for i in (-2, -1, 1, 2))
     end = etas[-1] if side > 0 else etas[0]
-    return tuple(sorted(end + side * step * (i + 1) for i in range(count)))
+    return tuple(sorted(end + side * step * i for i in (1, 2)))
 
 
 def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextRuns, ...]:
     """Beyond the end of the one curve, and curves of two sizes more."""
     (curve,) = grid.curves
-    seeds, proposed = max(2, grid.seeds), []
+    key, seeds, proposed = _key(curve.size, grid.axis), max(2, grid.seeds), list[NextRuns]()
     etas = tuple(sorted(curve.losses))
     if curve.size in sides:
         beyond = _beyond(curve, sides[curve.size])
-        proposed.append(
-            NextRuns(
-                size=_key(curve.size, grid.axis),
-                etas=beyond,
-                runs=seeds,
-                code="edge",
-            )
-        )
+        proposed.append(NextRuns(size=key, etas=beyond, runs=seeds, code="edge"))
         etas = tuple(sorted((*_near(curve), *beyond)))
     if grid.seeds < 2 and not grid.noise:
-        code: NextReason = "one_seed"
-        proposed.append(
-            # One run more: beside the one that is there it shows the noise.
-            NextRuns(size=_key(curve.size, grid.axis), etas=_near(curve), runs=1, code=code)
-        )
+        # One run more: beside the one that is there it shows the noise.
+        proposed.append(NextRuns(size=key, etas=_near(curve), runs=1, code="one_seed"))
     for times in (2, 4):
-        size = {key: times * value for key, value in _key(curve.size, grid.axis).items()}
-        proposed.append(NextRuns(size=size, etas=etas, runs=seeds, code="sizes"))
+        larger = {name: times * value for name, value in key.items()}
+        proposed.append(NextRuns(size=larger, etas=etas, runs=seeds, code="sizes"))
     return tuple(proposed)
 
 
@@ -105,63 +95,45 @@ def next_runs_of(
     # Where the noise is known one run a cell does, as in the table.
     axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
     curves = {curve.size: curve for curve in grid.curves}
-    proposed = [
-        NextRuns(
-            size=_key(size, axis),
-            etas=_beyond(curves[size], side),
-            runs=seeds,
-            code="edge",
-        )
-        for size, side in sides.items()
-    ]
+
+    def more(
+        size: LadderSize, etas: tuple[float, ...], code: NextReason, runs: int = seeds
+    ) -> NextRuns:
+        return NextRuns(size=_key(size, axis), etas=etas, runs=runs, code=code)
+
+    proposed = [more(size, _beyond(curves[size], side), "edge") for size, side in sides.items()]
     unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
-    proposed += [
-        NextRuns(size=_key(size, axis), etas=_near(curves[size]), runs=1, code="no_noise")
-        for size in unknown
-    ]
+    proposed += [more(size, _near(curves[size]), "no_noise", 1) for size in unknown]
     # Ends and noise first: what else is advised rests on curves that have both.
     if proposed:
         return tuple(proposed)
     advice = verdict.advice
     if needed := advice.needed if advice.seeds is not None else {}:
+        # As many as the size that needs least: the base is no noisier than any.
+        least = min(needed.values())
         return tuple(
-            NextRuns(
-                size=_key(size, axis),
-                etas=_near(curve, 2.0),
-                # At least as many as the size that needs least, so that the base is no noisier than
-                # any.
-                runs=max(needed.get(size, 0), min(needed.values())) - rule.seeds,
-                code="seeds",
-            )
-            for size, curve in curves.items()
-            if size in needed or size == grid.base
+            more(s, _near(c, 2.0), "seeds", max(needed.get(s, 0), least) - rule.seeds)
+            for s, c in curves.items()
+            if s in needed or s == grid.base
         )
     # Of several sizes the largest stands for one beyond: its curve lies nearest.
     widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
     for asked in (advice, verdict.target.advice if verdict.target else Advice()):
-        more = [size for size in asked.ladder if size not in {getattr(s, axis) for s in curves}]
         proposed += [
             NextRuns(size={axis: size}, etas=_near(widest, 2.0), runs=seeds, code="longer_ladder")
-            for size in more
+            for size in asked.ladder
+            if size not in {getattr(s, axis) for s in curves}
         ]
         if "seeds" in asked.settings:
             extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
-            proposed += [
-                NextRuns(size=_key(s, axis), etas=_near(c, 2.0), runs=extra, code="errors")
-                for s, c in curves.items()
-            ]
+            proposed += [more(s, _near(c, 2.0), "errors", extra) for s, c in curves.items()]
         if "step" in asked.settings:
             for size, curve in curves.items():
-                etas = _near(curve)
-                between = tuple((a + b) / 2 for a, b in pairwise(etas))
-                proposed.append(
-                    NextRuns(size=_key(size, axis), etas=between, runs=seeds, code="finer")
-                )
+                between = tuple((a + b) / 2 for a, b in pairwise(_near(curve)))
+                proposed.append(more(size, between, "finer"))
         if asked.settings.keys() & {"span", "extend"}:
             proposed += [
-                NextRuns(
-                    size=_key(s, axis), etas=_beyond(c, side), runs=seeds, code="longer_curves"
-                )
+                more(s, _beyond(c, side), "longer_curves")
                 for s, c in curves.items()
                 for side in (-1, 1)
             ]

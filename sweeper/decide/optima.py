@@ -11,15 +11,13 @@ import numpy as np
 
 from sweeper.decide.movement import Movement, SizeOptimum
 from sweeper.decide.next_runs import NextRuns
-from sweeper.decide.question import TableQuestion
-from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
+from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableQuestion, TableVerdict
 from sweeper.decide.target import predict, prior_for
 from sweeper.decide.transfer import Answer
 from sweeper.errors import BadInput, ConfigError, Keyword, as_text
 from sweeper.runs.condition import shown_value, where_equal
-from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import AXES
-from sweeper.runs.run import Runs
+from sweeper.runs.run import Runs, log2_of
 from sweeper.runs.settings import is_kept, is_one_number
 from sweeper.runs.sizes import whole_numbers
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate

@@ -48,10 +48,7 @@ class RunOutcome:
 def outcome_of(
     prediction: Prediction, sha256: str, seen: Seen, measured: float | None
 ) -> RunOutcome:
-    """Of a run that has ended; `measured` in place of the training loss of its end.
-
-    BadInput for a prediction of a held-out loss without `measured`.
-    """
+    """Of a run that has ended, by its training loss or `measured`; BadInput where it needs that."""
     band = prediction.band
     assert band is not None
     if measured is None and band.gap_deviation > 0:

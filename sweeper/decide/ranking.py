@@ -133,13 +133,8 @@ class Ranking:
     def missing(self) -> list[tuple[str, int]]:
         """The runs that the round lacks, by name and seed; none once it has ended."""
         while self.outcome is None:
-            lacking = [
-                (name, seed)
-                for name in self.left
-                for seed in range(self.seeds[name])
-                if self._loss(name, seed) is None
-            ]
-            if lacking:
+            begun = ((name, seed) for name in self.left for seed in range(self.seeds[name]))
+            if lacking := [run for run in begun if self._loss(*run) is None]:
                 return lacking
             self._look()
         return []
@@ -178,9 +173,7 @@ class Ranking:
         self.places = [
             RankedPlace(
                 name=name,
-                loss=float(losses[name][np.isfinite(losses[name])].mean())
-                if np.isfinite(losses[name]).any()
-                else math.inf,
+                loss=by_losses(losses[name])[1],
                 seeds=len(losses[name]),
                 diverged=int(np.isinf(losses[name]).sum()),
                 gap=gaps[name, first] if name != first else ZERO,
@@ -228,25 +221,14 @@ class Ranking:
         diverged = {name: (count, len(losses[name])) for name, count in counts.items() if count}
         self._end(ended, needed=needed, diverged=diverged, least=least)
 
-    def _end(
-        self,
-        ended: Ended,
-        *,
-        needed: int | None = None,
-        failed: tuple[str, ...] = (),
-        diverged: Mapping[str, tuple[int, int]] | None = None,
-        least: int = 0,
-    ) -> None:
+    def _end(self, ended: Ended, **more: Any) -> None:
         self.outcome = RankingOutcome(
             ended=ended,
             runs=self.runs,
             looks=self.looks,
             budget=self.budget,
             left=tuple(self.left),
-            needed=needed,
-            failed=failed,
-            diverged=diverged or {},
-            least=least,
+            **more,
         )
 
     def _chance(self, pairs: Sequence[SeedPairs], flat: float, seeds: int) -> float:
@@ -266,8 +248,7 @@ class Ranking:
             spread = float(values.std(ddof=1)) + 1e-300
             half = quantile_then * spread / math.sqrt(then)
             mean = Foretold.of_mean(float(values.mean()), spread, len(values), then, half)
-            # A lost pair keeps a configuration from being the better one, and two from being alike,
-            # but for signs that outvote it.
+            # A lost pair keeps it from being better, and two from being alike, but for signs.
             ways = []
             if not pair.won or _outvoted(pair.won, seeds, self._error):
                 ways.append(mean.above(0.0))
@@ -275,8 +256,7 @@ class Ranking:
                 ways.append(mean.below(0.0))
             if not (pair.lost or pair.won):
                 ways.append(mean.within(flat))
-            # The pairs share the leader's runs: that all are decided is at most as likely as the
-            # least likely.
+            # Pairs share the leader's runs: all are at most as likely as the least likely.
             chance = min(chance, sum(ways))
         return chance
 
@@ -333,8 +313,7 @@ class TargetRanking:
         self.names, self._loss, self._affordable = list(names), loss, affordable
         self._sizes, self._flops, self.slots = sizes, np.array(flops), slots
         self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
-        # Each of the looks has its share of the error, and sizes that no run can have are not
-        # proposed.
+        # Each look has its share of the error; sizes that no run can have are not proposed.
         self._question = replace(question, error=question.error / LOOKS, known=True)
         self.budget = budget or DEFAULT_SEEDS * len(names)
         if (least := FIRST * len(names) * begun) > self.budget:

@@ -19,8 +19,7 @@ from sweeper.runs.run import Runs
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.optima_law import Bound, OptimaLaw, fit_law
-from sweeper.stats.ridge import Ridge, slope
-from sweeper.stats.surface import Surface, fit_surfaces
+from sweeper.stats.surface import Ridge, Surface, fit_surfaces
 
 BEYOND_LAW = 2
 """Cells with an optimum that a law takes beyond one for each exponent."""
@@ -176,8 +175,7 @@ def law_of_runs(
     """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
     cells = rate_runs(runs, options)
     law = rate_law(cells, target, options.noise)
-    # With a batch a cell needs its best inside in two directions, and few have: the rate alone may
-    # be told by more of them.
+    # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
     if law.code != "too_few_cells" or not cells.surfaces:
         return law, cells
     alone = rate_runs(runs, options, tells_batch=False)
@@ -232,12 +230,11 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
     common |= {
         "powers": tuple(_powers(runs, law)),
         "scatter": tuple(_scatter(law, k) for k in range(centres.shape[1])),
-        "slopes": () if ridge is None else tuple(_slope(ridge, side) for side in (-1, 1)),
+        "slopes": () if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
         "law": law,
         "ridge_of": ridge,
     }
-    # Bounds are kept by throwing out draws that break them: if hardly any is left, the law is not
-    # one that these cells follow.
+    # Draws that break bounds are thrown out: if hardly any is left, no such law holds.
     if law.kept < KEPT:
         return RateLaw(code="bounds_contradict", **common)
     if target is None:
@@ -251,8 +248,7 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
 
 def _covariance(draws: Array) -> Array:
     """That of draws, and what no noise shows: how a drawn curve misplaces a real one's optimum."""
-    covariance: Array = np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
-    return covariance
+    return np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
 
 
 def _of_surfaces(runs: RateRuns, noise: float | None) -> RateOptima:
@@ -330,27 +326,13 @@ def _cell(runs: RateRuns, place: int, found: RateOptima) -> CellOptimum:
 def _powers(runs: RateRuns, law: OptimaLaw) -> list[Power]:
     names: tuple[Literal["eta", "batch"], ...] = ("eta", "batch")
     powers = []
-    for response in range(law.draws.shape[1]):
-        exponents = law.exponents(response)
-        for place, axis in enumerate(runs.axes):
+    for of, bends, response in zip(names, law.bends, range(law.draws.shape[1]), strict=False):
+        for axis, exponent, bend in zip(runs.axes, law.exponents(response), bends, strict=True):
             if axis in runs.varied:
-                bend = law.bends[response][place]
                 curved = bend is not None and (bend.low > 0 or bend.high < 0)
-                powers.append(
-                    Power(
-                        of=names[response],
-                        axis=axis,
-                        exponent=exponents[place],
-                        bend=bend,
-                        curved=curved,
-                    )
-                )
+                power = Power(of=of, axis=axis, exponent=exponent, bend=bend, curved=curved)
+                powers.append(power)
     return powers
-
-
-def _slope(ridge: Ridge, side: int) -> Estimate:
-    slopes = slope(ridge, side)
-    return Estimate.from_draws(float(slopes[0]), slopes[1:])
 
 
 def _scatter(law: OptimaLaw, response: int) -> Estimate:
@@ -381,8 +363,7 @@ class CarriedRates:
         # Off what was varied the law's exponent is its prior's alone.
         if not np.allclose(self.directions @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
-        there = self._rates(direction) - self._rates((0.0, 0.0))
-        told = Estimate.from_draws(float(there.mean()), there)
+        told = Estimate.mean_of(self._rates(direction) - self._rates((0.0, 0.0)))
         return told.value, told.low, told.high
 
     def _rates(self, direction: tuple[float, float]) -> Array:
@@ -390,11 +371,9 @@ class CarriedRates:
         model, tokens, batch = self.base
         batch, tokens = batch + direction[0], tokens + direction[1]
         if self.ridge is None:
-            drawn: Array = self.law.middle(np.array([model, tokens, batch]))[:, 0]
-            return drawn
+            return self.law.middle(np.array([model, tokens, batch]))[:, 0]
         best = self.law.middle(np.array([model, tokens]))
-        rates: Array = best[:, 0] + self.ridge.rate(batch - best[:, 1])
-        return rates
+        return best[:, 0] + self.ridge.rate(batch - best[:, 1])
 
 
 def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
@@ -492,16 +471,16 @@ def _predict(
     if ridge is None:
         taken = batch or float(runs.batches[1])
         drawn = law.at(np.log2([*at, taken]))
-        eta = Estimate.from_draws(float(drawn[:, 0].mean()), drawn[:, 0])
+        eta = Estimate.mean_of(drawn[:, 0])
         # A quadratic through what an octave costs on both sides.
         lost = (low.value + high.value) / 2 * (drawn[:, 0] - eta.value) ** 2
-        miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
+        miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
         at_batch = taken if "batch_size" in runs.varied else None
         return RatePrediction(
             model=at[0], horizon=at[1], eta=eta, batch=None, miss=miss, at_batch=at_batch
         )
     drawn = law.at(np.log2(at))
-    best = Estimate.from_draws(float(drawn[:, 1].mean()), drawn[:, 1])
+    best = Estimate.mean_of(drawn[:, 1])
     planned = math.log2(batch) if batch else best.value
     told = []
     generator = np.random.default_rng(len(runs.sizes))
@@ -514,8 +493,8 @@ def _predict(
         told.append(
             AtBatch(
                 batch=2.0**log2,
-                eta=Estimate.from_draws(float(rates.mean()), rates),
-                loss=Estimate.from_draws(float(worse.mean()), worse),
+                eta=Estimate.mean_of(rates),
+                loss=Estimate.mean_of(worse),
                 steps=at[1] * steps / 2.0**log2,
                 times_steps=2.0 ** (planned - log2),
             )
@@ -524,7 +503,7 @@ def _predict(
             eta = told[-1].eta
             # A quadratic through what an octave costs on both sides.
             lost = (low.value + high.value) / 2 * (rates - eta.value) ** 2 + lowest
-    miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
+    miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
     return RatePrediction(
         model=at[0],
         horizon=at[1],

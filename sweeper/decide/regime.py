@@ -78,13 +78,9 @@ class RunToCome:
 def choose_runs(
     runs: LossRuns, asked: RunToCome, place: tuple[float, float] | None = None
 ) -> tuple[LossRuns, LeftOut | None]:
-    """The runs that the law of a run to come is fitted to, and what was left out.
-
-    `place` is its (N, D), where both are known.
-    """
+    """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
     design = Design.of(runs)
-    # Where one axis alone was varied, or both on a line, tokens a parameter say no more than
-    # compute.
+    # Of one axis, or both on a line, tokens a parameter say no more than compute.
     if ADDITIVE not in design.forms:
         return runs, None
     rungs = Rungs.of(runs, design)
@@ -123,8 +119,7 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice
     for span in spans:
         flops = float(runs.flops.max()) / span
         for least in ratios:
-            # A little below the span: runs of one rung differ by some per cent, and are not cut
-            # apart.
+            # A little below the span: runs of one rung differ by some per cent.
             kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
             some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
             if (some and not kept.all()) or kept.tobytes() in seen:
@@ -143,8 +138,7 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
     squares = []
     for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
         near = kept & (rungs.index < left)
-        # One choice that cannot be fitted there leaves the rung out for all: misses must be
-        # comparable.
+        # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
         fits = _fitted(runs, near, best)

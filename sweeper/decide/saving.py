@@ -16,8 +16,7 @@ from sweeper.trial import TrialSpec
 class Saving:
     """Tuning at the base, its validation, and the same tuning at a target of `width` and `depth`.
 
-    `at_target.seconds` follow from the speed of the trials of `timed_width`, the widest that were
-    trained, on `device`.
+    `at_target.seconds` follow from the speed at `timed_width`, the widest trained, on `device`.
     """
 
     width: int

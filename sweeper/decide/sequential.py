@@ -36,10 +36,7 @@ RISE, DRIFT_LENGTH = 0.03, 0.25
 
 
 class ChangeFinding(NamedTuple):
-    """The likeliest change: its form, the stretch of its begin, its size at present in log loss.
-
-    `shares`: of each form, given that there is a change.
-    """
+    """The likeliest change: form, first stretch, size at present in log loss; forms' `shares`."""
 
     form: str
     since: int
@@ -182,8 +179,7 @@ class Sequence:
         by_change = weights.sum(0)
         best = int(by_change.argmax())
         tested = len(self.band) - self.first
-        # The posterior mean: the least-squares size, shrunk by the prior of the likeliest
-        # amplitude.
+        # The posterior mean: least squares, shrunk by the prior of the likeliest amplitude.
         g = float(self.amplitudes[int(weights[:, best].argmax())])
         size = g * products[best] / (1 + g * squares[best])
         now = int(self.at[self.seen - 1])
@@ -210,8 +206,7 @@ class Sequence:
         logs, (_, products, squares, of_ends) = self._logs, self.sums[k]
         g = self.amplitudes[:, None]
         shrunk = 1 + g * squares
-        # What a change adds to the end beyond what the stretches so far, which have it too, already
-        # say of the end by their correlation with it.
+        # Beyond what the stretches so far, which have the change too, already say of the end.
         left = self.of_end - of_ends
         shifts = g * products / shrunk * left
         doubts = variance + g / shrunk * left**2 * scale

@@ -72,6 +72,10 @@ class SizeGrid:
         """How many."""
         return len(self.etas) * self.seeds
 
+    def of(self, size: LadderSize) -> list[Run]:
+        """The runs, as those of a `size`."""
+        return [(size, eta, seed) for eta in self.etas for seed in range(self.seeds)]
+
     def with_etas(self, etas: Sequence[float]) -> SizeGrid:
         """With more values of eta."""
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
@@ -89,13 +93,11 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
     for size, found in seeds.items():
         # A curve's seeds are the first ones.
         whole = {
-            # The count of seeds from 0 on without a gap: a later one alone pairs with none of the
-            # others.
+            # From 0 on without a gap: a later seed alone pairs with none of the others.
             eta: next(n for n in range(len(have) + 1) if n not in have)
             for eta, have in found.items()
         }
-        # For each number of seeds the points that have as many: a curve is a full rectangle of
-        # both.
+        # For each number of seeds the points that have as many: a curve is a full rectangle.
         possible = [
             SizeGrid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
             for least in {*whole.values()}
@@ -109,8 +111,7 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
 
 def spacing(rule: LadderRule) -> float:
     """The spacing of a line's first points, in log2."""
-    # Twice the fixed design's spacing, but not beyond `COARSE`, nor so coarse that one point is
-    # left.
+    # Twice the fixed design's, not beyond `COARSE`, nor so coarse that one point is left.
     return rule.step if rule.step >= COARSE else min(COARSE, 2 * rule.step, rule.span)
 
 
@@ -210,15 +211,13 @@ class Settling:
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
         given: Mapping[LadderSize, SizeGrid] | None = None,
-        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
-        | None = None,
+        judge_given: Judge | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
         self._known, self._judge, self.slots = loss, judge, slots
-        # What was asked for, and not what is known: other runs of the study are no part of the
-        # design.
+        # What was asked for: other known runs of the study are no part of the design.
         self.asked: set[Run] = set()
         self._timed = False
         self._middle, self._planned, self._affordable = middle, planned, affordable
@@ -227,8 +226,7 @@ class Settling:
         # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
         self.started = [base]
         for axis, sizes in self.ladders.items():
-            # By the factor, either way: the base may lie in the middle of its ladder, or at its
-            # top.
+            # By the factor, either way: the base may lie in the middle of its ladder.
             far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
             self.started += [far] if far not in self.started else []
         self._ends = tuple(self.started)
@@ -239,8 +237,7 @@ class Settling:
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
         self.grids: dict[LadderSize, SizeGrid] = dict(self.given)
-        # A ladder is the base and another size: where each has them, nothing need be trained to
-        # look at it.
+        # A ladder is the base and another size: with these it can be looked at at once.
         self._judge_given = judge_given or judge
         self.looks_at_once = base in self.given and all(
             any(size in self.given for size in sizes if size != base)
@@ -262,8 +259,7 @@ class Settling:
 
     def missing(self) -> list[Run]:
         """The runs that the round lacks; none where the ladder has ended."""
-        # A look may end the ladder, or begin sizes whose runs are known already: so look on until
-        # something is lacking.
+        # A look may end the ladder, or begin sizes whose runs are known: look on until some lack.
         while self.ending is None:
             lacking = [run for size in self.started for run in self._lacking(size)]
             if lacking:
@@ -320,21 +316,12 @@ class Settling:
         """How many runs the curves have that were there before."""
         return sum(grid.runs for grid in self.given.values())
 
-    @property
-    def _coarse(self) -> float:
-        return spacing(self.rule)
-
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
         return {
             axis: [self._curve(size) for size in sizes if size in self.grids]
             for axis, sizes in self.ladders.items()
         }
-
-    def _line_rule(self) -> LadderRule:
-        # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
-        extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
-        return replace(self.rule, step=self._coarse, seeds=SEEDS, extend=extend)
 
     @property
     def _spare(self) -> int:
@@ -344,7 +331,10 @@ class Settling:
     def _lacking(self, size: LadderSize) -> list[Run]:
         """What one size lacks: first of its line, then of what rounds added to it."""
         if size not in self.grids:
-            rule, name = self._line_rule(), self.rule.hyperparameter
+            name = self.rule.hyperparameter
+            # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
+            extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
+            rule = replace(self.rule, step=spacing(self.rule), seeds=SEEDS, extend=extend)
             middle = Log2Hps({name: self._middle(size)})
 
             def loss(point: Point) -> float | None:
@@ -354,21 +344,20 @@ class Settling:
 
             state = rule.line(middle, loss)
             if state.missing:
-                runs = [(size, value, seed) for value in state.missing for seed in range(SEEDS)]
-                return [run for run in runs if self._loss(*run) is None]
+                return self._not_there(size, SizeGrid(tuple(state.missing), SEEDS))
             etas, runs = self._beside_an_edge(size, sorted(state.losses))
             if runs:
                 return runs
             self.grids[size] = SizeGrid(tuple(etas), SEEDS)
-        grid = self.grids[size]
-        runs = [(size, value, seed) for value in grid.etas for seed in range(grid.seeds)]
-        return [run for run in runs if self._loss(*run) is None]
+        return self._not_there(size, self.grids[size])
+
+    def _not_there(self, size: LadderSize, grid: SizeGrid) -> list[Run]:
+        return [run for run in grid.of(size) if self._loss(*run) is None]
 
     def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
         """A line's points, with more beside the lowest one where its neighbour diverged.
 
-        And the runs that they lack. How near to the edge the optimum lies no curve tells, and on a
-        coarse line that is far.
+        And the runs that they lack: how near to the edge the optimum lies no curve tells.
         """
         while True:
             room = len(etas) < self.begun // SEEDS + self._spare
@@ -380,15 +369,13 @@ class Settling:
                 for eta, losses in losses_at.items()
             }
             if lacking := [e for e, losses in losses_at.items() if None in losses]:
-                runs = [(size, eta, seed) for eta in lacking for seed in range(SEEDS)]
-                return etas, [run for run in runs if self._loss(*run) is None]
+                return etas, self._not_there(size, SizeGrid(tuple(lacking), SEEDS))
             lowest = min(etas, key=means.__getitem__)
             halves = [
                 (a + b) / 2
                 for a, b in pairwise(etas)
                 if lowest in (a, b)
-                # Only where the lowest point trains, and its neighbour does not: else there is no
-                # edge beside it.
+                # Only where the lowest point trains, and its neighbour does not: an edge.
                 and math.isfinite(means[lowest])
                 and math.isinf(means[a] + means[b])
                 and b - a > self.rule.step / 2 + 1e-9
@@ -418,12 +405,7 @@ class Settling:
         judged = (self._judge_given if first else self._judge)(self.by_axis())
         # Hours are told as runs, by what those so far took, and only ever lower the budget.
         if self._affordable is not None:
-            runs = [
-                (size, eta, seed)
-                for size, grid in self.grids.items()
-                for eta in grid.etas
-                for seed in range(grid.seeds)
-            ]
+            runs = [run for size, grid in self.grids.items() for run in grid.of(size)]
             affordable = self._affordable(runs)
             self._timed = self._timed or affordable < self.budget
             self.budget = min(self.budget, affordable)
@@ -447,8 +429,7 @@ class Settling:
             if size.is_base and size.answer == "cannot say yet" and not size.at_end
             if (fit := ladder.fits.get(size.size)) is None or not fit.noise_unknown
         ]
-        # Settled comes before stuck: a ladder that fails at its far end fails, whatever else is
-        # wrong.
+        # Before stuck: a ladder that fails at its far end fails, whatever else is wrong.
         if all(ladder.settled for ladder in judged) and not waiting:
             self.ending = self._ended("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
@@ -477,8 +458,7 @@ class Settling:
 
     def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
-        # Grids grow by points that no seed replaces, then by what the target asks for, then by what
-        # shrinks the open variances most, a run.
+        # By points that no seed replaces, by what the target asks for, then by variances.
         new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
         advice, narrows = Advice(), False
         evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
@@ -505,8 +485,7 @@ class Settling:
                     allowed = self.rule.allowed_gap(size.loss.value)
                     limits = (size.shift_log2, self.rule.max_shift), (size.loss_gap, allowed)
                     of_axis.append(Doubt(size.size, factor, beyond, limits))
-                    # The base as well: its optimum is in every shift, and its runs may shrink them
-                    # most.
+                    # The base as well: its optimum is in every shift.
                     evidence[size.size] = (fit, fit.evidence)
                     evidence[self.base] = (base_fit, base_fit.evidence)
             # One size that fails is enough: the others may wait for whether it does.
@@ -515,8 +494,7 @@ class Settling:
             if verdict.answer == "holds":
                 more = self._for_target(ladder)
                 of_target = verdict.target.advice if verdict.target else Advice()
-                # A ladder that holds has no advice of its own: what is told at an end is the
-                # target's.
+                # A ladder that holds has no advice of its own: the target's is told.
                 advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
                 begun += more.begun
@@ -536,8 +514,7 @@ class Settling:
         spent = allocation.spend(room, least=self.slots - planned if doubts else 0)
         if new or begun or spent:
             grids = dict(allocation.grids)
-            # The round's grids are put aside. Then all of the budget is given: if even that would
-            # hardly settle it, it is saved.
+            # Put aside. If even all of the budget would hardly settle it, it is saved.
             allocation.spend(left - spent)
             if not (new or begun) and allocation.chance() < HOPELESS:
                 short = allocation.even_runs - self.runs
@@ -557,7 +534,7 @@ class Settling:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
         size, etas = fit.curve.size, sorted(fit.curve.losses)
         lowest = min(etas, key=lambda eta: _mean(fit.curve.losses[eta]))
-        step = self._coarse
+        step = spacing(self.rule)
         reach = self.rule.span + 2 * max(1, self.rule.extend) * step
         middle, side = self._middle(size), 0
         if fit.at_end:
@@ -599,7 +576,7 @@ class Settling:
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
         # The gap at the target is read off the widest curve: it alone is made longer.
         if advice.code == "longer_curves":
-            grid, step = self.grids[far], self._coarse
+            grid, step = self.grids[far], spacing(self.rule)
             further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
             if self.runs + (needed := further.runs - grid.runs) > self.budget:
                 return ForTarget(needed=needed)
@@ -695,8 +672,7 @@ class Allocation:
         self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
         self._evidence, self.spent = evidence, 0
         self._known = dict[tuple[LadderSize, SizeGrid], float]()
-        # The level of a variance is that of the draws, which hold all doubt about the shape; how it
-        # shrinks with a design is the slope error's.
+        # The level is that of the draws, which hold all doubt; how it shrinks, the slope error's.
         self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
         self._scale = dict[LadderSize, float]()
         for size, (fit, _) in evidence.items():
@@ -713,8 +689,7 @@ class Allocation:
     def _variance(self, size: LadderSize, grid: SizeGrid) -> float:
         if (size, grid) not in self._known:
             fit, evidence = self._evidence[size]
-            # A point that diverged measures no slope; one that is not there yet is taken to be
-            # finite.
+            # A point that diverged measures no slope; one to come is taken to be finite.
             finite = [
                 eta for eta in grid.etas if math.isfinite(_mean(fit.curve.losses.get(eta, (0.0,))))
             ]
@@ -767,8 +742,7 @@ class Allocation:
         """
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
-            # What lies below the goal gains nothing more, so that runs go to the doubts that are
-            # open.
+            # What lies below the goal gains nothing more: runs go to what is open.
             now = sum(max(excess, GOAL) for excess in self._excess({}))
             best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
@@ -791,8 +765,7 @@ class Allocation:
     def _moves(self, size: LadderSize) -> list[SizeGrid]:
         """Points between others near the optimum, and once they are dense, a seed more.
 
-        As many runs say as much of a smooth curve at points between as at the old ones, and more
-        of one that is not.
+        At points between, runs say as much of a smooth curve, and more of one that is not.
         """
         grid, at = self.grids[size], self._evidence[size][0].optimum.value
         finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()

@@ -122,8 +122,7 @@ def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
     # Over steps too: the batch is held along a ladder, so that steps are tokens.
     if axis in ("tokens", "steps"):
         return OVER_TOKENS
-    # No limit over depth, batch or experts is believed to fix the optimum: most of the weight is a
-    # power law's.
+    # No limit is believed to fix the optimum there: most of the weight is a power law's.
     if axis != "width":
         return NO_THEORY
     believed = parameterization in CONVERGING if theory is None else theory
@@ -179,13 +178,11 @@ class OptimumPrediction:
 
     def draws(self, count: int) -> Array:
         """Likely optima [count], in no order; the same numbers for the same weights."""
-        # A fixed seed: the same optima give the same interval, and ways of settling are compared on
-        # the same draws.
+        # A fixed seed: the same optima give the same interval, and ways compare on the same draws.
         generator = np.random.default_rng(0)
         # Systematic: every component has its share of the draws to within one.
         places = (generator.random() + np.arange(count)) / count
-        # Rounding may leave the last cumulative weight below 1, and the search past the last
-        # component.
+        # Rounding may leave the last cumulative weight below 1.
         chosen = np.minimum(np.searchsorted(self.weights.cumsum(), places), len(self.weights) - 1)
         drawn: Array = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
         # Components come in order: draws that are paired with others' draws must not share it.
@@ -250,14 +247,12 @@ def _given(
     That is its mean before them, its covariances with them and its variance.
     """
     measured_sizes = np.array(sizes, dtype=np.float64)
-    # A flat level's variance of 100 would cancel against large optima: around their mean it is
-    # small.
+    # A flat level's variance would cancel against large optima: around their mean it is small.
     centre = float(np.average(optima, weights=deviations**-2.0))
     m = optima - centre
     means, spreads, logs, names = [], [], [], []
     for form in prior.forms:
-        # Drifts count from the smallest size, where all forms are 0: the level is the optimum
-        # there.
+        # Drifts count from the smallest size, where all forms are 0 and the level is the optimum.
         expected, x = form.drifts(measured_sizes, measured_sizes.min())
         for scatter, share in scatters.items():
             before, covariances, variance = asked(form, scatter, expected, x)

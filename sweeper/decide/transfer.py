@@ -281,7 +281,13 @@ def judge_ladder(
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
     missed = missed_optimum(base_fit, transferred, rule)
     if missed is not None:
-        sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
+        # The plan would miss every minimum; a base that is open already stays as it is.
+        sizes = [
+            replace(size, answer="cannot say yet", code="missed_optimum", missed=missed)
+            if size.answer == "base"
+            else size
+            for size in sizes
+        ]
     answer = worst(size.answer for size in sizes)
     advice = Advice()
     if answer == "cannot say yet":
@@ -309,13 +315,6 @@ def worst(answers: Iterable[SizeAnswer]) -> Answer:
     return next((answer for answer in WORST_FIRST if answer in given_answers), "holds")
 
 
-def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
-    """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
-    if base.answer != "base":
-        return base
-    return replace(base, answer="cannot say yet", code="missed_optimum", missed=missed)
-
-
 def _mending(
     axis: str,
     curves: Sequence[SizeCurve],
@@ -323,8 +322,7 @@ def _mending(
     missed: MissedOptimum | None,
 ) -> Advice | None:
     """What to mend before anything can be measured, if there is something."""
-    # A run that failed comes first: until it is repeated, a curve lacks points for no reason of its
-    # training.
+    # Until it is repeated, a curve lacks points for no reason of its training.
     if any(curve.failed for curve in curves):
         return Advice(axis=axis, code="failed")
     if any(fit is not None and fit.same_seeds for fit in fits):
@@ -421,8 +419,7 @@ def _compare_with_base(
     # 92 % on two kinds of ladders). Seeded by nothing of the sizes: a verdict repeats exactly, and
     # all sizes are asked about the same misplaced base.
     bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
-    # Safe draws: what is trained at the other size is the plan's value, which keeps off such
-    # points.
+    # Safe draws: what is trained there is the plan's value, which keeps off such points.
     safe, free = base_fit.safe_optimum_draws + planned, base_fit.free_optimum_draws + planned
     # The bias alone leads nowhere that was not measured.
     ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
@@ -449,8 +446,7 @@ def _answer(
 ) -> tuple[Answer, SizeReason]:
     """The answer for one size, and the reason for it.
 
-    What fails comes first: one interval beyond its threshold settles that, whatever is open about
-    the other.
+    What fails comes first: one interval beyond its threshold settles that.
     """
     allowed = rule.allowed_gap(fit.loss.value)
     # The least that |shift| is within its interval: 0 where that holds 0.
@@ -458,8 +454,7 @@ def _answer(
     # Before all else: training that comes apart at the base's optimum fails, with one seed as well.
     if math.isinf(gap.low):
         return "fails", "diverges_at_base_optimum"
-    # Seeds that agree to the last digit were not passed on, or change nothing: a noise of 0 would
-    # make every interval certain.
+    # Seeds that agree to the last digit change nothing: a noise of 0 would make all certain.
     if fit.same_seeds or base_fit.same_seeds:
         return "cannot say yet", "same_seeds"
     if fit.noise_unknown or base_fit.noise_unknown:
@@ -490,8 +485,7 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
     Its eta may transfer although its parameterization is wrong: under muP wider is better
     throughout training (Tensor Programs V, section 8).
     """
-    # Only a wider or deeper model is owed a lower loss; a larger batch or fewer steps may well
-    # lose.
+    # Only a wider or deeper model is owed a lower loss; a larger batch may well lose.
     if axis not in ("width", "depth"):
         return None
     base = next(size for size in sizes if size.is_base)
@@ -553,7 +547,11 @@ def advise(
     # The loss is known and its gap is not: the curve was not measured at the base's optimum.
     if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
         return advice("not_measured", gaps, settings=finer)
-    needed = {size.size: _seeds_needed(size, rule) for size in sizes}
+    factors = {size.size: information_needed(size, rule)[0] for size in sizes}
+    needed = {
+        size: max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
+        for size, factor in factors.items()
+    }
     most = max(needed.values())
     # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
     if hopeless := [s for s in sizes if needed[s.size] >= MAX_SEED_FACTOR * rule.seeds]:
@@ -564,12 +562,6 @@ def advise(
         )
     seeds = SeedAdvice(seeds=most, sizes=labels(needed), runs=(most - rule.seeds) * points)
     return advice("seeds", settings={"seeds": f"{most}"}, seeds=seeds, needed=needed)
-
-
-def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
-    """Seeds a point that would settle `size`."""
-    factor, _ = information_needed(size, rule)
-    return max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
 
 
 def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool]:
@@ -585,8 +577,7 @@ def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
         value = abs(estimate.value)
         room = limit - value
-        # Of |estimate| the end on the threshold's side. Folded at 0: an interval that holds 0 may
-        # be 0.
+        # Of |estimate| the end on the threshold's side, folded at 0.
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
         reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,7 @@ from sweeper.decide.target import (
     predict,
     shifted,
 )
-from sweeper.decide.transfer import (
-    Advice,
-    Answer,
-    TargetAnswer,
-    TargetReason,
-    Verdict,
-    worst,
-)
+from sweeper.decide.transfer import Advice, Answer, TargetAnswer, TargetReason, Verdict, worst
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
@@ -120,17 +114,15 @@ class Optima:
 
 
 def shifts_along(
-    axis: str,
-    fits: Mapping[LadderSize, CurveFit | None],
-    base: LadderSize,
-    prior: Prior,
+    axis: str, fits: Mapping[LadderSize, CurveFit | None], base: LadderSize, prior: Prior
 ) -> dict[LadderSize, Estimate]:
     """The shifts from the base's optimum over `axis`, as all optima and their drift tell them.
 
     Of single runs, whose own optima are known to a third of an octave: two of them alone leave
     open what the ladder tells. Sizes that have only a bound have none, nor does a bound's ladder.
     """
-    single = {size: fit for size, fit in fits.items() if fit and _single(fit)}
+    noises = {size: fit.curve.noise for size, fit in fits.items() if fit}
+    single = {size: fits[size] for size, noise in noises.items() if noise and noise.single}
     optima = Optima.of(axis, single)
     if optima is None or optima.sizes.count(int(getattr(base, axis))) != 1:
         return {}
@@ -146,10 +138,6 @@ def shifts_along(
             Estimate(value=value, low=value, high=value)
         )
     return shifts
-
-
-def _single(fit: CurveFit) -> bool:
-    return fit.curve.noise is not None and fit.curve.noise.single
 
 
 def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:
@@ -220,8 +208,7 @@ def _slope(optima: Optima) -> Estimate:
     """That of the weighted line through the optima over log2 size; see `fit_plane`."""
     generator = np.random.default_rng(list(optima.sizes))
     draws = np.array([fit.free_optimum_draws for fit in optima.fits])
-    # Each size has a bias of its own here: the slope would otherwise trust that the curves' shapes
-    # are the same over the whole ladder.
+    # Of its own: the slope would trust that shapes are the same over the whole ladder.
     draws += generator.normal(0.0, BIAS, draws.shape)
     draws -= np.array([fit.curve.planned_log2 for fit in optima.fits])[:, None]
     x = np.vstack([np.log2(np.array(optima.sizes)), np.ones(len(optima.sizes))])
@@ -277,43 +264,27 @@ def judge_target(
     """
     if verdict.axis == JOINT_AXIS:
         raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
-    axis = verdict.axis
+    axis, told = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
     optima = Optima.of(axis, fits)
-    trend = None
-    if optima is not None:
-        trend = trend_of(axis, optima, transferred, target, prior)
+    trend = None if optima is None else trend_of(axis, optima, transferred, target, prior)
     # A named value need not be the base's best, so that the ladder's answer is not about it: it can
     # fail on a ladder that holds, and first of all.
-    if given and optima is not None and trend is not None:
+    if given and optima and trend:
         allowed = rule.allowed_gap(optima.fits[-1].loss.value)
         off, gap = trend.off_log2, trend.loss_gap
         if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
-            wrong = TargetAnswer(
-                axis=axis,
-                size=target,
-                answer="fails",
-                off_log2=off,
-                loss_gap=gap,
-                code="wrong_rate",
-            )
-            return wrong, trend
+            return told(answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"), trend
     if sizes[0] <= target <= sizes[-1]:
-        within = _within(verdict, target)
-        return TargetAnswer(axis=axis, size=target, answer=within, code="within"), trend
+        return told(answer=_within(verdict, target), code="within"), trend
     wider = target > sizes[-1]
     times = target / sizes[-1] if wider else sizes[0] / target
     answer: Answer
     # A target cannot hold on a ladder that does not: a shift was seen at sizes nearer than it.
-    if optima is None or trend is None or verdict.answer != "holds":
+    if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        return (
-            TargetAnswer(
-                axis=axis, size=target, answer=answer, code=code, times=times, wider=wider
-            ),
-            trend,
-        )
+        return told(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -332,30 +303,25 @@ def judge_target(
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
         advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
-    return (
-        TargetAnswer(
-            axis=axis,
-            size=target,
-            answer=answer,
-            off_log2=off,
-            loss_gap=gap,
-            settle=advice.overrides,
-            code="predicted",
-            times=times,
-            wider=wider,
-            missed=None if reproduced else trend.back_test,
-            advice=advice,
-        ),
-        trend,
+    found = told(
+        answer=answer,
+        off_log2=off,
+        loss_gap=gap,
+        settle=advice.overrides,
+        code="predicted",
+        times=times,
+        wider=wider,
+        missed=None if reproduced else trend.back_test,
+        advice=advice,
     )
+    return found, trend
 
 
 def _within(verdict: Verdict, target: int) -> Answer:
     """The worst answer of the sizes from the base to the first that reaches `target`."""
     values = {int(getattr(size.size, verdict.axis)): size for size in verdict.sizes}
     base = next(value for value, size in values.items() if size.is_base)
-    # To the next size on, not the next below: between two measured sizes the farther one is the
-    # stricter.
+    # To the next size on: of two measured ones the farther is the stricter.
     if target >= base:
         covering = min(value for value in values if value >= target)
     else:
@@ -369,8 +335,7 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
     covered = [
         size
         for size in verdict.sizes
-        # In every size at once: one that is deeper but narrower than the target covers nothing of
-        # it.
+        # In every size at once: one that is deeper but narrower covers nothing of it.
         if all(getattr(size.size, axis) >= getattr(target, axis) for axis in LADDER_AXES)
     ]
     answer: Answer = "cannot say yet"
@@ -424,15 +389,13 @@ def _advice(
     def settles(known: Optima) -> bool:
         predicted = predict(known.sizes, known.values, known.errors, target, prior)
         answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
-        # What holds beyond a ladder has to pass the back-test there too, which a new width may
-        # fail.
+        # What holds has to pass the back-test there too, which a new width may fail.
         if answer == "holds":
             tested = back_test(known.sizes, known.values, known.errors, prior)
             return tested is None or tested.reproduced
         return answer == "fails"
 
-    # Parameters go with the square of the width; over steps, batch or depth a run's cost is in
-    # proportion.
+    # Parameters go with the square of the width; else a run's cost is in proportion.
     power = 2.0 if axis == "width" else 1.0  # of a run's compute
 
     def spent(count: int, times: int) -> float:
@@ -445,14 +408,12 @@ def _advice(
 
     # Seeds for all sizes are looked at where no longer ladder would likely do.
     ways = dict[tuple[int, int], float]()
-    # First with no more seeds, then with four times as many: a drift grows with the ladder's
-    # length, and only the error falls with seeds.
+    # First with no more seeds: a drift grows with the ladder, only the error falls with seeds.
     for times in (1, MORE_SEEDS):
         seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
         for count in range(len(widths) + 1):
             if count:
-                # Each simulated ladder grows by its own new optimum, so that one that drifts goes
-                # on drifting.
+                # By its own new optimum: a ladder that drifts goes on drifting.
                 seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
             if (count, times) != (0, 1):  # at that nothing is trained
                 ways[count, times] = sum(map(settles, seen)) / SIMULATED
@@ -567,8 +528,7 @@ class FittedExponents:
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
         way = np.array(direction)
-        # Off the directions in which curves differ a coefficient is 0 by the basis, and no
-        # measurement.
+        # Off the directions in which curves differ a coefficient is 0 by the basis.
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
@@ -638,8 +598,7 @@ def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> Fitted
     None where the sizes do not differ in batch or tokens, or are too few for what they differ in.
     """
     logs = np.log2(np.array([[scale.batch, scale.tokens] for scale in scales], dtype=np.float64))
-    # Differences from the first curve: otherwise what all have in common would count as a
-    # direction.
+    # From the first curve: what all have in common would count as a direction.
     away = (logs - logs[0]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
     if rank == 0 or len(scales) < MIN_SIZES + rank - 1:

@@ -87,8 +87,7 @@ class SizePlace:
 class AtSize:
     """What was measured of a variant at a size: its loss less the baseline's, and what it is worth.
 
-    `runs` are those of the variant, of which so many `diverged`. `carried` is what all sizes
-    together say of this one.
+    Of its `runs` so many `diverged`; `carried` is what all sizes together say of this one.
     """
 
     place: SizePlace
@@ -246,8 +245,7 @@ class ComputeLaw:
             raise BadInput(
                 Keyword("floor", question.floor), f" lies above the lowest loss, {lowest:g}"
             )
-        # Losses that reach below 0 (differences, log scores) have no floor that a share of them
-        # names.
+        # Losses below 0 (differences, log scores) have no floor that a share of them names.
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
         floors = usual if question.floor is None else np.array([question.floor])
         noise = RUN_NOISE * usual_unit(loss)
@@ -255,11 +253,9 @@ class ComputeLaw:
         found = []
         for floor in floors:
             above = np.log2(loss - floor)
-            # Noise of the loss as noise of its log2 above the floor: d log2(L - E) = dL / ((L - E)
-            # ln 2).
+            # As noise of its log2 above the floor: d log2(L - E) = dL / ((L - E) ln 2).
             weight = (loss - floor) * math.log(2) / noise
-            # Least squares with a Gaussian prior: each prior is a row more, by its inverse
-            # deviation.
+            # A Gaussian prior is a row more of least squares, by its inverse deviation.
             columns = np.column_stack([alone, -u, -w])
             prior = np.zeros(len(columns.T))
             centre = np.zeros(len(columns.T))
@@ -278,8 +274,7 @@ class ComputeLaw:
             misfit = float(((system @ values - wanted) ** 2).sum())
             found.append((*values[[-2, -1, 0]], misfit))
         exponents, tilts, levels, misfits = np.array(found).T
-        # A floor weighs by the likelihood of its best fit; one at which more compute gains nothing
-        # is out.
+        # By the likelihood of its best fit; a floor at which compute gains nothing is out.
         weights = np.exp(-(misfits - misfits.min()) / 2) * (exponents > 1e-4)
         known = np.ptp(u) > SPAN or question.exponent is not None
         known = known and bool(weights.sum() > 0)
@@ -313,33 +308,27 @@ class ComputeLaw:
 
         def times(by: float) -> Array:
             left = (loss - self.floors) / np.maximum(loss + by - self.floors, 1e-12)
-            found: Array = np.log(left) / np.maximum(self.exponents, 1e-6)
-            return found
+            return np.log(left) / np.maximum(self.exponents, 1e-6)
 
         of_value = times(difference.value)
         value = _weighted(of_value, self.weights, 0.5)
         ends = []
         # A loss that is higher takes more compute, so that the ends change places.
         for end, level in ((difference.high, 0.025), (difference.low, 0.975)):
-            # Two doubts, of the floor and of the difference, independent of each other: as root of
-            # squares.
+            # Of the floor and of the difference, independent: as root of squares.
             of_floor = _weighted(of_value, self.weights, level) - value
             of_loss = _weighted(times(end), self.weights, 0.5) - value if math.isfinite(end) else 0
             side = 1.0 if level > 0.5 else -1.0
             ends.append(
                 value + side * (math.hypot(of_floor, of_loss) if math.isfinite(end) else math.inf)
             )
-        low, value, high = (_exp(x) for x in (ends[0], value, ends[1]))
+        low, value, high = (math.exp(min(x, 700.0)) for x in (ends[0], value, ends[1]))
         return Estimate(value=value, low=low, high=high)
 
     def break_even(self, place: Array, throughput: float) -> float:
         """The difference in loss that a throughput, times the baseline's, makes up for."""
         gap = (self.loss(place) - self.floors) * (throughput**self.exponents - 1)
         return float(self.weights @ gap)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
 
 
 def _weighted(values: Array, weights: Array, level: float) -> float:
@@ -459,10 +448,7 @@ def _no_size_shared(runs: VariantRuns) -> str:
 
 
 def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
-    """Log2 of the target's parameters and tokens; what is not said follows the ladder's line.
-
-    Nothing said is the largest size that was run.
-    """
+    """Log2 of the target's counts; what is not said follows the ladder, or is the largest size."""
     of_baseline = sorted({cell.size for cell in runs.cells})
     largest = max(of_baseline, key=lambda size: float(runs.log2[size].sum()))
     if not asked:
@@ -532,16 +518,17 @@ class _Asked:
 
     def winner(self) -> Winner:
         runs, carried = self.runs, self.carried
-        answers = self._answers()
+        places = self._places()
+        answers = [self._answer(v, places.get(v)) for v in range(1, len(runs.names))]
         order = sorted(answers, key=lambda each: (each.first, each.last, -each.chance))
         law, weights = self.law, carried.weights
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         start = 1 + len(self.losses.sizes)
         drawn = range(start, start + len(self.path))
-        places = {runs.names[v]: i for v, i in self.index.items()}
-        shown = [each.name for each in order if each.name in places][:MOST_DRAWN]
+        carried_as = {runs.names[v]: i for v, i in self.index.items()}
+        shown = [each.name for each in order if each.name in carried_as][:MOST_DRAWN]
         curves = {
-            name: [each for (each,) in carried.only(places[name]).differences(drawn)]
+            name: [each for (each,) in carried.only(carried_as[name]).differences(drawn)]
             for name in shown
         }
         return Winner(
@@ -582,16 +569,11 @@ class _Asked:
 
     # Answers.
 
-    def _answers(self) -> list[VariantAnswer]:
-        places = self._places()
-        return [self._answer(v, places.get(v)) for v in range(1, len(self.runs.names))]
-
     def _chance(self, variant: int) -> float:
         """That it is better: by the time it takes, where that is known, else by the loss."""
         throughput, below = self._throughput(variant), 0.0
         if math.isfinite(throughput) and self.law.known:
-            # A variant that trains faster may lose a little for each step and still win by the
-            # clock.
+            # A faster variant may lose a little for each step and still win by the clock.
             below = self.law.break_even(self.target, throughput)
         return self.carried.chance(self.index[variant], below)
 
@@ -605,8 +587,7 @@ class _Asked:
         return self.error / math.sqrt(max(1, count))
 
     def _decided(self, chance: float) -> Decided:
-        # "better" alone is one of many: the error is that any variant without an effect is called
-        # so.
+        # "better" is one of many: the error is that any without an effect is called so.
         if chance >= 1 - self._level(len(self.index) - 1):
             return "better"
         return "worse" if chance <= self.error else "cannot say"
@@ -683,8 +664,7 @@ class _Asked:
         if end := pairs.by_divergence(self.error):
             return ("worse" if end > 0 else "better"), "diverged"
         lost, won = pairs.lost, pairs.won
-        # Every pair has a sign, one with a divergence too, if no size: they must outvote what
-        # diverged.
+        # Every pair has a sign, if no size: they must outvote what diverged.
         worse = int((pairs.differences > 0).sum()) + lost
         better = int((pairs.differences < 0).sum()) + won
         unsure = sign_error(worse, better) > self.error
@@ -702,8 +682,7 @@ class _Asked:
         for size in range(len(self.runs.log2)):
             one, other = self.runs.at(variant, size), self.runs.at(0, size)
             if one is not None and other is not None:
-                # By their seeds first; what no seed pairs by its order, as only signs and
-                # divergences are read off these pairs.
+                # By their seeds, then by their order: signs and divergences alone are read off.
                 for own, its in zip(one.ordered(other), other.ordered(one), strict=False):
                     mine.append(own)
                     theirs.append(its)
@@ -765,8 +744,7 @@ class _Asked:
             for v in self.index
             if v
             and answers[v - 1].answer == "cannot say"
-            # What is open for a bound, a divergence or want of a way to the baseline no runs here
-            # mend.
+            # What a bound, a divergence or want of a way leaves open no runs mend.
             and answers[v - 1].code in ("loss", "wall_clock")
         ]
         open_.sort(key=lambda v: -answers[v - 1].chance)
@@ -797,8 +775,7 @@ class _Asked:
         for log2 in self._candidates():
             place = self.place(log2)
             for count in MORE:
-                # With as many of the baseline, or none: its own runs may be plenty, as every
-                # variant uses them.
+                # With as many of the baseline, or none: every variant uses its own runs.
                 ways = {0, count}
                 if self.runs.paired:
                     at = int(np.abs(kept.sizes - log2).sum(axis=1).argmin())
@@ -812,8 +789,7 @@ class _Asked:
                         continue
                     if after > 0.99 * of_draw:
                         continue
-                    # The likeliest draw says by how much runs shrink the doubt, all draws say how
-                    # large it is now.
+                    # The likeliest draw says how runs shrink the doubt, all how large it is.
                     chance = _decides(mean, before, before * after / of_draw, level)
                     flops = place.flops * (count + of_baseline)
                     each = DecidingRuns(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.records import as_number
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
-from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name, missing_columns
-from sweeper.runs.run import Array, Runs
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
 from sweeper.runs.sizes import follows, whole_numbers
-from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size
+from sweeper.stats.ladder import LADDER_AXES, LadderSize
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
@@ -89,8 +88,7 @@ class _Points:
             there = np.flatnonzero(self.sizes == size)
             kinds, kind = np.unique(self.values[there], axis=0, return_inverse=True)
             kind = kind.reshape(-1)
-            # On a setting's line lies what differs from the point
-            # in that setting alone, or in none.
+            # On a setting's line lies what differs from the point in that alone, or in nothing.
             apart = kinds != kinds[_point(kinds, np.bincount(kind))]
             for place, name in enumerate(self.names):
                 on = ~np.delete(apart, place, axis=1).any(axis=1)
@@ -119,10 +117,7 @@ class _Points:
 
 
 def _point(kinds: Array, runs: Any) -> int:
-    """The configuration with most others that differ in one setting; then with most runs.
-
-    Of a whole grid, where all are alike in that, the one in its middle.
-    """
+    """The one with most others that differ in one setting, then most runs, then in the middle."""
     neighbours = np.zeros(len(kinds), int)
     for place in range(kinds.shape[1]):
         # Configurations are unique: those alike in all other settings differ in this one.
@@ -139,9 +134,7 @@ def varied_settings(runs: Runs, axis: str | None = None) -> VariedSettings:
     import pandas  # type: ignore[import-untyped]
 
     runs = runs.with_roles(TAKEN)
-    if "loss" not in runs.columns:
-        lacking = {"loss": "the loss at the end of each run"}
-        raise missing_columns(runs.frame, runs.columns.values(), lacking)
+    runs.check_columns(END_LOSS)
     notes: list[str | Text] = [*runs.notes, *runs.number_notes()]
     counts = {role: whole_numbers(runs, role) for role in SIZES if role in runs.columns}
     along = _axis(counts, axis)
@@ -287,12 +280,7 @@ def varied_trials(results: Sequence[Result], space: Space) -> VariedSettings:
     done = [result for result in results if result.status in ("complete", "diverged")]
     names = [name for name in space if all(_place(r, name, space) is not None for r in done)]
     specs = {result.trial.spec.digest: result.trial.spec for result in done}
-    size_of = {
-        digest: LadderSize.of(
-            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
-        )
-        for digest, spec in specs.items()
-    }
+    size_of = {digest: LadderSize.of_spec(spec) for digest, spec in specs.items()}
     sizes = [size_of[result.trial.spec.digest] for result in done]
     counts = {role: np.array([getattr(size, role) for size in sizes]) for role in LADDER_AXES}
     axis = _axis(counts, None) if done else ""

@@ -14,9 +14,8 @@ import numpy as np
 
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
-from sweeper.runs.run import Runs
+from sweeper.runs.run import Runs, log2_of
 from sweeper.runs.series import step_column
 from sweeper.stats.critical_batch import CriticalBatch, critical_batch, steps_to
 from sweeper.stats.estimate import Array

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
+from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import MakeSize, axis_of_size, name_size
 from sweeper.stats.curve import with_noise_left
@@ -88,6 +89,19 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
         f"rate to the last digit ({shown}), as copies do"
     )
     return table[~copies]
+
+
+def final_losses(
+    runs: Runs, table: pandas.DataFrame, diverged: float | None, notes: list[str | Text], axis: str
+) -> tuple[pandas.DataFrame, int, float]:
+    """The runs that count, by cell and seed; how many they are, and what losses are rounded to."""
+    # First of all what is no final loss goes: rounding, medians and copies are told by losses.
+    table = ended_runs(runs, table, notes)
+    rounded = rounding_of(table["loss"].to_numpy(), runs.unit, notes)
+    table = with_diverged(runs, table, diverged, notes, axis)
+    table = with_seeds(runs, without_copies(table, notes), notes, rounded)
+    kept = len(table)
+    return grouped(table, notes), kept, rounded
 
 
 def with_seeds(
@@ -176,8 +190,7 @@ def curves_of(
 ) -> tuple[list[SizeCurve], str]:
     """A curve a size, each with as many runs a cell as its rectangle has, and where noise is from.
 
-    Without two runs a cell the noise is a known one: `asked_noise`, else what repeated cells of the
-    table show.
+    Without two runs a cell the noise is `asked_noise`, else what repeated cells show.
     """
     shown = _repeats(table, [*keys, "eta"])
     uncounted, means = [], []
@@ -201,8 +214,7 @@ def curves_of(
         planned = float(rows["planned"].iloc[0])
         if left:
             uncounted.append(f"{left} at {name_size(size, axis)}")
-        # No two seeds cover the best cell and its neighbours:
-        # means, which show no noise by themselves.
+        # No two seeds cover the best cell and its neighbours: means, without noise.
         if chosen is None:
             counts = (~np.isnan(runs)).sum(axis=1)
             losses = np.nanmean(runs, axis=1)[:, None]
@@ -229,7 +241,7 @@ def curves_of(
         # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
         # What a user gives is taken as known: with so many degrees of freedom t is normal.
         run_noise = KnownNoise(deviation=math.hypot(asked_noise, rounded / 12**0.5), freedom=10**6)
-        curves = [_with_noise(curve, run_noise) for curve in curves]
+        curves = [replace(curve, noise=run_noise) for curve in curves]
         noise = f"given: {asked_noise:g} {unit} a run"
     elif few and shown is not None:
         run_noise = KnownNoise(
@@ -238,7 +250,7 @@ def curves_of(
             ),
             freedom=shown.freedom,
         )
-        curves = [_with_noise(c, run_noise) if c in few else c for c in curves]
+        curves = [replace(c, noise=run_noise) if c in few else c for c in curves]
         names = ", ".join(name_size(curve.size, axis) for curve in few)
         noise = f"{run_noise.deviation:.4g} {unit} a run, by repeated cells"
         notes.append(
@@ -265,10 +277,6 @@ def curves_of(
     return sorted(
         curves, key=lambda curve: (getattr(curve.size, axis_of_size(axis)), curve.size)
     ), noise
-
-
-def _with_noise(curve: SizeCurve, noise: KnownNoise) -> SizeCurve:
-    return replace(curve, noise=noise)
 
 
 def _repeats(table: pandas.DataFrame, cell: Sequence[str]) -> KnownNoise | None:
@@ -314,18 +322,15 @@ def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
 def steps_of(table: pandas.DataFrame, keys: Sequence[str]) -> set[float]:
     """The usual spacing of each size's values in the table (octaves), near its best one.
 
-    On the table, since a rectangle leaves cells out; the lower of two medians, since a run that
-    crashed leaves a gap.
+    Of the table, not a rectangle of it; the lower of two medians, as a crashed run leaves a gap.
     """
     steps = set()
     for _, rows in table.groupby(list(keys)):
         means = rows.groupby("eta")["loss"].mean()
         etas = means.index.to_numpy()
         if len(etas) > 1:
-            gaps = np.diff(etas)
-            near = np.abs((etas[1:] + etas[:-1]) / 2 - etas[int(means.argmin())]) <= NEAR
-            near_gaps = gaps[near] if near.any() else gaps
-            steps.add(round(float(np.percentile(near_gaps, 50, method="lower")), 2))
+            gaps = _gaps_near(etas, etas[int(means.argmin())])
+            steps.add(round(float(np.percentile(gaps, 50, method="lower")), 2))
     return steps
 
 
@@ -339,20 +344,13 @@ def note_unlike_grids(
         low, high = min(steps), max(steps)
         notes.append(f"the sizes have grids of different steps, {low:g} to {high:g} octaves")
     every = {round(eta, 6) for curve in curves for eta in curve.losses}
-    missing = {
-        name_size(curve.size, axis): gap
-        for curve in curves
-        if (
-            gap := [
-                eta
-                for eta in every
-                if min(curve.losses) < eta < max(curve.losses)
-                and eta not in {round(value, 6) for value in curve.losses}
-            ]
-        )
-    }
+    missing = dict[str, int]()
+    for curve in curves:
+        within = {eta for eta in every if min(curve.losses) < eta < max(curve.losses)}
+        if gap := within - {round(value, 6) for value in curve.losses}:
+            missing[name_size(curve.size, axis)] = len(gap)
     if missing:
-        total = sum(map(len, missing.values()))
+        total = sum(missing.values())
         are = "is" if total == 1 else "are"
         notes.append(
             f"{counted(total, 'cell')} that other sizes have {are} missing within the curves of "
@@ -365,11 +363,14 @@ def step_of(curve: SizeCurve) -> float:
     etas = np.array(sorted(curve.losses))
     if len(etas) < 2:
         return 1.0
-    means = np.array([np.mean(curve.losses[float(eta)]) for eta in etas])
-    best = etas[int(np.argmin(means))]
+    means = [np.mean(curve.losses[float(eta)]) for eta in etas]
+    return float(np.median(_gaps_near(etas, etas[int(np.argmin(means))])))
+
+
+def _gaps_near(etas: Array, best: float) -> Array:
+    """What neighbours near the best value are apart, of all where none lie near it."""
     near = np.abs((etas[1:] + etas[:-1]) / 2 - best) <= NEAR
-    gaps = np.diff(etas)
-    return float(np.median(gaps[near] if near.any() else gaps))
+    return np.diff(etas)[near] if near.any() else np.diff(etas)
 
 
 def decay_cells(
@@ -392,14 +393,7 @@ def decay_cells(
         for row in means.to_dict("records")
     )
     sizes = sorted({cell.size for cell in cells}, key=lambda s: (getattr(s, axis_of_size(axis)), s))
-    base = next(
-        (
-            s
-            for s in sizes
-            if asked_base is not None and getattr(s, axis_of_size(axis)) == asked_base
-        ),
-        sizes[0],
-    )
+    base = next((s for s in sizes if getattr(s, axis_of_size(axis)) == asked_base), sizes[0])
     # A ladder is judged at one decay, or what it says of the rate would be the decay's doing.
     shared = set.intersection(
         *({cell.decay for cell in cells if cell.size == size} for size in sizes)

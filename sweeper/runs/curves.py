@@ -82,16 +82,13 @@ def _name(source: object) -> str:
     return str(source) if isinstance(source, str | Path) else "the table"
 
 
-def _positive(losses: Array) -> bool:
-    return bool((np.isfinite(losses) & (losses > 0)).all())
-
-
 def _check_alike(runs: Sequence[EarlierRun], source: str) -> None:
     """BadInput for runs of one size that end at other steps, or are copies: they are no seeds."""
     for run in runs:
         if not (np.isfinite(run.steps) & (run.steps >= 0)).all():
             raise BadInput(f"{source}: steps of the run {run.name!r} are no numbers from 0 on")
-        if len(run.losses) < LEAST_LOSSES or not _positive(run.losses):
+        positive = (np.isfinite(run.losses) & (run.losses > 0)).all()
+        if len(run.losses) < LEAST_LOSSES or not positive:
             raise BadInput(
                 f"{source}: the run {run.name!r} has {len(run.losses)} losses; it takes "
                 f"{LEAST_LOSSES}, all of them positive numbers: leave it out"

@@ -31,10 +31,7 @@ EARLY = 0.9
 
 
 def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """Without runs that failed, still run or were stopped early.
-
-    A status of "diverged" says more than a loss does.
-    """
+    """Without runs that failed, still run or stopped early; a status says more than a loss."""
     if "status" not in runs.columns:
         return _whole_runs(runs, table, notes)
     status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
@@ -67,11 +64,7 @@ def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) ->
 
 
 def with_diverged(
-    runs: Runs,
-    table: pandas.DataFrame,
-    threshold: float | None,
-    notes: list[str | Text],
-    axis: str,
+    runs: Runs, table: pandas.DataFrame, threshold: float | None, notes: list[str | Text], axis: str
 ) -> pandas.DataFrame:
     """With a loss of +inf for every run that diverged, and without those that have none.
 

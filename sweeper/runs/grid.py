@@ -18,25 +18,14 @@ from sweeper.runs.cells import (
     DecayCell,
     curves_of,
     decay_cells,
-    grouped,
+    final_losses,
     note_unlike_grids,
-    rounding_of,
     steps_of,
-    with_seeds,
-    without_copies,
 )
 from sweeper.runs.condition import where_equal
-from sweeper.runs.divergence import HUGE, ended_runs, with_diverged
-from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import (
-    AXES,
-    LADDER_ROLES,
-    LAW_ROLES,
-    SIZES,
-    columns_by_role,
-    missing_columns,
-)
-from sweeper.runs.run import Array, Runs
+from sweeper.runs.divergence import HUGE
+from sweeper.runs.roles import AXES, LADDER_ROLES, LAW_ROLES, SIZES, columns_by_role
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.series import Objective, per_run
 from sweeper.runs.settings import LADDER_RATES, LADDER_SIZES, check_alike
 from sweeper.runs.sizes import Counts, axis_of, base_of, follows, size_maker, sizes_of
@@ -118,16 +107,13 @@ def _with_ladder_columns(runs: Runs) -> Runs:
         rates = [str(column) for column in runs.frame.columns if _is_rate(str(column))]
         if len(rates) == 1:  # matrix_lr, where no other column is a rate
             columns["eta"] = rates[0]
-    lacking = {}
-    if not {"eta", "log2_eta", "optimum"} & columns.keys():
-        lacking["eta"] = "the learning rate"
-    if "loss" not in columns and "optimum" not in columns:
-        lacking["loss"] = "the loss at the end of each run"
-    if not any(axis in columns for axis in AXES):
-        lacking["width"] = "or another size"
-    if lacking:
-        raise missing_columns(runs.frame, columns.values(), lacking)
-    return replace(runs, columns=columns)
+    found = replace(runs, columns=columns)
+    rates_known = {"log2_eta", "optimum"} & columns.keys()
+    wanted = {} if rates_known else {"eta": "the learning rate"}
+    wanted |= {} if "optimum" in columns else END_LOSS
+    wanted |= {} if {*AXES} & columns.keys() else {"width": "or another size"}
+    found.check_columns(wanted)
+    return found
 
 
 def _is_rate(column: str) -> bool:
@@ -144,10 +130,7 @@ KEYED_FIRST = ("width", "params", "tokens", "depth", "steps", "batch_size")
 
 
 def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
-    """The axis, key and runs of each ladder: every value of a further size has its own.
-
-    All runs as one where they are no several ladders.
-    """
+    """Axis, key and runs of each ladder: one a value of a further size, or all runs as one."""
     runs = _with_params(runs, options)
     sizes = sizes_of(runs)
     axis = axis_of(sizes, options.axis)
@@ -235,13 +218,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
         table[name] = values
     table["decay"] = 0.0 if decay is None else decay
     table["planned"] = runs.numbers(columns["planned"]) if "planned" in columns else 0.0
-    # First of all what is no final loss goes: rounding, medians and copies are told by losses.
-    table = ended_runs(runs, table, notes)
-    rounded = rounding_of(table["loss"].to_numpy(), runs.unit, notes)
-    table = with_diverged(runs, table, options.diverged, notes, axis)
-    table = with_seeds(runs, without_copies(table, notes), notes, rounded)
-    kept = len(table)
-    table = grouped(table, notes)
+    table, kept, rounded = final_losses(runs, table, options.diverged, notes, axis)
     cells: tuple[DecayCell, ...] = ()
     at: float | None = None
     keys = [*sizes]
@@ -282,10 +259,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
 
 
 def _check_ignored_sizes(runs: Runs, sizes: Mapping[str, Counts], axis: str) -> None:
-    """ConfigError where a size is to be ignored of which a value of the axis has several.
-
-    Losses of two sizes are no repeats of one run.
-    """
+    """ConfigError for an ignored size of several values: losses of two sizes are no repeats."""
     if axis == JOINT_AXIS:
         return
     for role, values in sizes.items():

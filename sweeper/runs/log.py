@@ -33,10 +33,7 @@ ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
 
 
 class LoggedLoss(NamedTuple):
-    """A loss of the run, and the learning rate at that step where it is known.
-
-    `told` is a rate that the loss's own line has, whatever it is called.
-    """
+    """A loss, and the rate at that step where known; `told` is one that the loss's own line has."""
 
     step: int
     loss: float

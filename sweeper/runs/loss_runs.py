@@ -13,8 +13,8 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role, missing_columns
-from sweeper.runs.run import SCALE_NAMES, Runs
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
+from sweeper.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier, is_kept
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
@@ -223,9 +223,9 @@ class Rungs:
     def of(cls, runs: LossRuns, design: Design) -> Rungs:
         """By budget where runs share budgets, else by size, by horizon, or by bins of compute."""
         # Wider than sizes: whole steps and layers meet a budget but roughly.
-        budgets = _groups(np.log(runs.flops), 0.1)
-        sizes = _groups(np.log(runs.params), SAME)
-        horizons = _groups(np.log(runs.tokens), SAME)
+        budgets = groups_of(np.log(runs.flops), 0.1)
+        sizes = groups_of(np.log(runs.params), SAME)
+        horizons = groups_of(np.log(runs.tokens), SAME)
         if design.forms == (TOKENS,):
             return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
         if len(design.forms) == 1:
@@ -246,11 +246,7 @@ class Rungs:
 
     @classmethod
     def _named(
-        cls,
-        index: np.ndarray[tuple[int], np.dtype[np.int64]],
-        values: Array,
-        kind: str,
-        form: str,
+        cls, index: np.ndarray[tuple[int], np.dtype[np.int64]], values: Array, kind: str, form: str
     ) -> Rungs:
         middles = [float(np.exp(np.log(values[index == i]).mean())) for i in range(index.max() + 1)]
         return cls(index, kind, tuple(form.format(middle) for middle in middles))
@@ -258,7 +254,7 @@ class Rungs:
 
 def distinct(values: Array) -> int:
     """How many different sizes, or numbers of tokens, there are."""
-    return int(_groups(np.log(values), SAME).max()) + 1
+    return int(groups_of(np.log(values), SAME).max()) + 1
 
 
 def distinct_cells(runs: LossRuns) -> int:
@@ -266,7 +262,7 @@ def distinct_cells(runs: LossRuns) -> int:
     return int(runs.cells.max()) + 1
 
 
-def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def groups_of(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The group of each value: a new one begins where sorted values are further apart than gap."""
     order = np.argsort(logs, kind="stable")
     steps = np.diff(logs[order], prepend=logs[order[0]]) > gap
@@ -286,11 +282,9 @@ def law_runs(runs: Runs) -> Runs:
     """
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
-    lacking = {} if "loss" in runs.columns else {"loss": "the loss at the end of each run"}
-    for role in [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]:
-        lacking[role] = "two of params, tokens and flops, the third by C = 6ND"
-    if lacking:
-        raise missing_columns(runs.frame, runs.columns.values(), lacking)
+    others = [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]
+    third = "two of params, tokens and flops, the third by C = 6ND"
+    runs.check_columns({**END_LOSS, **dict.fromkeys(others, third)})
     timed = ("seconds",) * ("seconds" in runs.columns)
     runs.check_numbers([runs.columns[role] for role in (*counts, "loss", *timed)])
     empty = runs.left_empty(runs.columns["loss"])
@@ -362,12 +356,10 @@ def positive(runs: Runs, column: str, role: str) -> Array:
     values = runs.numbers(column)
     wrong = ~((values > 0) & (values < HUGE))
     if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        value, more = values[place], int(wrong.sum()) - 1
-        others = f", and {more} more rows" if more else ""
+        value = values[int(wrong.argmax())]
         what = "is missing" if math.isnan(value) else f"is {value:g}"
         raise BadInput(
-            f"the {role} of {runs.row(place)}{others} {what}; it must be a positive number. "
+            f"the {role} of {runs.rows(wrong)} {what}; it must be a positive number. "
             "Leave such rows out: ",
             Keyword("where", f"0 < {quoted_name(column)} < 1e30"),
         )
@@ -408,10 +400,8 @@ def _check_compute(runs: Runs, share: Array) -> None:
             f"the compute is some {middle:.3g} times 6 x params x tokens in all rows: {which} in "
             f"{units}. Give all in ones"
         )
-    place = int(np.flatnonzero(wrong)[0])
-    more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
     raise BadInput(
-        f"the compute of {runs.row(place)}{more} is {share[place]:.3g} times 6 x params x "
+        f"the compute of {runs.rows(wrong)} is {share[int(wrong.argmax())]:.3g} times 6 x params x "
         "tokens: one of the three columns means something else. Name two of them by ",
         Keyword("columns", ...),
         ", and leave the third out as in ",

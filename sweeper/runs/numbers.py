@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+Read = Callable[[re.Match[str]], float | None]
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # Of three digits, or of two before the last three, as India counts.
@@ -37,28 +38,14 @@ UNFINISHED = {
 """States of runs whose loss is not that of their end, which stand in its place, too."""
 
 
-def _lettered(text: str) -> float | None:
-    return float(match[1]) if (match := _LETTERED.fullmatch(text)) else None
-
-
-def _thousands(text: str) -> float | None:
-    return float(text.replace(",", "")) if _THOUSANDS.fullmatch(text) else None
-
-
-def _grouped(text: str) -> float | None:
-    return float(re.sub("[ ']", "", text)) if _GROUPED.fullmatch(text) else None
-
-
-def _power(text: str) -> float | None:
+def _power(match: re.Match[str]) -> float:
     try:
-        return float(2.0 ** float(match[1])) if (match := _POWER.fullmatch(text)) else None
+        return float(2.0 ** float(match[1]))
     except OverflowError:
         return math.inf
 
 
-def _tens(text: str) -> float | None:
-    if (match := _TENS.fullmatch(text)) is None:
-        return None
+def _tens(match: re.Match[str]) -> float | None:
     try:
         if re.fullmatch(r"[-+]?\d+", match[2]):  # exactly what 3e-4 is
             return float(f"{match[1] or 1}e{match[2]}")
@@ -67,39 +54,25 @@ def _tens(text: str) -> float | None:
         return None
 
 
-def _scaled(text: str) -> float | None:
-    match = _SCALED.fullmatch(text)
-    return float(match[1]) * _SCALES[match[2].lower()] if match else None
+def _first(match: re.Match[str]) -> float:
+    return float(match[1])
 
 
-def _percent(text: str) -> float | None:
-    return float(match[1]) / 100 if (match := _PERCENT.fullmatch(text)) else None
-
-
-def _with_error(text: str) -> float | None:
-    return float(match[1]) if (match := _WITH_ERROR.fullmatch(text)) else None
-
-
-def _marked(text: str) -> float | None:
-    return float(match[1]) if (match := _MARKED.fullmatch(text)) else None
-
-
-def _word(text: str) -> float | None:
-    return math.inf if text.lower().strip("!. ") in DIVERGED else None
+def _without(signs: str) -> Read:
+    return lambda match: float(re.sub(signs, "", match[0]))
 
 
 SCALED = "with letters for thousands, millions or billions"
-SPELLINGS: Mapping[str, Callable[[str], float | None]] = {
-    "with commas between thousands": _thousands,
-    "with spaces or apostrophes between thousands": _grouped,
-    "as powers of 2": _power,
-    "as powers of 10": _tens,
-    SCALED: _scaled,
-    "behind letters": _lettered,
-    "in percent": _percent,
-    "with an error, which is left out": _with_error,
-    "with marks of a footnote": _marked,
-    "that say that a run diverged": _word,
+SPELLINGS: Mapping[str, tuple[re.Pattern[str], Read]] = {
+    "with commas between thousands": (_THOUSANDS, _without(",")),
+    "with spaces or apostrophes between thousands": (_GROUPED, _without("[ ']")),
+    "as powers of 2": (_POWER, _power),
+    "as powers of 10": (_TENS, _tens),
+    SCALED: (_SCALED, lambda m: float(m[1]) * _SCALES[m[2].lower()]),
+    "behind letters": (_LETTERED, _first),
+    "in percent": (_PERCENT, lambda m: float(m[1]) / 100),
+    "with an error, which is left out": (_WITH_ERROR, _first),
+    "with marks of a footnote": (_MARKED, _first),
 }
 """Ways to write a number beside its digits, by what is said of them."""
 
@@ -125,9 +98,11 @@ def number_of(cell: object) -> tuple[float | None, str]:
         return math.nan, ""
     if "_" not in text and (plain := _plain(text)) is not None:
         return plain, ""
-    for spelling, read in SPELLINGS.items():
-        if (number := read(text)) is not None:
+    for spelling, (pattern, read) in SPELLINGS.items():
+        if (match := pattern.fullmatch(text)) and (number := read(match)) is not None:
             return number, spelling
+    if text.lower().strip("!. ") in DIVERGED:
+        return math.inf, "that say that a run diverged"
     return (math.nan, "") if says_unfinished(text) else (None, "")
 
 

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.runs.cells import curves_of, grouped, rounding_of, with_seeds, without_copies
-from sweeper.runs.divergence import ended_runs, with_diverged
+from sweeper.runs.cells import curves_of, final_losses
 from sweeper.runs.grid import GridOptions
-from sweeper.runs.loss_runs import NEAR_A_LINE, SAME, positive
-from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, missing_columns
-from sweeper.runs.run import Array, Runs
+from sweeper.runs.loss_runs import NEAR_A_LINE, SAME, groups_of, positive
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
+from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.settings import check_alike, is_kept
 from sweeper.runs.sizes import Counts, TokenSize, follows
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
@@ -90,8 +88,9 @@ def of_two_sizes(runs: Runs) -> bool:
     runs = runs.with_roles(ROLES)
     if not {"eta", "log2_eta"} & {*runs.columns} or "loss" not in runs.columns:
         return False
+    differing = {role for role, c in runs.columns.items() if runs.frame[c].nunique() > 1}
     sizes = [
-        next((role for role in roles if role in runs.columns and _differs(runs, role)), None)
+        next((role for role in roles if role in differing), None)
         for roles in (("params", "width"), ("tokens", "steps"))
     ]
     if None in sizes:
@@ -109,27 +108,17 @@ def of_two_sizes(runs: Runs) -> bool:
     return bool(np.sqrt(np.mean((horizon - line) ** 2)) > NEAR_A_LINE)
 
 
-def _differs(runs: Runs, role: str) -> bool:
-    return bool(runs.frame[runs.columns[role]].nunique() > 1)
-
-
 def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> RateRuns:
-    """The cells, without `tells_batch` one for each batch.
-
-    BadInput where rates, losses or sizes are missing, or settings differ.
-    """
+    """The cells, one a batch without `tells_batch`; BadInput for what is missing or differs."""
     import pandas
 
     runs = runs.with_roles(ROLES)
     columns = runs.columns
-    lacking = {} if {"eta", "log2_eta"} & {*columns} else {"eta": "the learning rate"}
-    lacking |= {} if "loss" in columns else {"loss": "the loss at the end of each run"}
-    if not {"tokens", "steps"} & {*columns}:
-        lacking["tokens"] = "or steps"
-    if not {"params", "width"} & {*columns}:
-        lacking["params"] = "or width"
-    if lacking:
-        raise missing_columns(runs.frame, columns.values(), lacking)
+    wanted = {} if "log2_eta" in columns else {"eta": "the learning rate"}
+    wanted |= END_LOSS
+    wanted |= {} if "steps" in columns else {"tokens": "or steps"}
+    wanted |= {} if "width" in columns else {"params": "or width"}
+    runs.check_columns(wanted)
     notes: list[str | Text] = [*runs.notes]
     log2, how_read, _ = log2_of(runs, columns.get("log2_eta") or columns["eta"])
     notes += [how_read] if how_read and "log2_eta" not in columns else []
@@ -140,10 +129,7 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
     notes += runs.number_notes()
     table = pandas.DataFrame({"eta": log2, "loss": runs.numbers(columns["loss"]), **sizes})
     table["decay"] = table["planned"] = 0.0
-    table = ended_runs(runs, table, notes)
-    rounded = rounding_of(table["loss"].to_numpy(), runs.unit, notes)
-    table = with_diverged(runs, table, options.diverged, notes, JOINT_AXIS)
-    table = grouped(with_seeds(runs, without_copies(table, notes), notes, rounded), notes)
+    table, _, rounded = final_losses(runs, table, options.diverged, notes, JOINT_AXIS)
     horizon = "tokens" if "tokens" in sizes else "steps"
     cell = [model, horizon]
     kept: dict[str, Any] = {"model": model, "horizon": horizon, "batches": (1, 1)}
@@ -203,10 +189,9 @@ def _sizes(runs: Runs) -> dict[str, Counts]:
 def _together(values: Array) -> Array:
     """Horizons that differ by what whole steps leave, each as the middle one of those."""
     levels, of = np.unique(values, return_inverse=True)
-    groups = np.append(0, np.cumsum(np.diff(np.log(levels)) > SAME))
+    groups = groups_of(np.log(levels), SAME)
     middles = np.array([np.median(levels[groups == g]) for g in range(groups[-1] + 1)])
-    together: Array = middles[groups[of]]
-    return together
+    return middles[groups[of]]
 
 
 def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:

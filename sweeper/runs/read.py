@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError, Keyword, suggest
 from sweeper.files import is_path
 from sweeper.runs.condition import columns_text
-from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
-from sweeper.runs.trackers import folder_frame, project_frame
+from sweeper.runs.trackers import folder_frame, project_frame, storage_frame
 from sweeper.runs.trained import EVERY_LADDER, study_runs
 from sweeper.search.optuna.url import redact
 from sweeper.study.folder import is_study

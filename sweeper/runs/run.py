@@ -13,7 +13,7 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
 from sweeper.runs.numbers import number_of, says_unfinished
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -27,11 +27,13 @@ _SCALE = re.compile(
 )
 """The end of a column's name that says in what it counts: params_M, tokens (billions)."""
 NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
-    *("seed", "status", "run", "parameterization", "base"),
+    *("seed", "status", "run", "parameterization", "base")
 }
 """Roles whose columns hold numbers."""
 MOST_FAULTS, MOST_LEFT_OUT = 5, 12
 """Faulty cells that a message names, and texts that a proposed condition leaves out."""
+END_LOSS = {"loss": "the loss at the end of each run"}
+"""What a column of the loss is, where none is found."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -76,6 +78,11 @@ class Runs:
     def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
         """With the columns of these roles: those that were asked for, else by their usual names."""
         return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
+
+    def check_columns(self, wanted: Mapping[str, str]) -> None:
+        """MissingValue where no column has one of these roles, with what each would be."""
+        if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
+            raise missing_columns(self.frame, self.columns.values(), lacking)
 
     def numbers(self, column: str) -> Array:
         """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
@@ -163,6 +170,11 @@ class Runs:
             return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
         return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
 
+    def rows(self, chosen: Mask) -> str:
+        """The first of some rows, and how many more there are."""
+        more = int(chosen.sum()) - 1
+        return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
+
     def only_value(self, role: str) -> Any:
         """What all runs have in the column of a role; None where they differ, or without one."""
         if role not in self.columns:
@@ -192,3 +204,67 @@ def scale_of(column: str, values: Array) -> float:
     if match is None or values.max() >= IN_ONES:
         return 1.0
     return SCALES[(match[1] or match[2])[0].lower()]
+
+
+APART = 100.0
+"""Neighbouring learning rates farther apart than this factor are taken for two units."""
+LOG10_LEAST = -7.0
+"""Above this a learning rate's logarithm may be to the base of ten."""
+
+
+def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
+    """Learning rates in log2, how they were read, and if plain; ConfigError for mixed units."""
+    values = runs.numbers(column)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        place = int(np.flatnonzero(bad)[0])
+        raise BadInput(f"{runs.row(place)} has no learning rate in {column!r}")
+    name = column.lower()
+    if "log10" in name:
+        log2: Array = np.round(values * math.log2(10), 12)
+        return log2, f"{column!r} is log10, as its name says", False
+    if "log2" in name:
+        return values.round(12), f"{column!r} is log2, as its name says", False
+    if re.match(r"ln[^a-z]", name):
+        return np.round(values / math.log(2), 12), f"{column!r} is ln, as its name says", False
+    if (values <= 0).all():
+        # Grids in log2 lie on halves, quarters or eighths; tenths of a decade do not.
+        if values.min() > LOG10_LEAST or (values * 8 % 1).any():
+            # As log2 of what is log10, a shift by a factor of nine would be one octave.
+            shown = f"{values.min():g} to {values.max():g}"
+            raise ConfigError(
+                Keyword("columns"),
+                f"eta={column}",
+                f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
+                f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
+            )
+        return (values.round(12), f"{column!r} has no positive value and is taken for log2", False)
+    if (values == 0).any() and (values >= 0).all():
+        place = int(np.flatnonzero(values == 0)[0])
+        raise BadInput(
+            f"{runs.row(place)} has a learning rate of 0 in {column!r}: it trains nothing"
+        )
+    if (values <= 0).any():
+        low, high = float(values.min()), float(values.max())
+        raise ConfigError(
+            Keyword("columns"),
+            f"eta={column}",
+            f"learning rates in one unit: {low:g} beside {high:g} are plain ones and logarithms",
+        )
+    # One column with two units, such as rates and percentages, has a gap that no grid has.
+    rates = np.unique(values)
+    jumps = rates[1:] / rates[:-1]
+    if len(jumps) and jumps.max() > APART * (1 + 1e-9):
+        at = int(jumps.argmax())
+        raise ConfigError(
+            Keyword("columns"),
+            f"eta={column}",
+            (
+                f"learning rates in one unit: {rates[at + 1]:g} stands beside {rates[at]:g}, and "
+                "nothing between; ",
+                Keyword("where", ...),
+                " takes the rows of one",
+            ),
+        )
+    logs: Array = np.log2(values).round(12)
+    return logs, "", True

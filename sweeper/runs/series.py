@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,32 +103,34 @@ class Objective:
 
 @dataclass
 class RunRows:
-    """Rows of runs, and what is to be said of how they were read."""
+    """Rows of runs, those that lack the series, and what is said of how they were read."""
 
+    objective: Objective
     rows: list[dict[str, Any]] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(
-        self, name: str, facts: Mapping[str, Any], objective: Objective, series: Series
-    ) -> None:
-        """A run by its hyperparameters and its losses."""
+    def add(self, name: str, facts: Mapping[str, Any], series: Series) -> None:
+        """A run by its hyperparameters and its losses; without any it lacks the series."""
+        if not len(series):
+            self.lacking.append(name)
+            return
         # A configuration may have a key of these names, which is not what the run gave.
         own = {"run", "loss", "first_loss", "last_step"}
         facts = {f"config.{key}" if key in own else key: value for key, value in facts.items()}
-        self.rows.append({"run": name, **facts, **objective.of(series)})
+        self.rows.append({"run": name, **facts, **self.objective.of(series)})
 
-    def frame(self, lacking: Sequence[str], series: str, where: str) -> pandas.DataFrame:
-        """The rows; BadInput without any. Runs that are `lacking` the series are named."""
+    def frame(self, series: str, where: str) -> tuple[pandas.DataFrame, list[str]]:
+        """The rows, with notes; BadInput without any."""
         import pandas
 
         if not self.rows:
             raise BadInput(f"no run of {where} has values in the series {series!r}")
+        notes, lacking = [self.objective.sentence(series), *self.notes], self.lacking
         if lacking:
             names = ", ".join(lacking[:MOST_NAMED]) + ", ..." * (len(lacking) > MOST_NAMED)
-            self.notes.append(
-                f"left out: {counted(len(lacking), 'run')} without {series!r}: {names}"
-            )
-        return pandas.DataFrame(self.rows)
+            notes.append(f"left out: {counted(len(lacking), 'run')} without {series!r}: {names}")
+        return pandas.DataFrame(self.rows), notes
 
 
 def choose(names: Iterable[str], asked: str, where: str) -> str:

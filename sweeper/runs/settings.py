@@ -82,10 +82,7 @@ NAMES_SIZE = re.compile(r"(?i)\b\d+([.]\d+)?[kmb]\b").search
 def check_alike(
     runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array, *, decay: bool
 ) -> list[str]:
-    """BadInput that names what else differs between the runs, and how to say that it may.
-
-    The columns that differ and are no settings.
-    """
+    """Columns of results; BadInput names what else differs, and how to say that it may."""
     import pandas
 
     frame = runs.frame
@@ -188,7 +185,7 @@ def _unlike(
         if count := columns_by_role(frame, runs.asked, {"params": LAW_ROLES["params"]}):
             counts = (runs.numbers(count["params"]), runs.numbers(horizon))
             model, ratio = "params", f" (these have {tokens_a_parameter(*counts)})"
-        both = [Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...)]
+        both = (Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...))
         remedies.append([*both, f" asks for the rate of any run{ratio}"])
     if along:
         what = f" to judge {' and '.join(along)} along"

@@ -34,15 +34,7 @@ from sweeper.runs.condition import Mask
 from sweeper.runs.numbers import number_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES
 from sweeper.runs.run import Runs
-from sweeper.runs.series import (
-    NUMBER,
-    Objective,
-    RunRows,
-    choose,
-    flat,
-    named_values,
-    plain_value,
-)
+from sweeper.runs.series import NUMBER, Objective, RunRows, choose, flat, named_values, plain_value
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -58,11 +50,7 @@ READERS = {
     ".xlsx": "Excel",
     ".md": "Markdown",
 }
-UNPACKED: Mapping[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
 LARGEST = 1 << 30
 """Bytes of a table, unpacked: some twenty million runs."""
@@ -101,11 +89,7 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         allowed = ("nothing with a table: ", named, " names its loss")
         raise ConfigError(Keyword("series"), objective.series, allowed)
     return Runs(
-        frame,
-        str(path),
-        digest.hexdigest(),
-        notes=tuple(notes),
-        blank=None if across else blank,
+        frame, str(path), digest.hexdigest(), notes=tuple(notes), blank=None if across else blank
     )
 
 
@@ -339,8 +323,7 @@ class Separated:
         frame = pandas.read_csv(self.path, **self.options, **exact)
         if self.options.get("decimal") != ",":
             return frame
-        # pandas reads the commas; where points stand between
-        # thousands it leaves the column as texts.
+        # pandas reads the commas; points between thousands leave a column as texts.
         for column in [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]:
             cells = frame[column].dropna().astype(str).str.strip()
             if (
@@ -593,10 +576,7 @@ def _mapping(value: object) -> dict[str, Any] | None:
 
 
 def unpivoted(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-    """A row a run of a spreadsheet that has a column a learning rate, or a column a width.
-
-    Empty cells are runs that there are not.
-    """
+    """A row a run of a sheet with a column a learning rate, or a width; empty cells are no runs."""
     heads = [c for c in frame.columns if re.fullmatch(NUMBER, str(c).strip())]
     kept = [c for c in frame.columns if c not in heads]
     # A column may be called by a number by chance; such a sheet has several, and few others.
@@ -634,7 +614,7 @@ def chart_frame(
     named = choose(keys, objective.series, "this chart")
     axis = next((column for column, match in charted.items() if match is None), None)
     steps = range(len(frame)) if axis is None else frame[axis]
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     for column, match in charted.items():
         if match is None or match["end"] or match["key"] != named:
             continue
@@ -645,8 +625,5 @@ def chart_frame(
             for step, loss in pairs
             if as_number(loss) is not None and not (isinstance(loss, float) and math.isnan(loss))
         )
-        if not len(series):
-            lacking.append(match["run"])
-            continue
-        table.add(match["run"], named_values(match["run"]), objective, series)
-    return table.frame(lacking, named, "this chart"), [objective.sentence(named), *table.notes]
+        table.add(match["run"], named_values(match["run"]), series)
+    return table.frame(named, "this chart")

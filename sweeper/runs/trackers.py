@@ -1,11 +1,13 @@
-"""Runs that trackers keep, a row a run: folders of TensorBoard and W&B, projects of W&B.
+"""Runs that trackers keep, a row a run: TensorBoard, W&B, and storages of Optuna.
 
 Series are read as `metric=` reads those of a command.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.files import MOST_YAML, parse_json, parse_yaml, read_bounded
-from sweeper.runs.series import Objective, RunRows, choose, flat, named_values
+from sweeper.runs.series import Objective, RunRows, choose, flat, name_without_values, named_values
+from sweeper.search.optuna.storage import read_storage
+from sweeper.search.optuna.url import redact
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -93,7 +97,7 @@ def _needs(tracker: str, folder: Path) -> None:
 def _tensorboard_frame(
     folder: Path, paths: Sequence[Path], asked: str, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     by_run: dict[Path, list[Path]] = {}
     for path in paths:
         by_run.setdefault(path.parent, []).append(path)
@@ -106,8 +110,7 @@ def _tensorboard_frame(
         series[run].add(Files(run, "*tfevents*", tensorboard.scalars(named)).read())
     if not any(map(len, series.values())):
         choose((t for p in paths for t in tensorboard.tags(p)), asked, str(folder))
-    # SummaryWriter.add_hparams writes into a folder of its own below its run's; Keras writes them
-    # above the folders of a run's series.
+    # SummaryWriter.add_hparams writes into a folder below its run's, Keras above the series'.
     settings: dict[Path, dict[str, Any]] = {}
     for run, files in by_run.items():
         values = {key: value for path in files for key, value in tensorboard.hparams(path).items()}
@@ -119,21 +122,20 @@ def _tensorboard_frame(
         name = str(run.relative_to(folder))
         if not len(losses):
             if run not in used and not any(p in series and len(series[p]) for p in run.parents):
-                lacking.append(name)
+                table.lacking.append(name)
             continue
         facts = named_values(name if name != "." else folder.name)
         facts |= _config_of(run, folder, table.notes)
         for place in reversed((run, *run.parents)):
             facts |= settings.get(place, {})
-        table.add(name, facts, objective, losses)
-    frame = table.frame(lacking, named, str(folder))
-    return frame, [objective.sentence(named), *table.notes]
+        table.add(name, facts, losses)
+    return table.frame(named, str(folder))
 
 
 def _wandb_frame(
     folder: Path, paths: Sequence[Path], asked: str, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     named = asked or choose(
         (k for p in paths[:8] for k in wandb.history_keys(p)), asked, str(folder)
     )
@@ -141,32 +143,27 @@ def _wandb_frame(
         name, config, state = wandb.facts(path)
         series = Series()
         series.add(Files(path.parent, path.name, wandb.values(named)).read())
-        if not len(series):
-            lacking.append(name)
-            continue
-        table.add(name, {**named_values(name), **flat(config), "state": state}, objective, series)
+        table.add(name, {**named_values(name), **flat(config), "state": state}, series)
     if not table.rows:
         choose((k for p in paths for k in wandb.history_keys(p)), asked, str(folder))
-    frame = table.frame(lacking, named, str(folder))
-    return frame, [objective.sentence(named), *table.notes]
+    return table.frame(named, str(folder))
 
 
 def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
     """Runs that each have a file of one name: rows of JSON, or a table with a row a step."""
-    table, lacking = RunRows(), list[str]()
+    table = RunRows(objective)
     file = objective.series.partition(":")[2].rpartition(":")[0]
     for path in sorted(folder.glob(f"**/{file}")):
         run = path.parents[len(Path(file).parts) - 1]
         series = Series()
         series.add(make_source(objective.series, run, run / "log").read(ended=True))
         name = str(run.relative_to(folder))
-        if not len(series):
-            lacking.append(name)
-            continue
         facts = named_values(name if name != "." else folder.name)
-        table.add(name, facts | _config_of(run, folder, table.notes), objective, series)
-    frame = table.frame(lacking, objective.series, str(folder))
-    return frame, [objective.sentence(objective.series), *table.notes]
+        # Of a run without the series nobody needs to know what else cannot be read.
+        table.add(
+            name, facts | (_config_of(run, folder, table.notes) if len(series) else {}), series
+        )
+    return table.frame(objective.series, str(folder))
 
 
 # A project of W&B, by its API.
@@ -180,7 +177,7 @@ def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, li
         raise BadInput(
             f"wandb:{path} needs another package: pip install 'sweeper[wandb]'"
         ) from error
-    table, lacking, asked = RunRows(), list[str](), objective.series.removeprefix("wandb:")
+    table, asked = RunRows(objective), objective.series.removeprefix("wandb:")
     try:
         runs = list(client.Api().runs(path))
         if not runs:
@@ -190,18 +187,14 @@ def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, li
         for run in runs:
             series = Series()
             series.add(_project_series(run, named, objective))
-            if not len(series):
-                lacking.append(run.name)
-                continue
             config = {key: value for key, value in dict(run.config).items() if key != "_wandb"}
             facts = {**named_values(run.name), **flat(config), "state": run.state}
-            table.add(run.name, facts, objective, series)
+            table.add(run.name, facts, series)
     except (BadInput, ConfigError):
         raise
     except Exception as error:  # the client raises whatever its layers of HTTP raise
         raise BadInput(f"wandb:{path} cannot be read: {first_line(error)}") from error
-    frame = table.frame(lacking, named, f"wandb:{path}")
-    return frame, [objective.sentence(named), *table.notes]
+    return table.frame(named, f"wandb:{path}")
 
 
 def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Reading]:
@@ -216,3 +209,51 @@ def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Read
     for row in rows:
         if (loss := as_number(row.get(named))) is not None:
             yield Reading(as_step(row.get("_step")), loss)
+
+
+# Studies of Optuna, from a storage that others wrote.
+
+
+OURS = frozenset({"key", "phase", "finished_at", "heldout", "seconds", "choices"})
+"""Attributes of a copy of a study of ours that are no settings."""
+
+
+def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
+    """The trials of a study in a storage of Optuna, or of several that `objective.study` names.
+
+    BadInput for a storage that cannot be read, a study that is not there or that maximizes.
+    """
+    import pandas
+
+    shown = redact(url)
+    with read_storage(url) as (names, load):
+        patterns = [part.strip() for part in objective.study.split(",") if part.strip()]
+        chosen = [n for n in names if any(n == p or fnmatch(n, p) for p in patterns)]
+        if not patterns and len(names) == 1:
+            chosen = names
+        listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20) or "there is none"
+        if not chosen:
+            allowed = f"studies of {shown}, by names or patterns such as 'w*,base': {listed}"
+            raise ConfigError(Keyword("study"), objective.study, allowed)
+        rows = []
+        for name in chosen:
+            study = load(name)
+            directions = [direction.name.lower() for direction in study.directions]
+            if directions != ["minimize"]:
+                raise BadInput(
+                    f"the study {name!r} of {shown} does not minimize one value "
+                    f"({', '.join(directions)}): a verdict takes a loss"
+                )
+            for trial in study.get_trials(deepcopy=False):
+                attributes = flat(study.user_attrs) | flat(trial.user_attrs)
+                if {"key", "finished_at"} <= attributes.keys():
+                    attributes = {k: value for k, value in attributes.items() if k not in OURS}
+                facts = named_values(name) | attributes | dict(trial.params)
+                # What of its name says no hyperparameter may be what several studies differ in.
+                facts |= {"study": name_without_values(name)}
+                loss = trial.values[0] if trial.values else math.nan
+                state = {"state": trial.state.name.lower(), "trial": trial.number, "value": loss}
+                rows.append(facts | state)
+    if not rows:
+        raise BadInput(f"the studies {', '.join(chosen)} of {shown} have no trials")
+    return pandas.DataFrame(rows), [f"trials of {', '.join(chosen)} in {shown}"]

@@ -9,9 +9,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sweeper.errors import BadInput, Call, Keyword
 from sweeper.files import read_json, try_json, write_atomically
@@ -19,7 +19,7 @@ from sweeper.records import from_json
 from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
-from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, SizeCurve, curves_along
 from sweeper.study.folder import READ_ERRORS, StudyFolder
 from sweeper.study.searched import config_tree
 from sweeper.study.setup import trials_of
@@ -104,10 +104,7 @@ class ValidatedRuns:
 
 
 def write_runs(folder: Path, path: Path) -> int:
-    """Write the runs of the latest validation of eta in the study's `folder`; how many.
-
-    BadInput where nothing was validated.
-    """
+    """Write the runs of the latest validation of eta; how many, BadInput where there is none."""
     validated = ValidatedRuns.latest(folder)
     if validated is None or not validated.curves:
         makes = Call(
@@ -166,10 +163,7 @@ def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
     """A row a trial: its sizes, log2 eta, what else was searched (as it is used), seed, loss."""
     rows = []
     for result in results:
-        trial, spec = result.trial, result.trial.spec
-        size = LadderSize.of(
-            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
-        )
+        trial, size = result.trial, LadderSize.of_spec(result.trial.spec)
         others = {key: value for key, value in trial.values.items() if key != "eta"}
         eta = {"log2_eta": trial.log2_hps["eta"]} if "eta" in trial.log2_hps else {}
         sizes = {key: value for key in LADDER_AXES if (value := getattr(size, key))}
@@ -216,8 +210,8 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     found = tuned(tried)
     if found.off:
         left_out["off the optimum of their size"] = [taken[place] for place in found.off]
-    for size, places in found.at_end.items():
-        width, depth, steps = size  # type: ignore[misc]
+    for cell, places in found.at_end.items():
+        width, depth, steps = cast(tuple[int, int, int], cell)
         why = (
             f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
             "of those trained"

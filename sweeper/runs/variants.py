@@ -19,15 +19,9 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, suggest
 from sweeper.runs.condition import columns_text, quoted_name, shown_value, where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
-from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, positive
-from sweeper.runs.roles import (
-    LADDER_ROLES,
-    LAW_ROLES,
-    VARIANT_ROLES,
-    guessed_columns,
-    missing_columns,
-)
-from sweeper.runs.run import Array, Runs
+from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, guessed_columns
+from sweeper.runs.run import END_LOSS, Array, Runs
 from sweeper.runs.settings import SETTINGS, is_identifier, is_kept, is_one_number, is_result
 from sweeper.table import counted
 
@@ -132,9 +126,7 @@ def joined(sources: Sequence[Runs]) -> Runs:
 def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRuns:
     """The variants that the column `by` names; BadInput for runs that cannot be compared."""
     runs = runs.with_roles(TAKEN)
-    if "loss" not in runs.columns:
-        lacking = {"loss": "the loss at the end of each run"}
-        raise missing_columns(runs.frame, runs.columns.values(), lacking)
+    runs.check_columns(END_LOSS)
     by = _variant_column(runs, by)
     labels = _labels(runs, by)
     names = _names(runs, by, labels, baseline)
@@ -197,9 +189,8 @@ def _labels(runs: Runs, by: str) -> Any:
     """The variant of every run; BadInput for a run of none."""
     empty = runs.frame[by].isna().to_numpy()
     if empty.any():
-        more = f", and {int(empty.sum()) - 1} more rows" if empty.sum() > 1 else ""
         raise BadInput(
-            f"{runs.row(int(empty.argmax()))}{more} has no {by}, and is of no variant: ",
+            f"{runs.rows(empty)} has no {by}, and is of no variant: ",
             Keyword("where", f"{quoted_name(by)} != None"),
             " leaves such rows out",
         )
@@ -239,8 +230,7 @@ def _counts(runs: Runs) -> dict[str, Array]:
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             found[role] = values * runs.scale(role) if role in ("params", "tokens") else values
-    # One measure of the model and one of the horizon: what stands
-    # for another goes where that is known.
+    # One measure of the model and one of the horizon: what stands for another goes.
     if "params" in found:
         found.pop("width", None), found.pop("depth", None)
     if "tokens" in found or ("flops" in found and {"params", "width"} & {*found}):
@@ -276,12 +266,7 @@ def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
     """Log2 of parameters and tokens [runs, 2], and the number of every run's size."""
     found = log2_of_counts(counts)
     log2 = np.stack([np.zeros(len(of_baseline)) + values for values in found], axis=1)
-    groups = []
-    for values, gap in zip(log2.T, ALIKE, strict=True):
-        order = np.argsort(values, kind="stable")
-        group = np.empty(len(values), int)
-        group[order] = np.cumsum(np.diff(values[order], prepend=values[order[0]]) > gap)
-        groups.append(group)
+    groups = [groups_of(values, gap) for values, gap in zip(log2.T, ALIKE, strict=True)]
     pairs = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     cost = [log2[pairs == i].sum(axis=1).mean() for i in range(pairs.max() + 1)]
     # Twice sorted are ranks: sizes are numbered by their compute.
@@ -290,9 +275,8 @@ def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
 
 def _middle(log2: Array, there: Any, of_baseline: Any) -> Array:
     """Where a size lies: where the baseline's runs do, if it has any."""
-    rows = log2[there & of_baseline] if (there & of_baseline).any() else log2[there]
-    middle: Array = np.median(rows, axis=0)
-    return middle
+    both = there & of_baseline
+    return np.asarray(np.median(log2[both if both.any() else there], axis=0))
 
 
 def _flops(counts: Mapping[str, Array], log2: Array, there: Any) -> float:

@@ -55,10 +55,7 @@ NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
 
 
 def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
-    """B_crit from the `steps` [run] that runs of `batches` [run] take to a loss.
-
-    The interval is by the profile of least squares in log steps, 95 %.
-    """
+    """B_crit from `steps` [run] that runs of `batches` [run] take to a loss, by a 95 % profile."""
     levels = tuple(int(batch) for batch in np.unique(batches))
     common = {"loss": loss, "batches": levels, "runs": len(batches)}
     if len(levels) < FEWEST_BATCHES or len(batches) < FEWEST_RUNS:
@@ -96,8 +93,7 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     # At an end that is open steps or examples are as few as anything.
     # The profile is over B_crit; what the mean itself is off by comes on top.
     error = math.sqrt(variance / len(batches)) * quantile(freedom, 0.975)
-    # As B_crit goes to infinity S_min goes to 0 and E_min stays,
-    # as it goes to 0 the other way round.
+    # As B_crit goes to infinity S_min goes to 0 and E_min stays, and the other way round.
     examples = fewest * np.exp(logs)
     return CriticalBatch(
         code=code,

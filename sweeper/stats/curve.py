@@ -205,8 +205,7 @@ class CurveEvidence:
         prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
         count = len(x)
         noise = self.measured.noise.covariance(x, self.weights) / seeds
-        # Kriging: what the runs leave open of the curve at both
-        # ends, whose difference is the slope.
+        # Kriging: what the runs leave open of both ends, whose difference is the slope.
         gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
         left = (prior - prior[:, :count] @ gain)[count:, count:]
         return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
@@ -216,8 +215,7 @@ class CurveEvidence:
 class Measured:
     """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
 
-    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
-    runs show any.
+    `near` lie within `NOISE_RADIUS` of the lowest one; `noise`: None where too few runs show any.
     """
 
     curve: SizeCurve
@@ -242,8 +240,7 @@ class Measured:
         if near.sum() > 1 and curve.noise is not None:
             known = curve.noise
             level, freedom, single = known.deviation, known.freedom, known.single
-            # A noise of single runs was read off the points near the
-            # lowest one, and says nothing of others.
+            # Of single runs it was read off points near the lowest, and tells of no others.
             used = near if single else finite
             x, means = etas[used] - etas[lowest], runs[used].mean(axis=1)
             noise = Noise.known(level, freedom, x, means, runs.shape[1], single=single)
@@ -299,8 +296,7 @@ def _fit_each(curves: Sequence[SizeCurve], transferred: float) -> dict[LadderSiz
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
-        # Of single runs the same losses tell level and rise, so
-        # that there a higher rise may gain too.
+        # Of single runs the same losses tell level and rise: there a higher rise may gain too.
         known = not noises and not any(
             run.curve.noise and run.curve.noise.single for run in measured
         )
@@ -341,8 +337,10 @@ def without_cliffs(curves: Sequence[SizeCurve], *, doubtful: bool = False) -> li
     With `doubtful` also from where on they may, if that is no steep side.
     """
     finite = {curve.size: _means(curve) for curve in curves}
-    # Of a curve with few points before its cliff the others tell what its steps are.
-    bends = [bend for etas, means in finite.values() for bend in _bends(etas, means)]
+    # Of a curve with few points before its cliff the others tell what its steps are: by second
+    # differences up to its lowest point.
+    falls = [means[: np.argmin(means) + 1] for _, means in finite.values() if len(means)]
+    bends = [bend for fall in falls for bend in np.abs(np.diff(fall, 2))]
     bend = float(np.median(bends)) if bends else 0.0
     return [_without_cliff(curve, *finite[curve.size], bend, doubtful) for curve in curves]
 
@@ -356,11 +354,6 @@ def _means(curve: SizeCurve) -> tuple[Array, Array]:
     kept = np.isfinite(means)
     kept[np.argmin(means) :] = np.logical_and.accumulate(kept[np.argmin(means) :])
     return etas[kept], means[kept]
-
-
-def _bends(etas: Array, means: Array) -> Array:
-    """The second differences of a curve's losses up to its lowest point."""
-    return np.abs(np.diff(means[: np.argmin(means) + 1 if len(means) else 0], 2))
 
 
 def _without_cliff(
@@ -414,8 +407,7 @@ def _jump(
     if at - lowest > (1 if lowest else 2):
         slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
         steepest = max(float(slopes.max()) * step, bend)
-        # What the slopes allow: they never call a rise a jump that
-        # stays within twice the basin's limit.
+        # They never call a rise a jump that stays within twice the basin's limit.
         steeper = float(rises[at - 1]) + STEEPER * STEEPER_PER_OCTAVE**step * steepest
         tolerated = min(tolerated, max(steeper, 2 * basin))
         if math.isfinite(doubted):
@@ -454,8 +446,9 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
     if total < 2 or len(curves) < 2:
         return list(curves)
     counts = np.array([float(count) for _, count in told.values()])
-    # The log of a mean square lies too low in the mean, the more so the fewer residuals it has.
-    logs = np.log([level for level, _ in told.values()]) - _log_bias(counts)
+    # The mean of log(chi^2 / freedom) is about -1 / freedom - 1 / (3 freedom^2): the log of a mean
+    # square lies too low, the more so the fewer residuals it has.
+    logs = np.log([level for level, _ in told.values()]) - (-1 / counts - 1 / (3 * counts**2))
     common, freedom = math.exp(float(np.average(logs, weights=counts))), ALIKE
     if len(told) > 1:
         # The variance of log s^2 beyond what so few residuals have is that of the levels.
@@ -471,11 +464,6 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
         known = max(1, round(mine + min(freedom, total)))
         noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=known, single=True)
     return [replace(curve, noise=noises[curve.size]) for curve in curves]
-
-
-def _log_bias(freedom: Array) -> Array:
-    """The mean of log(chi^2 / freedom): about -1 / freedom - 1 / (3 freedom^2)."""
-    return -1 / freedom - 1 / (3 * freedom**2)
 
 
 def _rest(curve: SizeCurve) -> tuple[float, int]:
@@ -496,11 +484,7 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
 
 
 def _fit(
-    measured: Measured,
-    transferred: float,
-    points: Points | None,
-    weights: Array,
-    forms: Forms,
+    measured: Measured, transferred: float, points: Points | None, weights: Array, forms: Forms
 ) -> CurveFit:
     """The optimum of the likeliest curve through the losses, and of many others as intervals.
 
@@ -511,8 +495,7 @@ def _fit(
     """
     curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
     noise = math.nan if measured.noise is None else measured.noise.deviation
-    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
-    # draws would cancel in the shift between them.
+    # By the size: a fit repeats exactly, and shared draws of two sizes would cancel in their shift.
     generator = np.random.default_rng(list(astuple(curve.size)))
     rows, grid = np.tile(runs.mean(axis=1), (DRAWS + 1, 1)), etas
     if points is not None and measured.noise is not None:
@@ -535,8 +518,7 @@ def _fit(
     parabolas = Parabolas.through(grid, rows)
     safe, losses, free = parabolas.minima
     free = _shuffled(generator, free, parabolas.vertices)
-    # Only a single run's curve needs this: between several
-    # seeds a tilt shows it (`stats/noise.py`).
+    # A single run's curve alone needs this: of several seeds a tilt shows it.
     own, shared = np.zeros(DRAWS), 0.0
     if curve.noise is not None and curve.noise.single:
         own, shared = generator.normal(0.0, OWN_OPTIMUM, DRAWS), SHARED_OPTIMUM
@@ -545,8 +527,7 @@ def _fit(
         safe[1:] = np.clip(safe[1:] + own, *ends)
         free[1:] += own
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
-    # Rare shapes count for more here than in the value (`evenly`), and
-    # the bias is added that cancels in a shift.
+    # Rare shapes count for more than in the value (`evenly`), and so does the bias.
     optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
     optimum_draws += generator.normal(0.0, math.hypot(BIAS, shared), DRAWS)
     fit = CurveFit(
@@ -597,10 +578,7 @@ def same_seeds(runs: Array) -> bool:
 
 
 def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) -> Array:
-    """The draws of rows that have no parabola, in a curve's own order.
-
-    They spread alike in every curve, and in one order they would cancel in a shift.
-    """
+    """Draws of rows without a parabola, in a curve's own order: one order cancels in a shift."""
     rows, shuffled = np.flatnonzero(np.logical_not(np.isfinite(vertices[1:]))) + 1, optima.copy()
     shuffled[rows] = optima[generator.permutation(rows)]
     return shuffled
@@ -609,8 +587,7 @@ def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) ->
 def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
     """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
 
-    `Noise` takes the seeds' common offsets out, since they move no optimum. They do move the
-    loss.
+    `Noise` takes the seeds' common offsets out: they move no optimum, but they do move the loss.
     """
     seeds = runs.shape[1]
     if math.isnan(noise):
@@ -656,8 +633,7 @@ def _basin_end(
         leaves = reached & (root > target)
         with np.errstate(invalid="ignore", divide="ignore"):
             progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
-            # Before a diverged point the end is the last finite one
-            # at least, and that point at most.
+            # Before a diverged point the end is the last finite one at least.
             crossing = last_eta + progress * (eta - last_eta)
         nearest[leaves] = crossing[leaves]
         farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]

@@ -22,14 +22,17 @@ class Estimate:
     @classmethod
     def from_draws(cls, value: float, draws: Array, confidence: float = 0.95) -> Estimate:
         """`value` with the interval of equal tails of its bootstrap draws."""
-        # Rounded, as 1 - 0.95 is not 0.05 in binary: between two
-        # draws that are as near, that would pick.
+        # Rounded: 1 - 0.95 is not 0.05 in binary, which would pick another of two draws.
         tail = round(50 * (1 - confidence), 9)
         # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
         low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
-        # The value is that of the likeliest curve, no average of
-        # the draws: it may lie in their tail.
+        # The value is the likeliest curve's, no average: it may lie in the draws' tail.
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
+
+    @classmethod
+    def mean_of(cls, draws: Array, confidence: float = 0.95) -> Estimate:
+        """The mean of draws with their interval."""
+        return cls.from_draws(float(draws.mean()), draws, confidence)
 
     def without_interval(self, low: float = -math.inf) -> Estimate:
         """The value with an interval from `low` to +inf, for a noise that is unknown."""

@@ -18,7 +18,7 @@ from sweeper.records import (
     check_bounds,
 )
 from sweeper.stats.line import SPACING, LineRule, LineState, points_from, replay_line
-from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps, Point
+from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps, Point, TrialSpec
 
 LossLookup = Callable[[Point], float | None]
 """The loss of a run at one size, None while it is not known."""
@@ -80,6 +80,12 @@ class LadderSize(ModelSize):
         experts = {key: model[key] for key in MODEL_AXES if type(model.get(key)) is int}
         trained = {key: int(train[key]) for key in ("batch_size", "steps")}
         return cls(width=size.width, depth=size.depth, **trained, **experts)
+
+    @classmethod
+    def of_spec(cls, spec: TrialSpec) -> LadderSize:
+        """That of a trial's specification."""
+        size = Size(width=spec.width, depth=spec.depth)
+        return cls.of(size, spec.model.arguments, vars(spec.train))
 
     @property
     def model_size(self) -> ModelSize:
@@ -221,8 +227,7 @@ class LadderRule:
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """The sizes of every ladder by axis, ascending, the base among them.
 
-        An axis without a size beside the base has no ladder. ConfigError for one that the model
-        does not have.
+        An axis without a size beside the base has none. ConfigError for one that the model lacks.
         """
         ladders = {}
         for axis, key in MODEL_AXES.items():
@@ -245,8 +250,7 @@ class LadderRule:
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""
-        # 0.6 / 0.2 is 2.9999999999999996 in binary: without the
-        # small term two points would be lost.
+        # 0.6 / 0.2 is 2.9999999999999996 in binary: a point of each side would be lost.
         return 2 * int(self.span / self.step + 1e-9) + 1
 
     def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
@@ -279,12 +283,6 @@ class LadderRule:
         """The runs of one point of a curve, one a seed: `hyperparameter` has `value` (log2)."""
         hps = Log2Hps({**best_log2, self.hyperparameter: value})
         return [Point(log2_hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
-
-    def missing(self, best_log2: Log2Hps, loss: LossLookup) -> list[Point]:
-        """Runs that one size's curve still needs."""
-        values = self.line(best_log2, loss).missing
-        points = [point for value in values for point in self.runs_at(best_log2, value)]
-        return [point for point in points if loss(point) is None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,7 @@ class LossCurve:
 
     def at(self, widths: Array) -> Array:
         """The law's loss at `widths`; NaN where it was not fitted."""
-        fitted: Array = self.floor.value + self.amplitude * widths**-self.exponent.value
-        return fitted
+        return self.floor.value + self.amplitude * widths**-self.exponent.value
 
 
 def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:

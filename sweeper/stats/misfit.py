@@ -11,7 +11,7 @@ How large each is, the restricted likelihood says of the runs; what it leaves op
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -78,10 +78,7 @@ def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
     """By part, correlations [points, others]."""
     apart = (points.size[:, None] - others.size) ** 2
     both = apart + (points.horizon[:, None] - others.horizon) ** 2
-    found = {
-        "smooth": np.exp(-0.5 * both / REACH**2),
-        "size": np.exp(-0.5 * apart / OF_SIZE**2),
-    }
+    found = {"smooth": np.exp(-0.5 * both / REACH**2), "size": np.exp(-0.5 * apart / OF_SIZE**2)}
     for name in ("training", "cell"):
         mine, theirs = getattr(points, name)[:, None], getattr(others, name)
         # -1 is no training: runs to come share none with each other either.
@@ -93,8 +90,7 @@ def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
 class LawMisfit:
     """Standard deviations of log L: `noise`, and the others in units of it.
 
-    Noise is that of runs of enough tokens a parameter, and grows as the power `tilt` of what a run
-    lacks of them.
+    Noise is that of enough tokens a parameter, and grows as the power `tilt` of what is lacking.
     """
 
     noise: float = 1.0
@@ -113,8 +109,7 @@ class LawMisfit:
     def noise_at(self, points: LawPoints) -> Array:
         """Of a single run at each point, in log L."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
-        noise: Array = self.noise * np.exp(self.tilt * lacking)
-        return noise
+        return self.noise * np.exp(self.tilt * lacking)
 
     def between(self, points: LawPoints, others: LawPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
@@ -123,8 +118,7 @@ class LawMisfit:
         for name, share in alike.items():
             if deviation := getattr(self, name):
                 total += deviation**2 * share
-        scaled: Array = self.noise**2 * total
-        return scaled
+        return self.noise**2 * total
 
     def at(self, points: LawPoints) -> Array:
         """The variance of what a point may share with others, less noise [points]."""
@@ -183,44 +177,38 @@ def likely(
     # and twice, as what one part is likely to be depends on the others.
     best = LawMisfit()
     for _ in range(2):
-        for tried in _searched(points, best):
-            best = max([best, *tried(best)], key=score)
+        for names in _searched(points):
+            best = max([best, *_varied(best, names)], key=score)
     ranked = sorted(scored, key=lambda misfit: -scored[misfit])[:MOST]
     kept = [m for m in ranked if scored[m] > scored[ranked[0]] - LEAST_LIKELY]
     return [(scored[misfit], found[misfit]) for misfit in kept]
 
 
-class _Varied:
+def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
     """Covariances that differ from one in some parts."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def __call__(self, misfit: LawMisfit) -> Iterator[LawMisfit]:
-        every: Sequence[LawMisfit] = [misfit]
-        for name in self.names:
-            every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
-        yield from every
+    every = [misfit]
+    for name in names:
+        every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
+    return every
 
 
-def _searched(points: LawPoints, best: LawMisfit) -> list[_Varied]:
+def _searched(points: LawPoints) -> list[tuple[str, ...]]:
     """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     # That noise grows below some tokens a parameter shows where runs lie on both sides of it.
     tilted = ratio.min() < UNDERTRAINED < ratio.max()
-    parts = [_Varied("smooth", *("tilt",) * bool(tilted))]
+    parts: list[tuple[str, ...]] = [("smooth", *("tilt",) * bool(tilted))]
     sizes, cells = (len(np.unique(values)) for values in (points.size.round(6), points.cell))
     # What a size shares shows where its horizons are off alike.
     if 2 < sizes < cells:
-        parts.append(_Varied("size"))
+        parts.append(("size",))
     # What an (N, D) shares shows where it was run several times.
     if cells < len(points):
-        parts.append(_Varied("cell"))
+        parts.append(("cell",))
     trainings = len(np.unique(points.training))
-    # Where each size has one training, what it shares is the size's, which is
-    # tried above; of two sizes or fewer it is not.
+    # Where each size has one training its share is the size's; of two sizes none is tried.
     if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
-        parts.append(_Varied("training"))
+        parts.append(("training",))
     return parts
 
 
@@ -251,8 +239,7 @@ def doubted(off: Array, whiten: Array, doubt: Array, limit: float = FAR) -> Arra
     Of each run what the others say: its leave-one-out residual (Dubrule, 1983).
     """
     inverse = whiten.T @ whiten
-    # With the precision Q it is (Q off)_i / Q_ii, and has the
-    # variance 1 / Q_ii: no run is refitted.
+    # With the precision Q it is (Q off)_i / Q_ii, of variance 1 / Q_ii: no run is refitted.
     alone = np.abs(inverse @ off) / np.sqrt(np.diag(inverse))
     # In rounds: a run that fits the others after all gets its weight back, and never more.
     return np.clip(doubt * np.maximum(alone / limit, 1 / doubt), 1.0, FURTHEST)

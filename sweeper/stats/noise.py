@@ -9,7 +9,7 @@ seeds have neither curve nor offset in a known way, so their likelihood is a nor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -51,8 +51,7 @@ def _tilted(variance: float) -> Kernel:
 
 
 def _distances(x: Array) -> Array:
-    distances: Array = np.abs(x[:, None] - x)
-    return distances
+    return np.abs(x[:, None] - x)
 
 
 KINDS: tuple[tuple[Kernel, ...], ...] = (
@@ -143,8 +142,7 @@ class Noise:
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
         level = np.full(len(RISES), deviation**2)
         if single:
-            # Were the noise to rise, the same residuals would ask
-            # for less of it at the lowest point.
+            # Were the noise to rise, the residuals would ask for less of it at the lowest point.
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
@@ -176,8 +174,7 @@ class Noise:
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
         covariances, _ = _models(tuple(x.round(9)), self.reach)
-        total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
-        return total
+        return np.tensordot(weights * self.variance, covariances, axes=1)
 
     def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
         """Noise of a run at every point `x` [count, point].
@@ -186,8 +183,7 @@ class Noise:
         distribution that its estimate leaves open, then the noise.
         """
         chosen = generator.choice(len(MODELS), size=count, p=weights)
-        # Few residuals leave sigma open: drawing it makes the
-        # intervals Student's and no normal ones.
+        # Few residuals leave sigma open: drawing it makes the intervals Student's.
         spread = np.sqrt(
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )
@@ -207,10 +203,7 @@ def covariance(x: Array, rise: float, kernel: Kernel, reach: float = MAX_RISE) -
 
 @lru_cache(maxsize=256)
 def _models(x: tuple[float, ...], reach: float = MAX_RISE) -> tuple[Array, Array]:
-    """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
-
-    Curves of a ladder have few grids between them.
-    """
+    """All `MODELS`' covariances and roots [model, point, point] at `x`: a ladder has few grids."""
     points = np.array(x)
     covariances = np.array([covariance(points, *model, reach) for model in MODELS])
     return covariances, np.linalg.cholesky(covariances)
@@ -235,16 +228,25 @@ def left_by_cubic(x: Array, losses: Array) -> CubicRest:
     freedom = len(x) - order - 1 if order > 1 else 0
     if not freedom:
         return CubicRest(squares, likelihood, 0)
-    for index, rise in enumerate(RISES):
-        spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
-        basis, triangle = np.linalg.qr(np.vander(x, order + 1) / spread[:, None])
-        # A cubic has a constant: taking the least loss out changes rounding alone.
-        white = (losses - losses.min()) / spread
-        rest = white - basis @ (basis.T @ white)
-        squares[index] = rest @ rest / freedom
-        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+    for index, (rest, size) in enumerate(_rests(x, losses, order)):
+        squares[index] = rest / freedom
         likelihood[index] = -freedom / 2 * math.log(max(squares[index], 1e-30)) - size
     return CubicRest(squares, likelihood, freedom)
+
+
+def _rests(
+    x: Array, losses: Array, order: int, deviation: float = 1.0
+) -> Iterator[tuple[float, float]]:
+    """By rise the squares that a polynomial leaves, and half the log determinants."""
+    # A polynomial has a constant: taking the least loss out changes rounding alone.
+    powers, losses = np.vander(x, order + 1), losses - losses.min()
+    for rise in RISES:
+        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+        basis, triangle = np.linalg.qr(powers / spread[:, None])
+        white = losses / spread
+        rest = white - basis @ (basis.T @ white)
+        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+        yield float(rest @ rest), float(size)
 
 
 def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
@@ -252,19 +254,10 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
 
     What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
     """
-    likelihoods = np.zeros(len(RISES))
     # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
     if len(x) <= ORDER + 1:
-        return likelihoods
-    cubic, losses = np.vander(x, ORDER + 1), losses - losses.min()
-    for index, rise in enumerate(RISES):
-        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
-        basis, triangle = np.linalg.qr(cubic / spread[:, None])
-        white = losses / spread
-        rest = white - basis @ (basis.T @ white)
-        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
-        likelihoods[index] = -(rest @ rest) / 2 - size
-    return likelihoods
+        return np.zeros(len(RISES))
+    return np.array([-rest / 2 - size for rest, size in _rests(x, losses, ORDER, deviation)])
 
 
 def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:

@@ -75,15 +75,14 @@ class OptimaLaw:
     def exponents(self, response: int) -> list[Estimate]:
         """Of every size, where the sizes are in the middle of those that were run."""
         columns = self.draws[:, response, 1 : 1 + self.sizes].T
-        return [Estimate.from_draws(float(column.mean()), column) for column in columns]
+        return [*map(Estimate.mean_of, columns)]
 
     def at(self, x: Array, seed: int = 0) -> Array:
         """Draws [DRAWS, response] of the optima of a size: log2, with their scatter."""
         generator, mean = np.random.default_rng([seed, len(self.models)]), self.middle(x)
         model = self.model_of(float(x[0]))
         off = _normal(self.between, generator) if model is None else self.offs[:, :, model]
-        drawn: Array = mean + off + _normal(self.within, generator)
-        return drawn
+        return mean + off + _normal(self.within, generator)
 
     def middle(self, x: Array) -> Array:
         """Draws [DRAWS, response] of the law itself at a size, without scatter."""
@@ -228,10 +227,7 @@ def _within_bounds(
 def _bends(
     x: Array, of: Counts, optima: Array, errors: Array, generator: np.random.Generator
 ) -> tuple[tuple[Estimate | None, ...], ...]:
-    """What every exponent changes by in an octave, each by itself with nothing known before.
-
-    The interval is as sure as the number of them asks for.
-    """
+    """What every exponent changes by in an octave, each by itself, as sure as their number asks."""
     axes, responses = x.shape[1], optima.shape[1]
     told: list[list[Estimate | None]] = [[None] * axes for _ in range(responses)]
     for axis in range(axes):
@@ -244,7 +240,6 @@ def _bends(
         drawn, *_ = _posterior(terms, of, optima, errors, prior, generator)
         for response in range(responses):
             # The exponent is the law's slope: a square's coefficient is in it twice.
-            bend = 2 * drawn[:, response, -1]
             sure = 1 - SURE / (axes * responses)
-            told[response][axis] = Estimate.from_draws(float(bend.mean()), bend, sure)
+            told[response][axis] = Estimate.mean_of(2 * drawn[:, response, -1], sure)
     return tuple(map(tuple, told))

@@ -33,14 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.stats.estimate import (
-    UNKNOWN,
-    Array,
-    Estimate,
-    binomial_from,
-    mean_estimate,
-    quantile,
-)
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate, binomial_from, mean_estimate, quantile
 
 LONE = 1 / 4
 """The most often that one of two alike configurations diverges alone: p (1 - p) at p = 1/2."""
@@ -160,8 +153,7 @@ def skewed_estimate(values: Array, alpha: float) -> Estimate:
             return value
         return (float(np.cbrt(1 + 6 * a * (value - a))) - 1) / (2 * a)
 
-    # Of a pivot's interval the quantiles change sides: a long
-    # tail to the right lengthens it upwards.
+    # A pivot's quantiles change sides: a long tail to the right lengthens upwards.
     low = student.value - error * max(t, inverse(t))
     high = student.value + error * max(t, -inverse(-t))
     return Estimate(value=student.value, low=low, high=high)

@@ -143,8 +143,7 @@ def fit(
         # Least squares first: the best one's residuals say how wide Huber's threshold should be.
         starts, squares = _refine(residuals, starts, weights, math.inf, iterations)
         best = _Losses(form, starts[[np.argmin(squares)]], logs)
-        # Losses that a law computed have no spread, and a
-        # threshold of 0 would give no run any weight.
+        # Losses that a law computed have no spread: of 0 no run would have any weight.
         threshold = ROBUST * max(spread(best.log[0] - target, len(form.parameters)), 1e-6)
     values, objectives = _refine(residuals, starts, weights, threshold, iterations)
     best_of = [int(np.argmin(objectives))]
@@ -154,10 +153,7 @@ def fit(
 def refit(
     best: Fits, params: Array, tokens: Array, loss: Array, weights: Array, *, threshold: float
 ) -> Fits:
-    """Fits for weightings [weightings, runs] of runs whose losses are [runs] or [weightings, runs].
-
-    Each starts from `best`.
-    """
+    """Fits from `best` for weightings [weightings, runs] of losses [runs] or [weightings, runs]."""
     logs = _logs(params, tokens, best.centre)
     start = awake(best.form, best.values).repeat(len(weights), 0)
     residuals = _Residuals(best.form, logs, np.log(loss))
@@ -301,8 +297,7 @@ class _Losses:
     def jacobian(self) -> Array:
         """D log L / d parameter [weightings, parameters, points], all parameters being logs."""
         above = (np.exp(self.above) / self.total)[:, None]
-        # d log S / d log u_i of a p-norm S is u_i^p / S^p, and to log p it is the mean of log u_i
-        # under these shares, less log S.
+        # d log S / d log u_i of a p-norm S is u_i^p / S^p; to log p the mean log u_i less log S.
         amplitudes = above * self.shares
         exponents = -amplitudes * self.exponents[:, :, None] * self.distance
         rows = [(self.floor / self.total)[:, None], amplitudes, exponents]
@@ -335,8 +330,7 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
 def awake(form: LawForm, values: Array) -> Array:
     """Starts in which no amplitude is below a thousandth of the largest.
 
-    The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
-    never come back.
+    The slope along a log amplitude is the amplitude's: one that reached 0 would never come back.
     """
     awake = values.copy()
     amplitudes = awake[:, : form.amplitudes]

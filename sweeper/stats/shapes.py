@@ -99,8 +99,7 @@ class Parabolas:
         left, right = (etas[index] - etas[lowest] for index in neighbours)
         vertex = self.vertices
         fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
-        # Where nothing was fitted: at an end the point itself,
-        # else anywhere between its neighbours.
+        # Without a fit: at an end the point itself, else anywhere between neighbours.
         spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
         free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
         finite = np.isfinite(self.losses[0])
@@ -157,8 +156,7 @@ class Parabolas:
 @lru_cache(maxsize=256)
 def _parabola(x: tuple[float, ...]) -> Array:
     """The matrix [3, point] of the least-squares parabola through losses at `x`."""
-    matrix: Array = np.linalg.pinv(np.vander(np.array(x), 3))
-    return matrix
+    return np.linalg.pinv(np.vander(np.array(x), 3))
 
 
 def rise(u: Array, skews: Array, ratios: Array) -> Array:
@@ -171,8 +169,7 @@ def rise(u: Array, skews: Array, ratios: Array) -> Array:
     # further orders with it; a cubic alone would turn down again on its flat side.
     q = 3 * skews
     valley = 2 * (np.expm1(q * u) - q * u) / q**2
-    risen: Array = np.where(u > 0, ratios, 1.0) * valley
-    return risen
+    return np.where(u > 0, ratios, 1.0) * valley
 
 
 def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
@@ -243,10 +240,7 @@ MISFIT_PRIOR = np.array([0.5, 0.1, 0.15, 0.15, 0.1])
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """The mean losses [point] of a curve at `x`, in log2 from its lowest point, all finite.
-
-    `noise` [point, point] is the covariance of their errors.
-    """
+    """Mean losses [point] at `x`, log2 from the lowest, all finite; `noise` is their covariance."""
 
     x: Array
     means: Array
@@ -316,15 +310,11 @@ class Smoother:
 
     def cubic(self, x: Array) -> Array:
         """What a k of 1 adds to the losses at `x`."""
-        cubed: Array = self.curvature * x**3
-        return cubed
+        return self.curvature * x**3
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
-        """What no line explains, times the inverse covariance; the line's coefficients of losses.
-
-        Both are matrices: [point, point] and [2, point].
-        """
+        """What no line explains, by the inverse covariance; the line's coefficients [2, point]."""
         x = self.points.x
         line = np.vander(x, 2)
         inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
@@ -364,8 +354,7 @@ class Smoother:
         own += shape.skew_deviation * normal[:, None] * self.cubic(x)
         # Matheron's rule: a drawn curve, less what its own noisy losses would say of it.
         errors = own - (own[:, at] + noises) @ matrix.T
-        rows: Array = np.vstack([smoothed, smoothed + errors])
-        return rows
+        return np.vstack([smoothed, smoothed + errors])
 
 
 def _normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
@@ -389,8 +378,7 @@ def deviation(x: Array, curvature: float, misfit: Misfit = MISFITS[0]) -> Array:
     cubic, quartic = np.outer(x**3, x**3), np.outer(x**4, x**4)
     smooth = np.exp(-(((x[:, None] - x) / misfit.length) ** 2) / 2)
     parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + misfit.wiggle**2 * smooth
-    covariance: Array = curvature**2 * parts
-    return covariance
+    return curvature**2 * parts
 
 
 # Curves with a kink: from the optimum on, one side is steeper than the other.
@@ -447,8 +435,7 @@ class Kinked:
         total = self.points.noise + deviation(self.points.x, curvature, self.shape.misfit)
         total += (ROUGH * curvature) ** 2 * np.eye(len(total))
         # A Cholesky factor whitens as any root does, and its diagonal gives the determinant.
-        inverse: Array = np.linalg.inv(np.linalg.cholesky(invertible(total)))
-        return inverse
+        return np.linalg.inv(np.linalg.cholesky(invertible(total)))
 
     @cached_property
     def log_likelihood(self) -> Array:
@@ -494,8 +481,7 @@ class Kinked:
         sums = floor @ means, columns @ means + precision * self.shape.curvature
         determinant = floors_squared * two - both**2
         curvatures = (floors_squared * sums[1] - both * sums[0]) / determinant
-        # The curvature by its own error, and then the floor by
-        # that which it has given the curvature.
+        # The curvature by its own error, then the floor by what that leaves it.
         curvatures += normal[0] * np.sqrt(floors_squared / determinant)
         # A valley that is flat, or a hill, has no optimum.
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
@@ -523,16 +509,14 @@ class Kinked:
         matrix = prior[:, at] @ self.white.T @ self.white
         own = _normal_draws(generator, prior, len(valleys)) * drawn[:, None]
         errors = own[:, at] + noises * drawn[:, None]
-        rows: Array = valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
-        return rows
+        return valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
 
 
 @dataclass(frozen=True, eq=False)
 class Forms:
     """The probability [misfit, ratio, skew] of what the curves of a ladder have in common.
 
-    `shapes` are those of the `MISFITS`, and `curves` has a `Kinked` for each of them, for every
-    curve whose lowest point is at no end.
+    `shapes` are the `MISFITS`', and `curves` has a `Kinked` each where the lowest is at no end.
     """
 
     shapes: tuple[CurveShape, ...]
@@ -555,8 +539,7 @@ class Forms:
         total = total - (SKEWS / SKEW) ** 2 / 2
         for found in curves.values():
             logs = np.array([kinked.log_likelihood for kinked in found])
-            # Averaged over the vertex, which is a curve's own; all
-            # else is shared, so that curves add up.
+            # Averaged over the vertex, a curve's own; all else is shared and adds up.
             total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
         if all(len(points.x) < MIN_MISFIT for points in ladder.values()):
             total[1:] = -math.inf
@@ -568,14 +551,10 @@ class Forms:
         return {}
 
     def chosen(self, count: int) -> tuple[Index, Index, Index]:
-        """Misfit, ratio and skew of 1 + `count` rows, by index; those of row 0 are the likeliest.
-
-        They are the same for all curves of a ladder.
-        """
+        """Misfit, ratio, skew of 1 + `count` rows, the likeliest first, for a whole ladder."""
         if count in self._chosen:
             return self._chosen[count]
-        # A generator of its own: row by row all curves have the
-        # same kind, which then moves no shift.
+        # Its own generator: row by row all curves have one kind, which moves no shift.
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
         )
@@ -631,8 +610,7 @@ class Forms:
             if len(mine):
                 smoother, drawn = Smoother(points, shape), mine[mine > 0] - 1
                 drawn_rows = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
-                # The smoother gives its own row first, which is left
-                # out where row 0 is of another kind.
+                # The smoother gives its own row first: out where row 0 is of another kind.
                 rows[mine] = drawn_rows[len(drawn_rows) - len(mine) :]
             mine = np.flatnonzero(~smooth & (misfits == index))
             if len(mine):
@@ -648,8 +626,7 @@ class Forms:
 def _heights(x: tuple[float, ...]) -> Array:
     """What a mean curvature of 1 adds to the losses at `x` [ratio, skew, vertex, point].
 
-    The vertices are `COARSE` ones over the range of `x`. Curves of a ladder have few grids between
-    them.
+    The vertices are `COARSE` ones over the range of `x`; a ladder's curves have few grids.
     """
     points = np.array(x)
     vertices = np.linspace(points.min(), points.max(), COARSE)

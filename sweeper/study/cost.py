@@ -87,9 +87,15 @@ def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
     return flops
 
 
+def relative_flops(spec: TrialSpec, flops: Callable[[TrialSpec], float] = flops_of) -> float:
+    """FLOPs of a whole run; where nobody knows, what is in proportion to them."""
+    known, train = flops(spec), spec.train
+    tokens = train.steps * train.batch_size * train.seq_len
+    return float(spec.width**2 * spec.depth * tokens) if math.isnan(known) else known
+
+
 def trained(result: Result) -> float:
     """The share of its steps that a run did; one that kept no steps counts as whole."""
-    # A result that keeps no steps is of a whole run.
     return min(1.0, (result.steps or math.inf) / result.trial.spec.train.steps)
 
 

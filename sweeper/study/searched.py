@@ -91,8 +91,7 @@ class Searched:
             known = {name: space[name].choices for name in log2 if name in space}
             return {n: known[n].index(v) if known.get(n) else v for n, v in log2.items()}
 
-        # The record holds more than a conclusion: its fields are picked out, the rest is named
-        # below.
+        # The record holds more than a conclusion: its fields are picked out.
         names = {each.name for each in fields(Conclusion)}
         parts = {name: value for name, value in record.items() if name in names}
         parts["best_log2"] = places(parts["best_log2"])

@@ -215,8 +215,7 @@ def _searched(results: Iterable[Result]) -> list[TrialSpec]:
 def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
     """Whether trials of `spec` are `setup`'s but for their size, batch and steps: a ladder's."""
     same: dict[str, Any] = {"batch_size": setup.train.batch_size, "steps": setup.train.steps}
-    # Under a schedule with a stable part a ladder over steps warms up for as many steps as the
-    # base, which is another share of each horizon.
+    # With a stable part the warm-up has the base's steps, another share of each horizon.
     if spec.train.span.warmup == min(setup.train.span.warmup, spec.train.steps):
         same["warmup"] = setup.train.warmup
     try:
@@ -243,8 +242,7 @@ def failures_of(results: Iterable[Result], runner: Mapping[str, Any]) -> list[Fa
     Those of another command, or of other code, are never tried again.
     """
     tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
-    # one kind, and the last one stands for all.
+    # Digests and numbers are each trial's own: errors that differ in them alone are of one kind.
     kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
     last = dict(zip(kinds, tried, strict=True))
     return [Failure(count=count, error=last[kind]) for kind, count in Counter(kinds).most_common()]

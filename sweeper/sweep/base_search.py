@@ -19,7 +19,7 @@ from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
 from sweeper.decide.each import EachAnswer, judge_each
-from sweeper.errors import BadInput, Call, ConfigError, Keyword, flag
+from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
@@ -38,6 +38,7 @@ from sweeper.study.trust import remember
 from sweeper.sweep.experiment import (
     changed_code,
     check_model,
+    check_queue,
     open_experiment,
     progress_of,
     run_time,
@@ -122,9 +123,7 @@ def check_place(settings: Settings, *, detach: bool) -> None:
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
-        name = settings.plugin_spec("launcher").name
-        queue = (Keyword("detach"), " needs one with a queue: launcher=slurm")
-        raise ConfigError("launcher", name, queue)
+        check_queue(settings)
     check_not_saved(settings.folder)
 
 
@@ -175,9 +174,8 @@ def search_study(
             tell_speed(watcher, study.results(), since=start)
         trials = trials_of(study)
         searched = trials.searched
-        found = math.isfinite(conclusion.objective)
-        best = conclusion.best_log2
-        lacking = without_result(searched if found else (), best, settings.space)
+        found = searched if math.isfinite(conclusion.objective) else ()
+        lacking = without_result(found, conclusion.best_log2, settings.space)
         record = search_record(settings, conclusion, finished=not lacking)
         if lacking:
             write_json(StudyFolder(settings.folder).search, record)
@@ -301,10 +299,8 @@ def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: 
     Without `wait`, Submitted is raised once jobs are in a queue.
     """
     settings = experiment.settings
-    planned = sum(phase.trials for phase in settings.search.plan(settings.space))
-    path = StudyFolder(settings.folder).search
-
-    known = study.results()
+    planned = _planned(settings.search, settings)
+    path, known = StudyFolder(settings.folder).search, study.results()
 
     def tells(result: Result) -> bool:
         """Whether a run of this command got as far as its losses say something."""
@@ -454,8 +450,7 @@ def _planned(search: Strategy, settings: Settings) -> int:
 def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result]) -> list[Evidence]:
     """Say where the losses of a study's first run were read, and what speaks against them.
 
-    Where none of its `results` is of this command, the last run that left a log tells what a new
-    pattern would read.
+    Where no result is of this command, the last log tells what a new pattern would read.
     """
     runner, trials = settings.raw["runner"], settings.folder / "trials"
     if not runner.get("command"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
@@ -13,8 +14,8 @@ from sweeper.decide.compare import Ladder, StudyComparison, compare
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, key_prefix
 from sweeper.records import as_number, call_checked
-from sweeper.stats.ladder import LadderRule, LadderSize, Size
-from sweeper.study.cost import Cost, flops_in, spent
+from sweeper.stats.ladder import LadderRule, LadderSize
+from sweeper.study.cost import Cost, flops_in, relative_flops, spent
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
@@ -82,13 +83,18 @@ def named_studies(
     return names, root
 
 
+def check_distinct(names: Sequence[str]) -> None:
+    """BadInput for a study that is given twice."""
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is given twice: name each study once")
+
+
 def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudies:
     """The studies, ranked where they can be; `notes` say why not, or what differs all the same.
 
     BadInput for a study that is given twice, or that has no ladder over the width.
     """
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise BadInput(f"{twice[0]} is given twice: name each study once")
+    check_distinct(names)
     folders = [root / find_study(name, root) for name in names]
     validations = {folder: _validation(folder) for folder in folders}
     if saved := [f.name for f, found in validations.items() if found is None and is_saved(f)]:
@@ -117,8 +123,7 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudi
             ranked = compare([entry.ladder for entry in entries])
             comparison = replace(ranked, flops_known=known)
         except ValueError as error:
-            # No ranking, but no error: `report A B` shows the curves beside each other all the
-            # same.
+            # No ranking, but no error: `report A B` shows the curves all the same.
             notes = [f"{error}: validate ladders whose widths meet"]
     return ComparedStudies(entries=entries, comparison=comparison, notes=notes)
 
@@ -140,18 +145,11 @@ def _entry(folder: Path, validation: Validation) -> ComparedStudy:
     trained: dict[LadderSize, TrialSpec] = {}
     for result in trials.current:
         spec = result.trial.spec
-        model = Size(width=spec.width, depth=spec.depth)
-        trained[LadderSize.of(model, spec.model.arguments, asdict(spec.train))] = spec
+        trained[LadderSize.of_spec(spec)] = spec
     if lost := [curve.size for curve in curves if curve.size not in trained]:
         raise BadInput(f"{folder.name}: the study holds no trial of its ladder's {lost[0]}")
     flops = flops_in(folder)
-
-    def work(spec: TrialSpec) -> float:
-        """FLOPs of a whole run; where nobody knows, what is in proportion to them."""
-        known, train = flops(spec), spec.train
-        tokens = train.steps * train.batch_size * train.seq_len
-        return float(spec.width**2 * spec.depth * tokens) if math.isnan(known) else known
-
+    work = partial(relative_flops, flops=flops)
     specs = {curve.size.width: trained[curve.size] for curve in curves}
     ladders = [result for result in trials.current if result.trial.phase == LADDER_PHASE]
     ladder = Ladder(
@@ -211,10 +209,7 @@ def not_comparable(notes: Sequence[str]) -> Text:
 
 
 def ladder_call(folder: Path, *overrides: str) -> Call:
-    """What trains a study's ladder over width, by its configuration.
-
-    BadInput for a configuration that says no widths. No plugin is built.
-    """
+    """What trains a study's ladder over width, no plugin built; BadInput where no width is said."""
     check_folder(folder)
     check_not_saved(folder)
     path = StudyFolder(folder).config

@@ -17,12 +17,13 @@ from sweeper.decide.winner import TargetQuestion
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.launch.executor import Scheduled
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import fitting, flops_of
+from sweeper.study.cost import fitting, relative_flops
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.compared import TOO_FEW, differences, not_comparable
+from sweeper.sweep.compared import TOO_FEW, check_distinct, differences, not_comparable
 from sweeper.sweep.experiment import (
+    check_queue,
     check_taken,
     open_experiment,
     progress_of,
@@ -98,10 +99,7 @@ class Contender:
 
     def flops(self, width: int) -> float:
         """Of a run; where nobody knows, what is in proportion to them."""
-        spec = self.experiment.spec(self.planned[width][0])
-        known, train = flops_of(spec), spec.train
-        tokens = train.steps * train.batch_size * train.seq_len
-        return float(width**2 * spec.depth * tokens) if math.isnan(known) else known
+        return relative_flops(self.experiment.spec(self.planned[width][0]))
 
     def seconds(self) -> Callable[[int], float]:
         """Of a run by its width, as those of this size took, or by its work from others."""
@@ -213,8 +211,7 @@ def contenders_of(
     names = [find_study(name, root) for name in names]
     if len(names) < 2:
         raise BadInput(*TOO_FEW)
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise BadInput(f"{twice[0]} is given twice: name each study once")
+    check_distinct(names)
     if (first := asked.baseline) is not None:
         if first not in names:
             raise ConfigError(K("baseline"), first, f"one of {', '.join(names)}")
@@ -223,10 +220,8 @@ def contenders_of(
     every = list[Settings]()
     for name in names:
         settings = resolve_study(*study_tree(name, overrides, trust=asked.trust))
-        if asked.detach and not isinstance(settings.launcher, Scheduled):
-            launcher = settings.plugin_spec("launcher").name
-            allowed = (Keyword("detach"), " needs one with a queue: launcher=slurm")
-            raise ConfigError("launcher", launcher, allowed)
+        if asked.detach:
+            check_queue(settings)
         if not asked.dry_run:
             check_storage_password(settings)
         check_seeds(settings, "seeds", ROUNDS.seeds[0])
@@ -282,8 +277,7 @@ def _widths(studies: Sequence[Settings], asked: Asked) -> list[int]:
     if target <= max(common):
         allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
         raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
-    # One width beyond the ladders, where all studies can have
-    # it: nearer to the target runs tell more.
+    # One beyond the ladders, where all can have it: nearer to the target runs tell more.
     wider = min(2 * max(common), target)
     return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
 

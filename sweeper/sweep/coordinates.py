@@ -85,8 +85,7 @@ def run_check(
 
     # In some runs alone, they stay in all: a module that not all sizes have is not judged.
     if all(repeats_logits(run) for of_size in runs.values() for run in of_size):
-        # A row for the logits beside the same row of the module that returned them says nothing
-        # more.
+        # The same row once more for the logits says nothing.
         runs = {
             size: [[module for module in run if module.name != LOGITS] for run in of_size]
             for size, of_size in runs.items()

@@ -11,6 +11,7 @@ from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import can_be_sent
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import TrialSeconds, at_once, speeds
@@ -77,6 +78,14 @@ def changed_code(experiment: Experiment, study: Study) -> list[str]:
         old, new = then.get(kind) or {}, now.get(kind) or {}
         changed += [name for name in old if name in new and old[name] != new[name]]
     return changed
+
+
+def check_queue(settings: Settings) -> None:
+    """ConfigError where nobody waits for jobs, and the launcher has no queue that keeps them."""
+    if not isinstance(settings.launcher, Scheduled):
+        name = settings.plugin_spec("launcher").name
+        queue = (Keyword("detach"), " needs one with a queue: launcher=slurm")
+        raise ConfigError("launcher", name, queue)
 
 
 def check_target(settings: Settings, size: Size) -> None:

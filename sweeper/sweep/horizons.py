@@ -12,9 +12,9 @@ import numpy as np
 
 from sweeper.config.settings import Experiment
 from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
-from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
+from sweeper.decide.loss import LossQuestion, Prediction, SizeChoice, TooFewRuns, predict_runs
 from sweeper.engine.branches import trunk_key
-from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.runs.trained import by_design, final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
@@ -26,8 +26,7 @@ from sweeper.study.searched import config_text, config_tree, takes
 from sweeper.study.setup import LADDER_PHASE, command_line, read_setup, trials_of
 from sweeper.study.study import SAVED, Study
 from sweeper.sweep.experiment import run_time, shared_steps
-from sweeper.sweep.replay import planned_log2
-from sweeper.sweep.scales import Scales, law_runs_of
+from sweeper.sweep.replay import example_length, planned_log2, token_unit
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, Result, Trial
 
@@ -100,8 +99,7 @@ def predict_saved(
     """As `predict_trained`, of a study that was made of a table's runs."""
     if (spec := read_setup(folder)) is None:
         raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
-    train = {"batch_size": spec.train.batch_size, "steps": spec.train.steps}
-    base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
+    base = LadderSize.of_spec(spec)
     scales = Scales(None, base, length=spec.train.seq_len)
     # A table of tokens was saved as steps of one token each: there they are known.
     saved = config_tree(folder).get(SAVED)
@@ -298,12 +296,7 @@ def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) ->
         if lacking:
             # A step of the longest is timed: of one model steps take equally long.
             longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
-            size = LadderSize(
-                width=width,
-                depth=depth,
-                batch_size=longest.train.batch_size,
-                steps=longest.train.steps,
-            )
+            size = LadderSize.of_spec(longest)
             # What a run takes from a longer one is trained there.
             steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
             whole = steps / longest.train.steps
@@ -320,3 +313,101 @@ def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) ->
         seeds=settings.transfer.seeds,
         could_branch=bool(missing) and several and not command and not any(map(trunk_key, missing)),
     )
+
+
+# A study's runs as a law of the loss needs them: parameters, tokens and FLOPs of its models.
+
+
+class Scales:
+    """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
+
+    def __init__(
+        self, experiment: Experiment | None, base: LadderSize, length: int | None = None
+    ) -> None:
+        """Of the models of `experiment`; None: of runs whose models nobody here can build.
+
+        Examples have `length` tokens, if the experiment does not say it.
+        """
+        self.experiment, self.base = experiment, base
+        self.counted = experiment is not None and not experiment.settings.scaled_by_user
+        self.length, self.unit, self.flops_known = length or 1, "tokens", self.counted
+        if experiment is not None:
+            runner = experiment.settings.runner
+            self.length, self.unit = example_length(experiment) or 1, token_unit(experiment)
+            # The batch and the sequence of a command that takes neither are its own affair.
+            if not runner.takes("batch_size"):
+                self.length, self.unit = 1, "steps"
+            ours = self.unit == "examples" and runner.takes("data")
+            self.flops_known &= self.unit == "tokens" or ours
+        self._known: dict[tuple[int, int], float] = {}
+
+    def per_step(self, batch: int) -> int:
+        """Tokens of a step, or of what stands for them."""
+        return 1 if self.unit == "steps" else batch * self.length
+
+    def params(self, size: Size) -> float:
+        """Of a model of `size`, all of them."""
+        key = size.width, size.depth
+        if key not in self._known:
+            self._known[key] = (
+                float(self.experiment.prepared(size).parameters())
+                if self.experiment is not None and self.counted
+                else float(size.width**2 * size.depth)
+            )
+        return self._known[key]
+
+    def flops(self, size: LadderSize, tokens: float) -> float:
+        """Of a whole run, for the `tokens` that it is said to see; in proportion if not known."""
+        if self.experiment is not None and self.counted:
+            prepared = self.experiment.prepared(size)
+            flops = float(prepared.flops())
+            return flops if self.flops_known else flops / prepared.tokens() * tokens
+        return 6.0 * self.params(size) * tokens
+
+    def choice(self, params: float, tokens: float, depth: int) -> SizeChoice | None:
+        """The width whose model has `params` parameters at `depth`, and the steps of `tokens`."""
+        base = self.base
+        # For a depth, parameters are a polynomial of the second degree in the width.
+        widths = [base.width, 2 * base.width, 4 * base.width]
+        counts = [self.params(Size(width=width, depth=depth)) for width in widths]
+        curve = np.polyfit(widths, counts, 2)
+        curve[-1] -= params
+        roots = [float(root.real) for root in np.roots(curve) if abs(root.imag) < 1e-6 * abs(root)]
+        wanted = max(roots, default=0.0)
+        if wanted < 1:
+            return None
+        step = min(base.width, 64)
+        width = max(step, step * round(wanted / step))
+        steps = max(1, round(tokens / self.per_step(base.batch_size)))
+        return SizeChoice(width=width, depth=depth, steps=steps)
+
+
+def law_runs_of(trained: Sequence[Result], scales: Scales) -> LossRuns:
+    """The runs of a study as points of a law; BadInput where there is none that serves."""
+    if not trained:
+        raise BadInput("the study has no finished run: ", Call("search"), " makes them")
+    params, tokens, flops, labels, trunks, seconds = [], [], [], [], [], []
+    for result in trained:
+        spec = result.trial.spec
+        size = LadderSize(
+            width=spec.width,
+            depth=spec.depth,
+            batch_size=spec.train.batch_size,
+            steps=spec.train.steps,
+        )
+        seen = float(size.steps * scales.per_step(size.batch_size))
+        params.append(scales.params(size))
+        tokens.append(seen)
+        flops.append(scales.flops(size, seen))
+        labels.append(f"{size}, seed {result.trial.seed}")
+        # Horizons that are branches of one trunk are points of one training.
+        trunks.append(trunk_key(result.trial) if scales.counted else "")
+        # A branch took what its trunk did not.
+        seconds.append(math.nan if trunks[-1] else result.seconds)
+    losses = np.array([result.objective for result in trained])
+    if not (losses > 0).all():
+        raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
+    cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
+    cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    found = LossRuns(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+    return replace(found, unit=scales.unit, seconds=np.array(seconds))

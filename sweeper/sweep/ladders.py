@@ -68,8 +68,7 @@ def target_size(
 ) -> Size:
     """The target with its batch and steps, where they are asked for; BadInput for what none has.
 
-    The steps follow: tokens = steps x batch x the length of an example, to the nearest step. What
-    is not asked for is the base's.
+    To the nearest step, tokens = steps x batch x an example's length; else it is the base's.
     """
     if tokens is None and batch is None:
         return size
@@ -146,8 +145,7 @@ def fit_law(
     pairs = [
         (scale_of(experiment, curve.size, best_log2), curve)
         for curve in curves
-        # A law is of batch and horizon at one model: curves of other sizes have a drift of their
-        # own.
+        # A law is of one model: curves of other sizes have a drift of their own.
         if (curve.size.width, curve.size.depth) == (base.width, base.depth)
     ]
     exponents = fit_exponents(pairs, best_log2["eta"])
@@ -203,13 +201,6 @@ class Settle:
 
     budget: int | None = None
     hours: float | None = None
-
-
-def begun(settings: Settings, settle: Settle) -> Settling:
-    """The ladders before any run; ConfigError for a budget with which they cannot begin."""
-    rule, base = settings.transfer, settings.ladder_base
-    ladders = settings.ladders()
-    return Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=settle.budget)
 
 
 def settling_of(
@@ -277,8 +268,9 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
             " has no ladder to train: give transfer.widths, depths, batches, steps "
             "or sizes at least one value that is not the base's",
         )
-    if settle is not None:
-        begun(settings, settle)
+    if settle is not None:  # it refuses a budget with which it cannot begin
+        rule, base, budget = settings.transfer, settings.ladder_base, settle.budget
+        Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=budget)
     check_seeds(settings, "transfer.seeds", settings.transfer.seeds if settle is None else SEEDS)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))
@@ -433,10 +425,7 @@ class JudgedLadders:
 
 @dataclass(frozen=True)
 class LadderJudge:
-    """Judges ladders around `best` for a `target`, by intervals of level `confidence`.
-
-    `earlier` is the verdict that the target's folder has.
-    """
+    """Judges ladders around `best` for a `target`; `earlier` is the verdict that its folder has."""
 
     experiment: Experiment
     best: Log2Hps
@@ -502,8 +491,7 @@ class LadderJudge:
                 size = getattr(whole, axis)
                 answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
                 trends[axis] = trend and self.words.worded(trend)
-                # A target of the base's own size asks for no extrapolation; the trend is shown all
-                # the same.
+                # The base's own size asks for no extrapolation; the trend is shown all the same.
                 if size != getattr(base, axis):
                     verdict = replace(verdict, target=answer)
             verdicts.append(self.words.worded(verdict).with_note(note))

@@ -124,8 +124,7 @@ class Loop:
                     return
                 events = self.executor.poll(wait=self.wait and not claimed)
                 self._handle_all(events)
-                # Nobody waits, nothing came of this look, and all that can be named is in the
-                # scheduler's hands.
+                # Nobody waits, nothing came of this look: all is in the scheduler's hands.
                 if not (events or self.wait or claimed) and self.executor.settled():
                     return
         finally:

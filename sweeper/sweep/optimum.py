@@ -26,8 +26,7 @@ class Optimum:
 def optimum(experiment: Experiment, study: Study) -> Optimum:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = experiment.settings
-    # From the results, not from search.json: they alone are the record, whatever happened to the
-    # file.
+    # Not from search.json: the results alone are the record, whatever happened to it.
     history, missing = replay_search(experiment, study.get)
     if not history.results:
         changed = changed_code(experiment, study)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
 
 from sweeper.config.settings import Experiment
-from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
+from sweeper.decide.settle import Judge, Run, Settling, grids_of
 from sweeper.errors import SHELL, ConfigError
 from sweeper.laws.law import (
     FACTORS,
@@ -230,8 +230,7 @@ class Replay(SearchReplay[Trial]):
         return self._lookup(asked.key)
 
     def _seen(self, asked: Trial, result: Result) -> Result:
-        # A key knows no phase, and the result may have been recorded for another one: here it has
-        # the phase of the trial that asks for it now.
+        # A key knows no phase: here a result has that of the trial that asks for it.
         return replace(result, trial=_as_point(asked, self._experiment.settings.space))
 
 
@@ -361,9 +360,6 @@ class SettledLadder(Settling):
         return [self._trial(*run) for run in self.missing()]
 
 
-Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
-
-
 def settle_ladder(
     experiment: Experiment,
     best_log2: Log2Hps,
@@ -426,12 +422,7 @@ def settle_ladder(
     def begun(keys: Collection[str]) -> SettledLadder:
         given = {key: run for key, run in runs.items() if key in keys}
         grids = grids_of(given.values(), rule)
-        there = {
-            (size, value, seed)
-            for size, grid in grids.items()
-            for value in grid.etas
-            for seed in range(grid.seeds)
-        }
+        there = {run for size, grid in grids.items() for run in grid.of(size)}
 
         def affordable(all_runs: Sequence[Run]) -> int:
             """How many runs `hours` allow, by the time that those so far took.

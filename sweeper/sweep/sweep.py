@@ -117,12 +117,7 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        study: Study,
-        listener: ProgressListener,
-        *,
-        wait: bool = True,
+        self, experiment: Experiment, study: Study, listener: ProgressListener, *, wait: bool = True
     ) -> None:
         """`study` must be open for writing, its lock held by the caller."""
         self.wait = wait
@@ -253,8 +248,7 @@ class Sweep:
         """For good, and in the logs. SweeperError when trial after trial fails of the same."""
         self._retry -= {result.key for result in results}  # what fails now is taken as it is
         space = self.experiment.settings.space
-        # The record first: what a kill keeps from the logs is made up for when the next sweep
-        # begins.
+        # The record first: what a kill keeps from the logs the next sweep makes up for.
         self.study.record(results, {name: (axis.low, axis.high) for name, axis in space.items()})
         for result in results:
             self._log(result)

@@ -49,8 +49,7 @@ class OutsideAnswer:
 def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
     """The configuration with ranges and grids around the answer of the study `name`.
 
-    `typed` are the keys that the user gave, which stay. BadInput for a study without an answer to
-    this configuration.
+    Keys that the user `typed` stay. BadInput for a study without an answer to this one.
     """
     if (tree.get("study") or {}).get("name") == name:
         raise ConfigError(FROM, name, "another study than the one that it searches")

@@ -12,9 +12,8 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
-from sweeper.decide.question import TableQuestion
 from sweeper.decide.rate_law import RateLaw, RateTarget, law_of_runs
-from sweeper.decide.table_verdict import TableVerdict
+from sweeper.decide.table_verdict import TableQuestion, TableVerdict
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.around import VariedSettings, study_lines, varied_settings
 from sweeper.runs.batch_curves import (

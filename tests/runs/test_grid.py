@@ -11,7 +11,7 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.decide.judged import judge_runs
-from sweeper.decide.question import TableQuestion
+from sweeper.decide.table_verdict import TableQuestion
 from sweeper.errors import SHELL, BadInput
 from sweeper.runs.cells import rectangle
 from sweeper.runs.grid import Grid, GridOptions, grid_of, ladder_runs, ladders_of

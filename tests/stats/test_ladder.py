@@ -121,7 +121,8 @@ def test_a_curve_is_laid_evenly_about_the_transferred_eta(
 ) -> None:
     rule = LadderRule(widths=(32,), span=span, step=step, seeds=seeds)
     best = {"alpha": 2.0, "eta": centre}
-    points = rule.missing(best, lambda point: None)
+    asked = rule.line(best, lambda point: None).missing
+    points = [point for value in asked for point in rule.runs_at(best, value)]
     etas = sorted({point.log2_hps["eta"] for point in points})
     assert len(points) == rule.points_per_line() * seeds == len(etas) * seeds
     assert etas[len(etas) // 2] == pytest.approx(centre, abs=1e-9)
@@ -142,9 +143,11 @@ def test_what_is_known_is_not_asked_again() -> None:
     def value(point: Point) -> float | None:
         return 3.0 if (point.log2_hps["eta"], point.seed) in known else None
 
-    missing = {(p.log2_hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
-    assert len(missing) == 18 - 3 and not missing & known
-    assert RULE.line({"eta": 0.0}, value).losses == {0.5: 3.0}
+    best = {"eta": 0.0}
+    line = RULE.line(best, value)
+    missing = [point for eta in line.missing for point in RULE.runs_at(best, eta)]
+    assert sum(value(point) is None for point in missing) == 18 - 3
+    assert line.losses == {0.5: 3.0}
 
 
 @pytest.mark.parametrize("side", [-1, 1])

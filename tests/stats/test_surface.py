@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.stats.estimate import Array
 from sweeper.stats.optima_law import Bound, fit_law
-from sweeper.stats.ridge import Ridge, slope
-from sweeper.stats.surface import SurfaceRuns, fit_surfaces
+from sweeper.stats.surface import Ridge, SurfaceRuns, fit_surfaces
 
 
 def made(optimum: tuple[float, float], seed: int, noise: float = 0.002) -> SurfaceRuns:
@@ -64,7 +63,7 @@ def test_the_ridge_bends_at_the_best_batch() -> None:
     optima = [np.array([-9.0 + 0.1 * i, 6.5 + 0.1 * i]) for i in range(10)]
     cells = [made((float(x), float(y)), i) for i, (x, y) in enumerate(optima)]
     ridge = Ridge.of(cells, optima, [2.5] * 10)
-    below, above = slope(ridge, -1)[0], slope(ridge, 1)[0]
+    below, above = ridge.slope(-1).value, ridge.slope(1).value
     assert below == pytest.approx(0.6, abs=0.1) and above == pytest.approx(0.05, abs=0.1)
     costs = ridge.cost(np.array([-2.0, 0.0, 2.0]))
     assert costs == pytest.approx([0.032, 0.0, 0.032], abs=0.015)

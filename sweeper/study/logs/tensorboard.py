@@ -128,8 +128,7 @@ def _hyperparameters(hps: Mapping[str, Choice], when: float) -> Any:
     start = plugin_data_pb2.SessionStartInfo(hparams=values, start_time_secs=when)
     content = plugin_data_pb2.HParamsPluginData(session_start_info=start)
     about = metadata.create_summary_metadata(content)
-    # The plugin reads the metadata alone; the tensor is its placeholder, for no summary goes
-    # without.
+    # The plugin reads the metadata alone; no summary goes without a tensor.
     tag = metadata.SESSION_START_INFO_TAG
     return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])
 
