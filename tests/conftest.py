@@ -142,12 +142,16 @@ def every_message_has_its_test(request: pytest.FixtureRequest) -> Iterator[None]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: to look for garbage among it takes a seventh of the time."""
+    """What is collected stays: to look for garbage among it takes a seventh of the time.
+
+    And whoever parses the whole package looks for garbage half of the time, unless seldom.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000)
         gc.enable()
 
 

@@ -40,7 +40,6 @@ class Net(nn.Module):
 
 
 class TestCoordinates:
-    @pytest.mark.usefixtures("drawn")
     def test_standard_fails_and_says_where(self, sweeper: Run, workplace: Path) -> None:
         words = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*words, "--strict")
@@ -128,7 +127,6 @@ def test_workers_measure_what_this_process_does(
     assert not list((workplace / "runs/there/check/jobs").iterdir())
 
 
-@pytest.mark.usefixtures("drawn")
 def test_scales(sweeper: Run, workplace: Path) -> None:
     answer = sweeper("check", "--scales", *QUICK, "study=a")
     assert answer.code == 0 and "Operands of the matrix products" in answer.out
