@@ -212,6 +212,7 @@ def test_models_that_say_what_they_take(name: str) -> None:
     assert unused == (["wav2vec2.masked_spec_embed"] if name == "wav2vec2" else [])
 
 
+@pytest.mark.long
 def test_how_it_was_traced_is_told(golden: Golden) -> None:
     assert not plain("llama").cautions
     (caution,) = plain("detr").cautions

@@ -138,6 +138,7 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
     assert compose.read_tree(Path("runs/nb/config.yaml"), ())["launcher"].keys() == {"_target_"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shipped")
 def test_a_call_of_python_trains_in_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

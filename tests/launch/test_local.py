@@ -114,6 +114,7 @@ def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
     assert steps == list(range(8)) and not sweep.notices
 
 
+@pytest.mark.long
 def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
     workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
     try:

@@ -20,6 +20,7 @@ def made(width: int, depth: int) -> MLP:
     return MLP(width=width, depth=depth, classes=10, input_shape=(8, 8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     assert_batched_equals_alone(parameterization, MODEL, tmp_path)

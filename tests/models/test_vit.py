@@ -41,6 +41,7 @@ def drawn(**more: Any) -> ViT:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     assert_batched_equals_alone(parameterization, MODEL, tmp_path)
@@ -82,7 +83,7 @@ def test_unit_scale_of_the_head_s_bias() -> None:
         assert 0.4 < float(model.head_bias.grad.pow(2).mean().sqrt()) < 2.5
 
 
-@pytest.mark.parametrize("parameterization", ["mup", "umup"])
+@pytest.mark.parametrize("parameterization", ["mup", pytest.param("umup", marks=pytest.mark.long)])
 def test_top_1_accuracy_is_what_the_logits_say(parameterization: str, tmp_path: Path) -> None:
     data = images(tmp_path)
     made = trials(parameterization, MODEL, data, steps=12, batch_size=20)
