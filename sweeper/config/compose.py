@@ -298,7 +298,9 @@ def _compose(
         chosen = [(text, o) for text, o in pairs if str(o.key_or_group) in names]
         if all(isinstance(o.value(), str) and _sets(o) for _, o in chosen):
             with suppress(*_CONFIG_ERRORS):  # which are Hydra's to tell
-                config = pickle.loads(_choices_composed(tuple(text for text, _ in chosen)))
+                config: DictConfig = pickle.loads(
+                    _choices_composed(tuple(text for text, _ in chosen))
+                )
                 for _, override in pairs:
                     if str(override.key_or_group) in names:
                         continue

@@ -232,20 +232,6 @@ def test_an_odd_model_is_one_message(
     assert len(errors) == 1 and said in answer.err
 
 
-def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -> None:
-    """No setting of the check settles it: the model must."""
-    answer = sweeper(
-        *["check", "parameterization=mup", "model._target_=tests.toy_models.Unseen"],
-        *(word for word in QUICK if "head_size" not in word),
-        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
-    )
-    assert answer.code == 0, answer
-    assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
-    assert "Coordinate check over width 16, 32, 64: cannot say" in answer.out
-    assert answer.next.startswith("sweeper check parameterization=mup")
-    assert "check.seeds=6" not in answer.out
-
-
 SCRIPT_OF_ONE = """
 runner: {{command: [python, train.py]}}
 model: {{_target_: {target}}}

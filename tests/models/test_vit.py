@@ -18,7 +18,6 @@ from sweeper.records import from_json, to_json
 from sweeper.trial import Result
 from tests.engine.tiny_trials import ONE_PARAMETERIZATION
 from tests.models.arrays import (
-    assert_batched_equals_alone,
     assert_it_learns,
     assert_unit_scale,
     images,
@@ -39,12 +38,6 @@ def drawn(**more: Any) -> ViT:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    assert_batched_equals_alone(parameterization, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)

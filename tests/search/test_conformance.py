@@ -221,7 +221,7 @@ def test_concludes_from_the_first_result_on(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize(
     "ranges",
-    [pytest.param(r, marks=() if r in ("mup", "lists") else pytest.mark.long) for r in SPACES],
+    [pytest.param(r, marks=() if r == "mup" else pytest.mark.long) for r in SPACES],
 )
 def test_improves_on_defaults_that_are_far_off(shipped: Strategy, ranges: str) -> None:
     space = SPACES[ranges]
