@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
+EXTRAS ?= dev
+# What pip would compile of all packages takes it longer than Python takes for what is imported.
+PIP := $(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 # Where Python may not keep what it compiled, every process of every test compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -22,11 +25,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "sweeper needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps \
-		mup unit-scaling einops docstring-parser pytorch_optimizer
-	@touch $@
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e '.[$(EXTRAS)]'
+	$(PIP) --no-deps mup unit-scaling einops docstring-parser pytorch_optimizer
+	@touch $@ $(if $(findstring docs,$(EXTRAS)),$(VENV)/.docs)
 
 demo: setup ## Tune at width 16, transfer to width 64, validate it: a minute or two on two cores.
 	$(BIN)/sweeper search experiment=demo
@@ -94,7 +96,7 @@ format: setup ## Put the code in its format.
 	$(BIN)/ruff check --fix .
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 docs: $(VENV)/.docs ## Build the site into build/site, strictly: no broken link, no page unreachable.

@@ -137,10 +137,13 @@ class Source:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def sources() -> dict[str, Source]:
-    """All files of the package by their dotted names within it, its own `__init__` by that."""
+def sources(room: str = "") -> dict[str, Source]:
+    """All files of the package by their dotted names within it, its own `__init__` by that.
+
+    Of one `room` alone, where it is named.
+    """
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted((PACKAGE / room).rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name, text = ".".join(parts).removesuffix(".__init__"), path.read_text()
         found[name] = Source(name, text, ast.parse(text))

@@ -2,11 +2,13 @@
 
 import gc
 import os
+import pickle
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
+from omegaconf import OmegaConf
 
 from sweeper import registry
 from tests.golden import Golden, message_file, no_other, section_of
@@ -87,6 +90,10 @@ def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return made
 
     compose._choices_composed = cache(composed)
+    # A third of that time it reads the same files, again and again.
+    load = OmegaConf.load
+    loaded = cache(lambda text: pickle.dumps(load(StringIO(text))))
+    OmegaConf.load = staticmethod(lambda file: pickle.loads(loaded(file.read())))
     return choices
 
 
@@ -142,12 +149,16 @@ def every_message_has_its_test(request: pytest.FixtureRequest) -> Iterator[None]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: to look for garbage among it takes a seventh of the time."""
+    """What is collected stays: to look for garbage among it takes a seventh of the time.
+
+    And whoever parses the whole package looks for garbage half of the time, unless seldom.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000)
         gc.enable()
 
 

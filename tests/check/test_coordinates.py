@@ -71,11 +71,10 @@ def over_width(
     parameterization: str,
     planted: str | None = None,
     *,
-    widths: tuple[int, ...] = WIDTHS,
     seeds: int = 4,
     **model: Any,
 ) -> CoordinateCheck:
-    sizes = [Size(width=width, depth=2) for width in widths]
+    sizes = [Size(width=width, depth=2) for width in WIDTHS]
     intended = {Role.EMBEDDING: -0.5} if parameterization == "umup" else {}
     runs = measured(tokens, parameterization, sizes, planted, model, seeds)
     return check_coordinates("width", runs, RULE, intended)
@@ -93,12 +92,10 @@ def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("parameterization", "widths", "seeds"), [("umup", WIDTHS, 6), ("mup", WIDTHS, 4)]
+    ("parameterization", "seeds"), [("umup", 6), pytest.param("mup", 4, marks=pytest.mark.long)]
 )
-def test_the_right_rules_pass(
-    tokens: TokenCorpus, parameterization: str, widths: tuple[int, ...], seeds: int
-) -> None:
-    found = over_width(tokens, parameterization, widths=widths, seeds=seeds)
+def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str, seeds: int) -> None:
+    found = over_width(tokens, parameterization, seeds=seeds)
     assert found.answer == "pass" and found.origins == ()
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
@@ -137,11 +134,18 @@ def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
     )
 
 
-def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(tokens: TokenCorpus) -> None:
-    large = over_width(tokens, "mup", "LargeReadout")
-    assert large.origins == ("head",) and reasons(large, "direct")["head"] == {"grows"}
-    small = over_width(tokens, "mup", "SmallReadout")
-    assert small.origins == ("head",) and reasons(small, "direct")["head"] == {"vanishes"}
+@pytest.mark.parametrize(
+    ("planted", "reason"),
+    [
+        pytest.param("LargeReadout", "grows", marks=pytest.mark.long),  # as all of `standard` do
+        ("SmallReadout", "vanishes"),
+    ],
+)
+def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(
+    tokens: TokenCorpus, planted: str, reason: str
+) -> None:
+    found = over_width(tokens, "mup", planted)
+    assert found.origins == ("head",) and reasons(found, "direct")["head"] == {reason}
 
 
 @pytest.mark.long  # one rate for all of `standard` shows the same, in every run
@@ -164,11 +168,14 @@ def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCo
     assert reasons(found, "output")["layers.0.attention.qkv"] == {"grows"}
 
 
-def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
-    sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4, 8)]
+@pytest.mark.parametrize("depths", [(1, 2, 4), pytest.param((1, 2, 4, 8), marks=pytest.mark.long)])
+def test_over_the_depth_the_sum_of_the_layers_is_judged(
+    tokens: TokenCorpus, depths: tuple[int, ...]
+) -> None:
+    sizes = [Size(width=32, depth=depth) for depth in depths]
     right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
     assert [module.name for module in right.modules] == ["embedding", "norm", "head", LOGITS]
-    assert right.answer == "pass" and right.sizes == (1, 2, 4, 8)
+    assert right.answer == "pass" and right.sizes == depths
     fewer = measured(tokens, "mup", sizes[:3], seeds=4, depth="none")
     wrong = check_coordinates("depth", fewer, RULE)
     assert "grows" in reasons(wrong, "change")["norm"]

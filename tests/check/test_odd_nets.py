@@ -58,7 +58,7 @@ def checked(tokens: TokenCorpus, net: str, planted: str | None = None) -> Coordi
 
 
 @pytest.mark.parametrize(
-    "net", [pytest.param(n, marks=pytest.mark.long if n == "Biased" else ()) for n in WEIGHTS]
+    "net", [pytest.param(n, marks=pytest.mark.long if n != "Listed" else ()) for n in WEIGHTS]
 )
 def test_hidden_weights_that_stop_learning_fail(tokens: TokenCorpus, net: str) -> None:
     wrong = checked(tokens, net, "SlowHidden")

@@ -247,7 +247,7 @@ def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], golden: 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_compiled_modules_are_seen_through(whole: bool) -> None:
     def parts(width: int) -> dict[str, Any]:
         up = nn.Linear(width, 2 * width)

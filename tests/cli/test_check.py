@@ -40,7 +40,6 @@ class Net(nn.Module):
 
 
 class TestCoordinates:
-    @pytest.mark.usefixtures("drawn")
     def test_standard_fails_and_says_where(self, sweeper: Run, workplace: Path) -> None:
         words = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*words, "--strict")
@@ -128,7 +127,6 @@ def test_workers_measure_what_this_process_does(
     assert not list((workplace / "runs/there/check/jobs").iterdir())
 
 
-@pytest.mark.usefixtures("drawn")
 def test_scales(sweeper: Run, workplace: Path) -> None:
     answer = sweeper("check", "--scales", *QUICK, "study=a")
     assert answer.code == 0 and "Operands of the matrix products" in answer.out
@@ -232,20 +230,6 @@ def test_an_odd_model_is_one_message(
     assert answer.code == code and not answer.crashed, answer
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and said in answer.err
-
-
-def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -> None:
-    """No setting of the check settles it: the model must."""
-    answer = sweeper(
-        *["check", "parameterization=mup", "model._target_=tests.toy_models.Unseen"],
-        *(word for word in QUICK if "head_size" not in word),
-        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
-    )
-    assert answer.code == 0, answer
-    assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
-    assert "Coordinate check over width 16, 32, 64: cannot say" in answer.out
-    assert answer.next.startswith("sweeper check parameterization=mup")
-    assert "check.seeds=6" not in answer.out
 
 
 SCRIPT_OF_ONE = """

@@ -130,7 +130,11 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
             "search",
         ),
         ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder", "diagnose"),
+        pytest.param(
+            *(["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder"),
+            "diagnose",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["search", "transfer", "diagnose"],
 )

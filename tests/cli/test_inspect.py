@@ -35,8 +35,8 @@ class TestCancel:
     @pytest.mark.parametrize(
         ("launcher", "jobs"),
         [
-            pytest.param([], 1, marks=pytest.mark.long),
-            (["launcher=local", "launcher.workers=1"], 2),
+            ([], 1),
+            pytest.param(["launcher=local", "launcher.workers=1"], 2, marks=pytest.mark.long),
         ],
     )
     def test_a_search_ends_and_the_same_command_goes_on(

@@ -20,7 +20,7 @@ from sweeper.data.corpus import Batch
 from sweeper.launch.job import can_be_sent
 from sweeper.launch.pool import Pool
 from sweeper.study.study import Study
-from tests.cli.driver import TINY, Run, make_workplace, rewrite_results, spawn
+from tests.cli.driver import TINY, Run, make_workplace, rewrite_results
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
@@ -41,6 +41,7 @@ def test_workers_train_by_default_and_nothing_starts_one_needlessly(sweeper: Run
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("shipped")
 def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
     sweeper: Run, workplace: Path
 ) -> None:
@@ -49,9 +50,8 @@ def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
     study = workplace / "runs/a"
     kept = {result.key: (result.curve, result.heldout) for result in Study.read(study).results()}
     rewrite_results(study, lambda lines: lines[:-1])
-    driver = spawn("search", *HERE)
-    _, err = driver.communicate(timeout=600)
-    assert driver.returncode == 0, err
+    went_on = sweeper("search", *HERE)
+    assert went_on.code == 0, went_on.err
     found = Study.read(study).results()
     assert {result.key: (result.curve, result.heldout) for result in found} == kept
     assert len(kept) == len(found) == 3 and not list(study.glob("jobs/*"))
@@ -138,6 +138,7 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
     assert compose.read_tree(Path("runs/nb/config.yaml"), ())["launcher"].keys() == {"_target_"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shipped")
 def test_a_call_of_python_trains_in_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

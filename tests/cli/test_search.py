@@ -418,6 +418,7 @@ def whole(sweeper: Run, workplace: Path) -> Callable[[], tuple[set[str], str]]:
     return search
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_search_goes_on(
     sweeper: Run, workplace: Path, whole: Callable[[], tuple[set[str], str]]

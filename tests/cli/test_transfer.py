@@ -129,7 +129,6 @@ def test_a_damaged_config_of_the_study(sweeper: Run, study: Path, text: str) -> 
 
 
 class TestValidate:
-    @pytest.mark.usefixtures("drawn")
     def test_trains_the_ladder_once(self, sweeper: Run, study: Path) -> None:
         words = ["transfer", "--to-width", "32", "--validate", "--verbose", *QUICK]
         first = sweeper(*words)
@@ -150,7 +149,7 @@ class TestValidate:
         [
             (0.1, [], "holds", 0),
             (0.4, [], "fails", 3),
-            (0.1, ["transfer.max_shift=0.05"], "fails", 3),
+            pytest.param(*(0.1, ["transfer.max_shift=0.05"], "fails", 3), marks=pytest.mark.long),
             (0.1, ["transfer.seeds=1"], "cannot say yet", 3),
         ],
     )

@@ -17,10 +17,7 @@ BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
-OFTEN = (
-    "noisy",
-    "two minima",
-)
+OFTEN = ("two minima",)
 """Of every sort; `test_transfer.py` has parabolas and wide grids, `test_cliff.py` cliffs, and
 `make test-long` has all."""
 FINER_THAN_THE_GRID = ("a flat bottom", "two minima")

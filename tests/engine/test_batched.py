@@ -17,7 +17,7 @@ from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
 from sweeper.errors import ConfigError
 from sweeper.trial import PluginSpec, Result, Trial
-from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS, corpus, points, tree, trial
+from tests.engine.tiny_trials import ONE_PARAMETERIZATION, corpus, points, tree, trial
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -29,7 +29,7 @@ def alone(one: Trial, folder: Path) -> Result:
     return train(BatchedTrials(trials=(one,), corpus=corpus(folder)))[0]
 
 
-@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     """float64, 50 steps, trials that differ in everything that a batch allows."""
     trials = [
@@ -198,7 +198,7 @@ def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share(
     assert (caught.value.key, caught.value.value) == ("train.precision", "float16")
 
 
-@pytest.mark.parametrize("parameterization", ["umup", "mup"])
+@pytest.mark.parametrize("parameterization", ["mup", pytest.param("umup", marks=pytest.mark.long)])
 def test_the_residual_stream_in_bfloat16(parameterization: str, tmp_path: Path) -> None:
     """As autocast to its rounding, and the stream itself is of that type, batched and alone."""
     exact, stream = (

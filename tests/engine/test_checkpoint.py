@@ -37,7 +37,7 @@ from tests.specs import spec_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
-@pytest.mark.parametrize("step", [1, 7, 19])
+@pytest.mark.parametrize("step", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 19))])
 def test_a_batch_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Path) -> None:
     trials = [
         trial(seed=i, eta=i / 2.0, train={"steps": 20, "precision": "float32"}) for i in (0, 1)
@@ -70,7 +70,7 @@ def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) ->
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
-@pytest.mark.parametrize("clip", [None, 3.0])
+@pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.long), 3.0])
 def test_a_checkpoint_holds_which_trials_have_stopped(clip: float | None, tmp_path: Path) -> None:
     settings = {"precision": "float32", "steps": 40, "clip": clip}
     trials = [

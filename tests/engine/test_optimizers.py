@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -144,7 +145,7 @@ def test_batched_equals_alone(name: str, changed: dict[str, object]) -> None:
 
 
 @variants
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.long)])
 def test_a_gradient_that_is_not_finite_stays_with_its_trial(
     name: str, changed: dict[str, object], bad: float
 ) -> None:
@@ -311,11 +312,9 @@ def test_a_weight_without_gradient_stays(name: str, changed: dict[str, object], 
 
 
 def _in_every_run(variant: tuple[str, dict[str, object]], backend: str) -> bool:
-    """Each costs seconds: in every run one of each sort is traced, and compiled in `long`."""
+    """Each costs seconds: in every run the one of most steps is traced, all compiled in `long`."""
     name, changed = variant
-    return backend == "aot_eager" and (
-        "normuon" in changed if name == "muon" else not changed and name == "adamw"
-    )
+    return backend == "aot_eager" and (name == "muon" and "normuon" in changed)
 
 
 COMPILED = [

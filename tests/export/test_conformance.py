@@ -19,8 +19,9 @@ from sweeper.export.lacks import NAMES, lacking
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from tests.export.plans import OPTIMIZERS, OPTIONS, PARAMETERIZATIONS, made, missing, plan
-from tests.test_architecture import imports, structure
+from tests.scripts import load_script
 
+structure = load_script("structure.py")
 ALL = [
     (to, parameterization, name)
     for to in EXPORTERS
@@ -78,9 +79,9 @@ def test_at_the_base_a_plan_of_constants_1_lacks_no_factor_of_width(to: str) -> 
 def test_exporters_do_not_know_each_other() -> None:
     modules = {path.rpartition(".")[0].removeprefix("sweeper.") for path in EXPORTERS.values()}
     shared = {"export.groups"}  # how torch's optimizers are called
+    imports = structure.imports_within(structure.sources("export"))
     for name in modules:
-        known = imports()[name]
-        assert not known & (modules - {name} - shared), name
+        assert not imports[name] & (modules - {name} - shared), name
 
 
 def test_every_exporter_has_one_template() -> None:

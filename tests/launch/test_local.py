@@ -114,6 +114,7 @@ def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
     assert steps == list(range(8)) and not sweep.notices
 
 
+@pytest.mark.long
 def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
     workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
     try:
@@ -232,7 +233,7 @@ def driver(folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.long), "interrupt"])
 def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, how: str) -> None:
     process = driver(tmp_path)
     assert len(workers_of(process.pid)) == 2
@@ -310,6 +311,7 @@ def question(folder: Path, how: str = "", at: int = -1) -> Ask:
     return Ask(trials=(counted(),), trouble=trouble(folder, how, at=at), saves=folder)
 
 
+@pytest.mark.long
 def test_layouts_are_asked_each_in_workers_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,19 +90,6 @@ def rms(x: torch.Tensor) -> float:
     return float(x.detach().pow(2).mean().sqrt())
 
 
-def assert_batched_equals_alone(parameterization: str, model: dict[str, Any], folder: Path) -> None:
-    """Every trial of a batch ends as it does alone, to 1e-10."""
-    data = images(folder)
-    made = trials(parameterization, model, data)
-    together = train(BatchedTrials(trials=tuple(made), corpus=data))
-    for one, batched in zip(made, together, strict=True):
-        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
-        assert batched.status == "complete"
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
-    assert len({result.objective for result in together}) == len(made)
-
-
 def assert_it_learns(parameterization: str, model: dict[str, Any], folder: Path) -> None:
     """Four classes of bright quarters are told apart on held-out images, in 150 steps."""
     data = images(folder)

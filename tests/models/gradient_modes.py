@@ -16,8 +16,10 @@ GRADIENT_MODES = [
     pytest.param(
         backend,
         batched,
-        # Inductor takes seconds for each, and computes what the traced form does.
-        marks=(_WARNINGS, pytest.mark.long) if backend == "inductor" else _WARNINGS,
+        # Each is traced for seconds: batched, as training does. Inductor computes the same.
+        marks=(_WARNINGS, pytest.mark.long)
+        if backend == "inductor" or (backend and not batched)
+        else _WARNINGS,
         id=f"{backend or 'eager'}-{'batched' if batched else 'alone'}",
     )
     for backend in ("", "aot_eager", "inductor")
@@ -28,10 +30,7 @@ UNIT_MODES = [
     pytest.param(
         unit,
         *mode.values,
-        # Each is traced for seconds: of alone or batched, unit-scaled or not, two of four.
-        marks=(*mode.marks, pytest.mark.long)
-        if mode.values[0] and mode.values[1] is not unit
-        else mode.marks,
+        marks=(*mode.marks, pytest.mark.long) if mode.values[0] and not unit else mode.marks,
         id=f"{mode.id}-{unit}",
     )
     for mode in GRADIENT_MODES

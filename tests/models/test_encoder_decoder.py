@@ -107,6 +107,7 @@ def trials(parameterization: str, folder: Path, **model: Any) -> tuple[list[Tria
     return [Trial(spec=spec_of(tree), log2_hps=p, seed=i % 2) for i, p in each], data
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
 def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     made, data = trials(parameterization, tmp_path, tie=parameterization != "umup")

@@ -109,8 +109,11 @@ def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("LlamaForCausalLM", marks=pytest.mark.long),
-        *("GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"),
+        pytest.param(name, marks=() if name == "GPT2LMHeadModel" else pytest.mark.long)
+        for name in (
+            *("LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM"),
+            "ViTForImageClassification",
+        )
     ],
 )
 def test_batched_equals_alone(name: str, tmp_path: Path) -> None:

@@ -11,18 +11,13 @@ from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.mlp import MLP
 from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
-from tests.models.arrays import assert_batched_equals_alone, assert_it_learns, assert_unit_scale
+from tests.models.arrays import assert_it_learns, assert_unit_scale
 
 MODEL = {"_target_": "sweeper.models.mlp.MLP"}
 
 
 def made(width: int, depth: int) -> MLP:
     return MLP(width=width, depth=depth, classes=10, input_shape=(8, 8))
-
-
-@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    assert_batched_equals_alone(parameterization, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)

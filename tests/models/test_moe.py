@@ -144,7 +144,7 @@ RULE = CheckRule(steps=2, seeds=3, threshold=0.35)
 
 
 @pytest.mark.parametrize(
-    "axis", [pytest.param(a, marks=pytest.mark.long if a == "granularity" else ()) for a in AXES]
+    "axis", [pytest.param(a, marks=() if a == "experts" else pytest.mark.long) for a in AXES]
 )
 def test_what_experts_move_by_does_not_depend_on_their_number_or_size(
     axis: str, tmp_path: Path

@@ -381,7 +381,10 @@ def test_layers_that_are_shared_over_depth_have_branches_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("DebertaV2ForMaskedLM", ("attention: 1/d", "residual branches:")),
+        pytest.param(
+            *("DebertaV2ForMaskedLM", ("attention: 1/d", "residual branches:")),
+            marks=pytest.mark.long,
+        ),
         ("AlbertForMaskedLM", ("residual branches, if",)),
         ("LlamaForCausalLM", ()),
     ],

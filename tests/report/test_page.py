@@ -113,7 +113,8 @@ def no_drawing():
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     """The page of a study with three targets."""
-    return render(three_targets(tmp_path_factory.mktemp("runs")))
+    with without_layout():
+        return render(three_targets(tmp_path_factory.mktemp("runs")))
 
 
 def test_the_page_is_whole_and_needs_nothing_else(full):
@@ -319,9 +320,8 @@ DAMAGED = [
     [pytest.param(*c, marks=pytest.mark.long if i % 3 else ()) for i, c in enumerate(DAMAGED)],
 )
 def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
-    tmp_path, request, name, wrong
+    tmp_path, no_drawing, name, wrong
 ):
-    request.getfixturevalue("no_drawing" if "plan" in name else "no_layout")
     validation = samples.validation(depth=True)
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
     path = folder / name

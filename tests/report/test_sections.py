@@ -42,7 +42,8 @@ def study(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return render(study(tmp_path_factory.mktemp("runs") / "demo"))
+    with without_layout():
+        return render(study(tmp_path_factory.mktemp("runs") / "demo"))
 
 
 def test_they_are_sections_of_the_page(full: str) -> None:

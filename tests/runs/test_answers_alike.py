@@ -48,7 +48,7 @@ def assert_alike(one: Grid, other: Grid) -> None:
     assert (one.seeds, one.noise) == (other.seeds, other.noise)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(tables(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_and_columns_says_nothing(
     frame: pandas.DataFrame, random: Random
@@ -60,7 +60,7 @@ def test_the_order_of_rows_and_columns_says_nothing(
     assert_alike(grid(frame), grid(shuffled))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     tables(),
     st.sampled_from(LADDER_ROLES["width"]),
@@ -83,7 +83,7 @@ def test_names_and_units_say_nothing(
     assert_alike(grid(frame), grid(frame.rename(columns=own), columns=named))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(tables())
 def test_spelt_numbers_and_rows_written_twice_say_nothing(frame: pandas.DataFrame) -> None:
     if not np.isfinite(frame.loss).any():
@@ -97,7 +97,7 @@ def test_spelt_numbers_and_rows_written_twice_say_nothing(frame: pandas.DataFram
     assert_alike(grid(frame), grid(pandas.concat([frame, frame.iloc[::2]])))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     st.lists(
         st.tuples(st.integers(10**7, 10**10), st.integers(10, 60), st.floats(2.0, 4.0)),

@@ -107,7 +107,7 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     "pair",
     [
-        pytest.param(PAIRS[0], id="standard-ntk"),
+        pytest.param(PAIRS[0], id="standard-ntk", marks=pytest.mark.long),
         pytest.param(PAIRS[1], id="mup-mean_field", marks=pytest.mark.long),
         pytest.param(PAIRS[2], id="mup-everett"),
     ],

@@ -70,7 +70,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("make", [in_journal, in_database])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(batches=st.lists(st.lists(trials(), max_size=3), max_size=3))
 def test_as_optuna_would_have_kept_it(
     make: Callable[[Path], OptunaStudy], batches: list[list[FrozenTrial]], tables: Path

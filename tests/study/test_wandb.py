@@ -99,6 +99,7 @@ def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) 
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
 
 
+@pytest.mark.long
 def test_a_second_process_logs_nothing_twice(folder: Path) -> None:
     WandB().log(folder, result(0))
     before = sorted(folder.rglob("*"))
