@@ -313,12 +313,8 @@ class Supervisor:
         killed = [at for at, line in enumerate(lines) if _KILLED.search(line)]
         at = max(-1 if (last := _last_error(lines)) is None else last, *killed, -1)
         source = self.sources[-1][0]
-        later = [
-            m
-            for line in lines[at:]
-            if isinstance(source, Log) and (m := source.pattern.search(line))
-        ]
-        goes_on = any(as_number(match["loss"]) is not None for match in later)
+        later = map(source.pattern.search, lines[at:]) if isinstance(source, Log) else ()
+        goes_on = any(match and as_number(match["loss"]) is not None for match in later)
         return 0 <= at >= len(lines) - LINES and not goes_on
 
     def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
