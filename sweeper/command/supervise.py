@@ -17,6 +17,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ from sweeper.command.in_script import FILE, STEPS
 from sweeper.command.lines import CHUNK, Lines, last_text
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
 from sweeper.command.metrics.jsonl import Rows
+from sweeper.command.metrics.pattern import Log
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import MetricSource, Reading
+from sweeper.command.reading import MetricSource, Reading, as_number
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
@@ -235,12 +237,14 @@ class Supervisor:
             most = f"{self.command.output:g} MB"
             reason = f"it printed more than {most} and was ended; runner.output sets the limit"
             return self._failure(reason, code)
+        if hidden := status == "complete" and self._hides_an_error():
+            status = "failed"
         if seen := self._diverged(status, code):
             return self._outcome_diverged(seen, code, seconds)
         if status == "failed":
-            return self._failure(
-                f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}", code
-            )
+            passed_on = ", and its log in an error: a shell script around it must pass the exit "
+            passed_on += "code on (set -eo pipefail, at its beginning)"
+            return self._failure(f"it ended with {_end_of(code)}{passed_on * hidden}", code or 1)
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
@@ -299,6 +303,19 @@ class Supervisor:
                 + (repr(line.strip()[:200]))
             )
         return ""
+
+    def _hides_an_error(self) -> bool:
+        """Whether the log ends in an error, and nothing says that the run had come to its end."""
+        reached = self.losses.reaches(self.train.steps, self.train.window())
+        if reached and not self.losses.counted:
+            return False
+        lines = last_text(self.log)
+        killed = [at for at, line in enumerate(lines) if _KILLED.search(line)]
+        at = max(-1 if (last := _last_error(lines)) is None else last, *killed, -1)
+        source = self.sources[-1][0]
+        later = map(source.pattern.search, lines[at:]) if isinstance(source, Log) else ()
+        goes_on = any(match and as_number(match["loss"]) is not None for match in later)
+        return 0 <= at >= len(lines) - LINES and not goes_on
 
     def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
         """As of a run whose next loss is NaN, with what was seen instead."""
@@ -379,6 +396,8 @@ class Supervisor:
 # rank prints its traceback, lines of several ranks mix, and some forty lines of torchrun's follow.
 
 
+_KILLED = re.compile(r": line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error)\b")
+"""What a shell says of a program that a signal ended."""
 LINES = 12
 """Of the log, that a failure quotes."""
 ERROR_LINES = 3
@@ -399,6 +418,15 @@ _STOPPED = re.compile(
 )
 """What a script says that ends early, and without an error, for a loss that is no number."""
 _OF_LAUNCHERS = re.compile(r"torch\.distributed\.elastic\.\S*Error\b")
+
+
+def _end_of(code: int) -> str:
+    """How a command ended, in words: a shell reports a signal as 128 + its number."""
+    number = -code if code < 0 else code - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else ""
+    name += ", as where a machine is short of memory" * (number == signal.SIGKILL)
+    said = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"{said} ({name})" if name else said
 
 
 def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:

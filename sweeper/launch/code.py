@@ -38,6 +38,9 @@ INSTALLED = [
 ]
 """What lies there is installed, or sweeper itself."""
 INTERPRETER = re.compile(r"python|torchrun|accelerate|deepspeed|bash$|sh$|env$|srun$|mpirun$")
+SHELL_SCRIPTS = (".sh", ".bash")
+MAX_BYTES = 1_000_000
+"""Of a shell script, as far as it is read."""
 MAX_FILES = 5_000
 """More files than this are a data folder that a pattern caught by mistake."""
 
@@ -256,7 +259,7 @@ def changed_modules(submitted: Mapping[str, str]) -> list[str]:
 def command_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: Path) -> list[str]:
     """Paths, from `cwd`, of the files that count: those of `patterns`, or the command's script."""
     if patterns is None:
-        return _script(command, cwd)
+        return [each for name in _script(command, cwd) for each in (name, *_started(name, cwd))]
     files: list[str] = []
     for pattern in patterns:
         matched = sorted(glob(pattern, root_dir=cwd, recursive=True)) if pattern else []
@@ -270,7 +273,7 @@ def command_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: P
 
 
 def _script(command: Sequence[str], cwd: Path) -> list[str]:
-    """The first argument that is a file and no interpreter, or the module after -m."""
+    """The first argument that is a file and no interpreter, the module after -m, a -c's scripts."""
     for before, argument in zip(("", *command), command, strict=False):
         module = Path(*argument.split(".")) if before == "-m" else None
         for path in (module.with_suffix(".py"), module / "__main__.py") if module else ():
@@ -280,7 +283,32 @@ def _script(command: Sequence[str], cwd: Path) -> list[str]:
         on_path = before == "" and (INTERPRETER.match(Path(argument).name) or "/" not in argument)
         if argument and not on_path and (cwd / argument).is_file():
             return [argument]
+        if re.fullmatch(r"-\w*c", before) and re.search(r"sh$", command[0]):
+            return _named(argument, cwd)
     return []
+
+
+def _started(script: str, cwd: Path) -> list[str]:
+    """The scripts that a shell script runs, and those that these run."""
+    found = [os.path.normpath(script)]
+    for name in found:
+        data = b""
+        with suppress(OSError), (cwd / name).open("rb") as file:
+            data = file.read(MAX_BYTES)
+        if name.endswith(SHELL_SCRIPTS) or re.match(rb"#!.*\b(ba|z|da)?sh\b", data):
+            text = re.sub(r"^\s*#.*", "", data.decode(errors="replace"), flags=re.MULTILINE)
+            found += [each for each in _named(text, cwd, Path(name).parent) if each not in found]
+    return found[1:]
+
+
+def _named(text: str, cwd: Path, *folders: Path) -> list[str]:
+    """The scripts that a shell's text names, from `cwd`, or one of the `folders` there."""
+    names = [
+        os.path.normpath(folder / name)
+        for name in re.findall(r"[\w./-]+\.(?:py|sh|bash)\b", text)
+        for folder in (Path(), *folders)
+    ]
+    return [name for name in dict.fromkeys(names) if (cwd / name).is_file()]
 
 
 def missing_script(command: Sequence[str], cwd: Path) -> str | None:

@@ -19,6 +19,7 @@ from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
 from sweeper.sweep.progress import ProgressListener
 from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
+from sweeper.table import counted
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 
 
@@ -263,8 +264,8 @@ class Sweep:
                 settable = "failures" in self.experiment.settings.raw["runner"]
                 key = " (runner.failures sets how many)" * settable
                 raise SweeperError(
-                    f"{limit} trials in a row failed of the same, and the rest is not tried{key}: "
-                    f"{result.error}"
+                    f"{counted(limit, 'trial')} in a row failed of the same, and the rest is not "
+                    f"tried{key}: {result.error}"
                 )
 
     def _pruner(self, trial: Trial) -> Pruner | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -76,6 +77,22 @@ def test_a_failure_says_why_with_the_log_s_last_lines(
     assert not outcome.results and outcome.failure is not None and not outcome.failure.retry
     assert all(text in str(outcome.failure) for text in said), outcome.failure
     assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+
+
+def test_an_exit_code_that_a_shell_script_eats_hides_no_error(tmp_path: Path) -> None:
+    """A loss without steps tells nothing of how far the run has come."""
+    for how, counted, status in (("raise", True, "failed"), ("raise", False, "failed"),
+                                 ("killed", True, "failed"), ("found_nan", True, "diverged"),
+                                 ("", True, "complete")):  # fmt: skip
+        metric = r"loss (?P<loss>\S+)" if counted else METRIC
+        ours = command(how, metric=metric).command
+        line = f"{shlex.join(ours)}; echo finished"
+        settings = Command(command=("bash", "-c", line), metric=metric)
+        outcome, _ = run(settings, tmp_path / f"{how}{counted}")
+        (result,) = outcome.results or (None,)
+        assert (result.status if result else "failed") == status, (how, outcome)
+        if status == "failed":
+            assert "exit code 0, and its log in an error" in str(outcome.failure)
 
 
 def test_a_metric_that_never_appears_is_named_with_what_was_printed(

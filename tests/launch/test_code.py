@@ -102,6 +102,14 @@ def cwd(tmp_path: Path) -> Path:
     for name in ("train.py", "cfg.yaml", "pkg/mod.py", "pkg/__main__.py", "run.sh", "python"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
+    lines = (
+        "# python lost.py cfg.yaml",
+        "cd .",
+        "python3 train.py $@ | tee cfg.yaml",
+        "./pkg/in.sh",
+    )
+    (tmp_path / "wrap.sh").write_text("\n".join(lines))
+    (tmp_path / "pkg/in.sh").write_text("python -u mod.py; bash ../wrap.sh")
     return tmp_path
 
 
@@ -115,6 +123,10 @@ def cwd(tmp_path: Path) -> Path:
         (["python", "-m", "pkg"], ["pkg/__main__.py"]),
         (["./run.sh", "cfg.yaml"], ["./run.sh"]),
         (["true", "--lr=1"], []),
+        (["bash", "-lc", "source env.sh && python train.py --lr={eta}"], ["train.py"]),
+        (["python", "-c", "exec(open('train.py').read())"], []),
+        # What a shell script runs is the code, too.
+        (["bash", "wrap.sh"], ["wrap.sh", "train.py", "pkg/in.sh", "pkg/mod.py"]),
     ],
 )
 def test_the_script_is_the_first_file_that_is_run(
