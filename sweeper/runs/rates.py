@@ -16,6 +16,10 @@ LOG10_LEAST = -7.0
 """Above this a learning rate's logarithm may be to the base of ten."""
 
 
+_UNIT = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^|10\*\*)(-\d+)\s*[)\]]")
+"""The end of a rate's name that says in what it is: peak lr (1e-3)."""
+
+
 def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
     """A column's learning rates in log2, how they were read, and whether they are plain.
 
@@ -27,6 +31,20 @@ def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
         place = int(np.flatnonzero(bad)[0])
         raise BadInput(f"{runs.row(place)} has no learning rate in {column!r}")
     name = column.lower()
+    if (unit := _UNIT.search(name)) is not None:
+        scale = float(f"1e{unit[1]}")
+        if not (values > 10 * scale).all():
+            raise ConfigError(
+                Keyword("columns"),
+                f"eta={column}",
+                f"learning rates in one unit: {values.min():g} may be meant in {scale:g}, as the "
+                "column's name has it, or as it is. Take the unit out of the name, or the number",
+            )
+        return (
+            np.log2(values * scale).round(12),
+            f"{column!r} is in {scale:g}, as its name says",
+            True,
+        )
     if "log10" in name:
         log2: Array = np.round(values * math.log2(10), 12)
         return log2, f"{column!r} is log10, as its name says", False

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.runs.numbers import number_of, says_unfinished
+from sweeper.runs.numbers import COMMAS, number_of, says_unfinished, with_points
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _SCALE = re.compile(
     r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
 )
 """The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+_POWER_OF_TEN = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^)\+?(\d+)\s*[)\]]\s*$")
 NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
     *("seed", "status", "run", "parameterization", "base"),
 }
@@ -81,11 +82,15 @@ class Runs:
         """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
         numbers, bad, _ = self._parsed(column)
         if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            raise BadInput(
+            place, cells = int(np.flatnonzero(bad)[0]), self.frame[column][bad].drop_duplicates()
+            more = f", and {int(bad.sum()) - 1} more rows such" if bad.sum() > 1 else ""
+            parts: list[str | Keyword] = [
                 f"{self.row(place)} has {self.frame[column].iloc[place]!r} in the column "
-                f"{column!r}, which is no number"
-            )
+                f"{column!r}, which is no number{more}"
+            ]
+            if len(cells) <= MOST_LEFT_OUT:
+                parts += ["; ", where_none_of({column: [*cells]}), " leaves them out"]
+            raise BadInput(*parts)
         return numbers
 
     def numbers_or_nan(self, column: str) -> Array:
@@ -130,8 +135,13 @@ class Runs:
             plain = pandas.Series(math.nan, index=values.index)
         plain = plain.to_numpy(dtype=float, na_value=math.nan)
         numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
-        for place in np.flatnonzero(np.isnan(plain) & values.notna().to_numpy()):
-            number, spelling = number_of(values.iloc[place])
+        odd = np.flatnonzero(np.isnan(plain) & values.notna().to_numpy())
+        texts = [values.iloc[place] for place in odd]
+        pointed = with_points(texts, of_losses=column == self.columns.get("loss"))
+        if pointed is not None:
+            spellings[COMMAS] = None
+        for place, text in zip(odd, texts, strict=True):
+            number, spelling = number_of(pointed.get(text, text) if pointed else text)
             bad[place] = number is None
             numbers[place] = math.nan if number is None else number
             if spelling:
@@ -188,6 +198,8 @@ def unit_of(column: str) -> str:
 
 def scale_of(column: str, values: Array) -> float:
     """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    if (power := _POWER_OF_TEN.search(column)) is not None and values.max() < IN_ONES:
+        return float(f"1e{power[1]}")
     match = _SCALE.search(column)
     if match is None or values.max() >= IN_ONES:
         return 1.0

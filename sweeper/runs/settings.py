@@ -15,6 +15,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import as_number
 from sweeper.runs.condition import shown_value, where_equal
+from sweeper.runs.numbers import in_numbers
 from sweeper.runs.roles import (
     AXES,
     LAW_ROLES,
@@ -51,7 +52,9 @@ OF_TIMES = TIMES.union(
     ("ms", "s", "sec", "secs", "seconds", "m", "min", "mins", "minutes", "h", "hr", "hrs", "hours"),
 )
 """All words that such a name has: time_limit and wall_decay are settings."""
-A_DATE = re.compile(r"\s*\d{4}[-/]\d\d?[-/]\d\d?([T ]+\d\d?:\d\d.*)?\s*")
+A_DATE = re.compile(
+    r"\s*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[./-]\d\d?[./-]\d{4})([T ,]+\d\d?:\d\d.*)?\s*"
+)
 SETTINGS = re.compile(
     r"warmup|cooldown|dropout|betas?|momentum|eps|epsilon|wd|decay|lr|eta|rate|clip|clipping|std|"
     r"init|batch|optimizer|schedule|scheduler|ratio|scale|mult|multiplier|temperature|alpha|gamma|"
@@ -103,7 +106,7 @@ def check_alike(
             continue
         if role == "decay" and decay:
             continue
-        values = frame[name]
+        values = in_numbers(frame[name])
         if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
         if not role and (
