@@ -522,7 +522,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
-            raise _unnamed(runs, "to_params", tokens / ratio)
+            raise _unnamed(runs, "to_params", (tokens or math.nan) / ratio)
     elif tokens is None:
         if kind == "size":
             tokens = float(runs.tokens[0])

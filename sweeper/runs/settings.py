@@ -191,8 +191,8 @@ def _unlike(
         if count := columns_by_role(frame, runs.asked, {"params": LAW_ROLES["params"]}):
             counts = (runs.numbers(count["params"]), runs.numbers(horizon))
             model, ratio = "params", f" (these have {tokens_a_parameter(*counts)})"
-        both = [Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...)]
-        remedies.append([*both, f" asks for the rate of any run{ratio}"])
+        asks = f" asks for the rate of any run{ratio}"
+        remedies.append([Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...), asks])
     if along:
         what = f" to judge {' and '.join(along)} along"
         remedies.append(["or " * bool(remedies), Keyword("axis", "size"), what])

@@ -46,10 +46,11 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
     if bad.any():
         place, count = int(np.flatnonzero(bad)[0]), int(bad.sum())
         more = f", and {count - 1} more rows such" if count > 1 else ""
+        name = axis_name(role)
+        are = f"{name} are whole numbers" if name[-1] == "s" else f"a {name} is a whole number"
         has = "nothing" if np.isnan(values[place]) else f"{values[place]:g}"
         raise BadInput(
-            f"{runs.row(place)} has {has} in {column!r}, which takes whole numbers from {least}"
-            f"{more}; ",
+            f"{runs.row(place)} has {has} in {column!r}{more}: {are} from {least}; ",
             Keyword("where", f"{quoted_name(column)} >= {least}"),
             " takes the others",
         )

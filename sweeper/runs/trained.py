@@ -216,8 +216,9 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     found = tuned(tried)
     if found.off:
         left_out["off the optimum of their size"] = [taken[place] for place in found.off]
-    for size, places in found.at_end.items():
-        width, depth, steps = size  # type: ignore[misc]
+    for places in found.at_end.values():
+        spec = taken[places[0]].trial.spec
+        width, depth, steps = spec.width, spec.depth, spec.train.steps
         why = (
             f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
             "of those trained"
