@@ -239,7 +239,11 @@ def build_plugin(
 
     def check(lacking: list[str]) -> None:
         if lacking:
-            allowed = f"a class with {', '.join(names)}; this has no {', no '.join(lacking)}"
+            group, name = protocol.__name__.lower(), target.__name__.lower()
+            own = f"{group}={name}, which is sweeper's own, or " * (
+                name in plugins().get(group, ())
+            )
+            allowed = f"{own}a class with {', '.join(names)}; this has no {', no '.join(lacking)}"
             raise ConfigError(TARGET, config[TARGET], allowed)
 
     if not isinstance(target, type):

@@ -98,6 +98,7 @@ class Kept(Output):
         *next_commands: NextCommand | None,
     ) -> None:
         """Keep the answer, its files and its document."""
+        self._terminal.more = "in document"
         super().end(answer, places, document)
         for command in filter(None, next_commands):
             line = f"Next, {command.why}: {python_line(command)}"

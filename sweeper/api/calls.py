@@ -16,7 +16,15 @@ from sweeper.api.shown import Answer, Compared, Critical, Judgement, Rates, Stud
 from sweeper.api.words import CALLS, dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
-from sweeper.errors import Call, ConfigError, Keyword, SweeperError, call_words
+from sweeper.errors import (
+    PYTHON,
+    Call,
+    ConfigError,
+    Keyword,
+    SweeperError,
+    call_words,
+    spelled,
+)
 from sweeper.files import is_path, read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
@@ -211,7 +219,9 @@ def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
     assert isinstance(answer, PredictAnswer | TablePrediction)
     found = answer.predicted if isinstance(answer, PredictAnswer) else answer
     if found.prediction is not None:
-        return found.prediction
+        # Those of a table stand first, and name keywords.
+        told = [spelled(note, PYTHON) for note in answer.notes]
+        return replace(found.prediction, notes=(*told, *found.prediction.notes[len(told) :]))
     assert found.too_few is not None
     return found.too_few.answer
 

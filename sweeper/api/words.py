@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from sweeper.config.command_line import override
+from sweeper.config.command_line import DEFAULT_ROOT, override
 from sweeper.config.compose import parse_overrides
 from sweeper.errors import (
     BadInput,
@@ -173,7 +173,7 @@ def python_line(command: NextCommand) -> str:
 
     In a notebook these begin with "!", by which a cell runs them.
     """
-    if command.verb in ("search", "transfer") and not command.user_command:
+    if command.verb in ("search", "transfer", "explain") and not command.user_command:
         with suppress(BadInput, StopIteration, ValueError):
             return _call(command)
     return f"{'!' * in_notebook()}{command}"
@@ -221,7 +221,8 @@ def _call(command: NextCommand) -> str:
             study = repr(next(rest))
             first = [study if command.verb == "transfer" else f"study={study}"]
         elif word in ("--root", "--config-dir"):
-            arguments[name] = next(rest)
+            place = next(rest)
+            arguments |= {} if (word, place) == ("--root", DEFAULT_ROOT) else {name: place}
         # These have a number behind them; other options are flags.
         elif word in VALUED:
             arguments[name] = float(next(rest))

@@ -41,7 +41,7 @@ def usage_text(error: Any) -> str:
     if reason.startswith("Missing option") and error.param is not None:
         reason = f"{error.param.opts[0]} is missing: {error.param.help}"
     # pydantic's, which knows the value that was typed.
-    faults: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()
     if faults and getattr(error, "param", None) is not None:
         kind, least = faults[0]["type"].partition("_")[0], faults[0].get("ctx", {}).get("ge")
         allowed = {"int": "a whole number", "float": "a number"}.get(kind, faults[0]["msg"])

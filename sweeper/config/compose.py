@@ -100,6 +100,10 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
             for name, value in model.items()
             if name in for_any_model or name in accepted or f"model.{name}" in keys
         }
+        # A model that says how deep it is, is as deep, unless somebody asks for another depth.
+        own = accepted["depth"].default if "depth" in accepted else None
+        if isinstance(own, int) and "model.depth" not in keys:
+            tree["model"]["depth"] = own
     data = tree.get("data")
     if (
         f"data.{TARGET}" in keys

@@ -61,11 +61,11 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def plan_table(plan: TransferPlan) -> str:
     """Sizes, parameterization, rows of parameters with the numbers that they absorbed, needs."""
-    head, table, after = _plan_parts(plan)
+    head, table, after = plan_parts(plan)
     return printable("\n".join([*head, "", str(table), *after]))
 
 
-def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
+def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     """The lines above the table, the table, and those below it."""
     lines = [
         f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
@@ -453,7 +453,7 @@ class TransferPlan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the text's lines, with its table as one."""
-        head, shown, after = _plan_parts(self)
+        head, shown, after = plan_parts(self)
         html = "".join(f"<p>{escape(line)}</p>" for line in head) + shown._repr_html_()
         return html + "".join(f"<p>{escape(line)}</p>" for line in after if line)
 

@@ -7,7 +7,7 @@ colours that can be read on light and dark pages; drawings stand on white.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -19,9 +19,8 @@ from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
-from sweeper.plan.plan import TransferPlan, rules_text
+from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
 from sweeper.report.answer import Item, KeyNumbers, Report, Section, Sentence
-from sweeper.report.console import plan_table
 from sweeper.report.page import STYLES, fragment
 from sweeper.report.study_page import answer_of, cards, headline, verdict_items
 from sweeper.report.terminal import Terminal
@@ -136,7 +135,8 @@ def transfer_report(
     title = f"Plan for {plan.target}, tuned at {plan.base}{at}: {answer}"
     items: list[Item] = []
     if plan.parameters:
-        items.append(replace(plan_table(plan), title="", legend=(), remarks=()))
+        # As print(plan) has it: what an optimizer's groups hold, every multiplier taken in.
+        items.append(plan_parts(plan)[1])
     items += [
         Sentence(f"The model itself must do: {need}", listed=True, detail=True)
         for need in plan.needs

@@ -59,13 +59,15 @@ ROOMS = (
 class Terminal:
     """A console, and whether all is shown on it: else a part of long tables, and no detail.
 
-    `explained` are the tables, by their keys, of which a reader knows what the columns mean.
+    `explained` are the tables, by their keys, of which a reader knows what the columns mean; `more`
+    is where the rest is.
     """
 
     console: Console
     verbose: bool = False
     explained: set[str] = field(default_factory=set)
     spelling: Spelling = SHELL
+    more: str = "--verbose"
 
     def print(self, items: Sequence[Item], end: Sequence[Item] = ()) -> None:
         """Print the items, what is left out, and the end of a verb: on LINES where they fit."""
@@ -112,7 +114,7 @@ class Terminal:
         counts = [counted(n, what) for n, what in ((rows, "row"), (notes, "note")) if n]
         if hidden := [*counts, *hidden]:
             names = ", ".join(dict.fromkeys(hidden))
-            paragraph(self.console, f"Not shown: {names} (--verbose).", "dim")
+            paragraph(self.console, f"Not shown: {names} ({self.more}).", "dim")
 
     def _item(self, item: Item) -> None:
         if isinstance(item, Sentence):

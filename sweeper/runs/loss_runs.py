@@ -13,6 +13,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
+from sweeper.runs.numbers import in_numbers
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
 from sweeper.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier, is_kept
@@ -341,7 +342,7 @@ def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
 def _units(runs: Runs) -> list[str]:
     """What names of columns say of their units, where those are none that go without saying."""
     notes = [
-        f"{runs.columns[role]!r} is in {SCALE_NAMES[scale]}, as its name says"
+        f"{runs.columns[role]!r} is in {SCALE_NAMES.get(scale, f'{scale:g}')}, as its name says"
         for role in ("params", "tokens")
         if role in runs.columns and (scale := runs.scale(role)) != 1
     ]
@@ -435,9 +436,9 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     """BadInput for runs of several kinds, as of two data sets: no one law holds of them."""
     unlike = []
     for column in map(str, runs.frame.columns):
-        values = runs.frame[column]
         if column in runs.columns.values() or column in runs.ignore or _tells_ends(column):
             continue
+        values = in_numbers(runs.frame[column])
         if values.dtype.kind in "iufcbM" or is_kept(column, values) or is_identifier(values):
             continue
         kinds = values.astype(str)

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
 Read = Callable[[re.Match[str]], float | None]
-_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_SCALES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # Of three digits, or of two before the last three, as India counts.
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:([ '])\d{3})(?:\1\d{3})*(?:\.\d+)?")
 _POWER = re.compile(rf"2\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
 _TENS = re.compile(rf"(?:({_PLAIN})\s*[x*]\s*)?10\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
 _SCALED = re.compile(rf"({_PLAIN})\s*([kKmMbBgGtT])")
 _LETTERED = re.compile(r"[A-Za-z]{1,3}[-_=]?(\d+)")
+_WITH_UNIT = re.compile(
+    r"(.*[\d.]\s*[kKmMbBgGtT]?)\s*(?:tok|token|param|parameter|nat|step|iter|iteration|sequence|seq|"
+    r"sample|example|layer|flop)s?",
+    re.IGNORECASE,
+)
+_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
 _PERCENT = re.compile(rf"({_PLAIN})\s*%")
 _WITH_ERROR = re.compile(rf"({_PLAIN})\s*(?:(?:±|\+/?-)\s*{_PLAIN}|\({_PLAIN}\))")
 _MARKED = re.compile(rf"({_PLAIN})\s*[*†‡§]+")
@@ -62,15 +73,22 @@ def _without(signs: str) -> Read:
     return lambda match: float(re.sub(signs, "", match[0]))
 
 
+def _scaled(match: re.Match[str]) -> float:
+    # In decimals: 0.2517B is a whole number.
+    return float(Decimal(match[1]) * _SCALES[match[2].lower()])
+
+
+LETTERED = "behind letters"
 SCALED = "with letters for thousands, millions or billions"
 SPELLINGS: Mapping[str, tuple[re.Pattern[str], Read]] = {
     "with commas between thousands": (_THOUSANDS, _without(",")),
     "with spaces or apostrophes between thousands": (_GROUPED, _without("[ ']")),
     "as powers of 2": (_POWER, _power),
     "as powers of 10": (_TENS, _tens),
-    SCALED: (_SCALED, lambda m: float(m[1]) * _SCALES[m[2].lower()]),
-    "behind letters": (_LETTERED, _first),
-    "in percent": (_PERCENT, lambda m: float(m[1]) / 100),
+    SCALED: (_SCALED, _scaled),
+    LETTERED: (_LETTERED, _first),
+    "with units behind them": (_WITH_UNIT, lambda match: number_of(match[1])[0]),
+    "in percent": (_PERCENT, lambda match: float(Decimal(match[1]) / 100)),
     "with an error, which is left out": (_WITH_ERROR, _first),
     "with marks of a footnote": (_MARKED, _first),
 }
@@ -104,6 +122,35 @@ def number_of(cell: object) -> tuple[float | None, str]:
     if text.lower().strip("!. ") in DIVERGED:
         return math.inf, "that say that a run diverged"
     return (math.nan, "") if says_unfinished(text) else (None, "")
+
+
+def in_numbers(values: pandas.Series) -> pandas.Series:
+    """A column of texts that are all numbers, such as 45.8 %, in numbers; any other as it is."""
+    if values.dtype.kind in "iufcbM":
+        return values
+    texts = values.dropna().astype(str)
+    read = {text: number_of(text) for text in texts.unique()}
+    # A letter and a number may be a name, as v2 is.
+    plain = all(n is not None and math.isfinite(n) and how != LETTERED for n, how in read.values())
+    return texts.map({text: n for text, (n, _) in read.items()}) if plain and read else values
+
+
+COMMAS = "with decimal commas"
+
+
+def with_points(cells: Sequence[object], *, of_losses: bool) -> dict[object, str] | None:
+    """Cells with decimal commas as one types them here; None where commas are no decimal ones.
+
+    A comma before three digits may stand between thousands: one of the cells, such as 0,003 or
+    4,1653, has to say that it does not. Losses of thousands are none, where each has such a comma.
+    """
+    texts = {cell: cell.strip() for cell in cells if isinstance(cell, str) and "," in cell}
+    if not texts or not all(map(_COMMA.fullmatch, texts.values())):
+        return None
+    may_be = [bool(_THOUSANDS.fullmatch(text)) for text in texts.values()]
+    if all(may_be) and not (of_losses and len(texts) == len({*cells})):
+        return None
+    return {cell: text.replace(",", ".") for cell, text in texts.items()}
 
 
 def says_unfinished(cell: object) -> bool:

@@ -162,6 +162,10 @@ def columns_by_role(
     for column, end in zip(map(str, frame.columns), ends, strict=True):
         if counts[end] == 1 and end != column and column not in taken:
             free.setdefault(plain_name(end), column)
+    # What stands in brackets behind a name is a unit: val loss (nats).
+    for column in map(str, frame.columns):
+        if (bare := re.sub(r"\s*[(\[][^()\[\]]*[)\]]\s*$", "", column)) and column not in taken:
+            free.setdefault(plain_name(bare), column)
     for role, names in roles.items():
         if role in asked:
             continue

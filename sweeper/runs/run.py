@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.runs.numbers import number_of, says_unfinished
+from sweeper.runs.numbers import COMMAS, number_of, says_unfinished, with_points
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _SCALE = re.compile(
     r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
 )
 """The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+_POWER_OF_TEN = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^)\+?(\d+)\s*[)\]]\s*$")
 NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
     *("seed", "status", "run", "parameterization", "base")
 }
@@ -88,11 +89,15 @@ class Runs:
         """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
         numbers, bad, _ = self._parsed(column)
         if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            raise BadInput(
+            place, cells = int(np.flatnonzero(bad)[0]), self.frame[column][bad].drop_duplicates()
+            more = f", and {int(bad.sum()) - 1} more rows such" if bad.sum() > 1 else ""
+            parts: list[str | Keyword] = [
                 f"{self.row(place)} has {self.frame[column].iloc[place]!r} in the column "
-                f"{column!r}, which is no number"
-            )
+                f"{column!r}, which is no number{more}"
+            ]
+            if len(cells) <= MOST_LEFT_OUT:
+                parts += ["; ", where_none_of({column: [*cells]}), " leaves them out"]
+            raise BadInput(*parts)
         return numbers
 
     def numbers_or_nan(self, column: str) -> Array:
@@ -137,8 +142,13 @@ class Runs:
             plain = pandas.Series(math.nan, index=values.index)
         plain = plain.to_numpy(dtype=float, na_value=math.nan)
         numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
-        for place in np.flatnonzero(np.isnan(plain) & values.notna().to_numpy()):
-            number, spelling = number_of(values.iloc[place])
+        odd = np.flatnonzero(np.isnan(plain) & values.notna().to_numpy())
+        texts = [values.iloc[place] for place in odd]
+        pointed = with_points(texts, of_losses=column == self.columns.get("loss"))
+        if pointed is not None:
+            spellings[COMMAS] = None
+        for place, text in zip(odd, texts, strict=True):
+            number, spelling = number_of(pointed.get(text, text) if pointed else text)
             bad[place] = number is None
             numbers[place] = math.nan if number is None else number
             if spelling:
@@ -200,6 +210,8 @@ def unit_of(column: str) -> str:
 
 def scale_of(column: str, values: Array) -> float:
     """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    if (power := _POWER_OF_TEN.search(column)) is not None and values.max() < IN_ONES:
+        return float(f"1e{power[1]}")
     match = _SCALE.search(column)
     if match is None or values.max() >= IN_ONES:
         return 1.0
@@ -210,6 +222,8 @@ APART = 100.0
 """Neighbouring learning rates farther apart than this factor are taken for two units."""
 LOG10_LEAST = -7.0
 """Above this a learning rate's logarithm may be to the base of ten."""
+_UNIT = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^|10\*\*)(-\d+)\s*[)\]]")
+"""The end of a rate's name that says in what it is: peak lr (1e-3)."""
 
 
 def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
@@ -220,6 +234,17 @@ def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
         place = int(np.flatnonzero(bad)[0])
         raise BadInput(f"{runs.row(place)} has no learning rate in {column!r}")
     name = column.lower()
+    if (unit := _UNIT.search(name)) is not None:
+        scale = float(f"1e{unit[1]}")
+        if not (values > 10 * scale).all():
+            raise ConfigError(
+                Keyword("columns"),
+                f"eta={column}",
+                f"learning rates in one unit: {values.min():g} may be meant in {scale:g}, as the "
+                "column's name has it, or as it is. Take the unit out of the name, or the number",
+            )
+        how = f"{column!r} is in {scale:g}, as its name says"
+        return np.log2(values * scale).round(12), how, True
     if "log10" in name:
         log2: Array = np.round(values * math.log2(10), 12)
         return log2, f"{column!r} is log10, as its name says", False

@@ -15,6 +15,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import as_number
 from sweeper.runs.condition import shown_value, where_equal
+from sweeper.runs.numbers import in_numbers
 from sweeper.runs.roles import (
     AXES,
     LAW_ROLES,
@@ -51,7 +52,9 @@ OF_TIMES = TIMES.union(
     ("ms", "s", "sec", "secs", "seconds", "m", "min", "mins", "minutes", "h", "hr", "hrs", "hours"),
 )
 """All words that such a name has: time_limit and wall_decay are settings."""
-A_DATE = re.compile(r"\s*\d{4}[-/]\d\d?[-/]\d\d?([T ]+\d\d?:\d\d.*)?\s*")
+A_DATE = re.compile(
+    r"\s*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[./-]\d\d?[./-]\d{4})([T ,]+\d\d?:\d\d.*)?\s*"
+)
 SETTINGS = re.compile(
     r"warmup|cooldown|dropout|betas?|momentum|eps|epsilon|wd|decay|lr|eta|rate|clip|clipping|std|"
     r"init|batch|optimizer|schedule|scheduler|ratio|scale|mult|multiplier|temperature|alpha|gamma|"
@@ -100,7 +103,7 @@ def check_alike(
             continue
         if role == "decay" and decay:
             continue
-        values = frame[name]
+        values = in_numbers(frame[name])
         if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
         if not role and (
@@ -185,8 +188,8 @@ def _unlike(
         if count := columns_by_role(frame, runs.asked, {"params": LAW_ROLES["params"]}):
             counts = (runs.numbers(count["params"]), runs.numbers(horizon))
             model, ratio = "params", f" (these have {tokens_a_parameter(*counts)})"
-        both = (Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...))
-        remedies.append([*both, f" asks for the rate of any run{ratio}"])
+        asks = f" asks for the rate of any run{ratio}"
+        remedies.append([Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...), asks])
     if along:
         what = f" to judge {' and '.join(along)} along"
         remedies.append(["or " * bool(remedies), Keyword("axis", "size"), what])

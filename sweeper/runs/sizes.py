@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.runs.condition import quoted_name
 from sweeper.runs.roles import AXES, SIZES
 from sweeper.runs.run import Runs
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize
@@ -43,10 +44,15 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
         np.isfinite(values) & (values >= least) & (values == np.round(values)) & (values < 2**62)
     )
     if bad.any():
-        place = int(np.flatnonzero(bad)[0])
+        place, count = int(np.flatnonzero(bad)[0]), int(bad.sum())
+        more = f", and {count - 1} more rows such" if count > 1 else ""
+        name = axis_name(role)
+        are = f"{name} are whole numbers" if name[-1] == "s" else f"a {name} is a whole number"
+        has = "nothing" if np.isnan(values[place]) else f"{values[place]:g}"
         raise BadInput(
-            f"{runs.row(place)} has {values[place]:g} in {column!r}: a {axis_name(role)} is a "
-            f"whole number from {least}"
+            f"{runs.row(place)} has {has} in {column!r}{more}: {are} from {least}; ",
+            Keyword("where", f"{quoted_name(column)} >= {least}"),
+            " takes the others",
         )
     return values.astype(np.int64)
 

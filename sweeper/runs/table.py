@@ -59,7 +59,11 @@ PACKED = 100
 MOST_COLUMNS = 5_000
 LONGEST_HEAD = 1 << 23
 """Characters of a table's first line, within which its columns are named."""
-SUMMARIES = {"average", "avg", "mean", "median", "total", "sum", "std", "min", "max"}
+SUMMARIES = {
+    *("average", "avg", "mean", "median", "total", "totals", "grand total", "sum", "std", "min"),
+    *("max", "mittelwert", "durchschnitt", "summe", "gesamt", "moyenne", "somme", "promedio"),
+    *("media", "suma", "gemiddelde", "totaal", "totale"),
+}
 """What people write beside the runs of a sheet."""
 MOST_REMARKS = 1000
 SNIFFED = 50
@@ -78,7 +82,10 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         frame, notes, blank = _read(path, kind)
         _check_columns(len(frame.columns))
         frame = frame.rename(columns=str)
+        names = [*frame.columns]
         frame, of_sheet = _rows_of_sheet(frame)
+        # Under names of another row a column is not found in the file again.
+        blank = blank if [*frame.columns] == names else None
     frame, across = unpivoted(unpacked(frame))
     notes += of_sheet + across
     if is_chart([str(column) for column in frame.columns]):
@@ -291,7 +298,12 @@ class Separated:
             shown = {"\t": "tabs", ";": "semicolons", ",": "commas"}[separator]
             notes.append(f"its columns are separated by {shown}")
         if names.duplicated().any():
-            raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
+            twice = names[names.duplicated()].iloc[0]
+            places = [str(place + 1) for place in np.flatnonzero(names == twice)]
+            raise ValueError(
+                f"the columns {' and '.join(places)} are both called {twice!r}: rename one, or "
+                "delete it"
+            )
         if comments:
             notes.append(f"{counted(comments, 'line')} before its header {_is(comments)} a comment")
         options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
@@ -445,8 +457,10 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     # Only of few rows that are mostly empty: a run may be called "#3", and a pooling "mean".
     places = np.flatnonzero(sparse & ~empty)
     for place in places if len(places) <= MOST_REMARKS else ():
-        cells = [str(cell).strip().lower() for cell in frame.iloc[place].dropna()]
+        cells = [str(cell).strip(" :").lower() for cell in frame.iloc[place].dropna()]
         remark[place] = cells[0].startswith("#") or bool(SUMMARIES & {*cells})
+    last = len(frame) - 1
+    remark[last] |= not empty[last] and _sums_up(frame[~(empty | remark)])
     if not (of_heads or (empty | remark).any()):
         return frame, []
     kept = frame[~(empty | remark)].copy()
@@ -462,6 +476,31 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     kinds += [f"{counted(int(remark.sum()), 'remark')}"] * bool(remark.any())
     passed = [f"passed over: {' and '.join(kinds)} between the runs"] * bool(kinds)
     return kept, [*of_heads, *passed]
+
+
+def _sums_up(frame: pandas.DataFrame) -> bool:
+    """Whether the last row has what the numbers above it come to, or a word for that among them."""
+    if not 3 < len(frame) <= MOST_SUMMED:
+        return False
+    sums = 0
+    for column in frame.columns:
+        cells = [number_of(cell)[0] for cell in frame[column]]
+        *above, last = (math.nan if number is None else number for number in cells)
+        word = str(frame[column].iloc[-1]).strip(" :").lower() in SUMMARIES
+        numbers = np.array(above)[np.isfinite(above)]
+        if cells[-1] is None and word and len(numbers) > len(above) / 2:
+            return True
+        if not math.isfinite(last) or not len(numbers):
+            continue
+        comes_to = (float(numbers.sum()), float(numbers.mean()))
+        if not any(math.isclose(last, number, rel_tol=1e-3) for number in comes_to):
+            return False
+        sums += bool(np.ptp(numbers) > 1e-3 * abs(numbers.mean()))
+    return sums > 1
+
+
+MOST_SUMMED = 20_000
+"""Rows of which the last may say what the others come to."""
 
 
 def _one_header(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
@@ -504,7 +543,10 @@ def _filled_down(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
 
     Where fewer than half are empty, something else is.
     """
-    names = {name for role in (*SIZES, "eta") for name in LADDER_ROLES.get(role, ())}
+    roles = (*SIZES, "eta")
+    names = {
+        name for of in (LADDER_ROLES, LAW_ROLES) for role in roles for name in of.get(role, ())
+    }
     notes = list[str]()
     for column in frame.columns:
         gaps = frame[column].isna().to_numpy() & ~frame.isna().all(axis=1).to_numpy()

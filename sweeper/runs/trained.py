@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sweeper.errors import BadInput, Call, Keyword
 from sweeper.files import read_json, try_json, write_atomically
@@ -210,8 +210,9 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     found = tuned(tried)
     if found.off:
         left_out["off the optimum of their size"] = [taken[place] for place in found.off]
-    for cell, places in found.at_end.items():
-        width, depth, steps = cast(tuple[int, int, int], cell)
+    for places in found.at_end.values():
+        spec = taken[places[0]].trial.spec
+        width, depth, steps = spec.width, spec.depth, spec.train.steps
         why = (
             f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
             "of those trained"

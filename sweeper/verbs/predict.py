@@ -140,6 +140,7 @@ def _of_table(
     table = law_runs(table)
     runs = loss_runs_of(table)
     curves = None if request.curves is None else _curves(request, root)
+    notes = tuple(map(as_text, law_notes(table, runs)))
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
     try:
@@ -150,14 +151,16 @@ def _of_table(
             sha256=table.sha256,
             where=request.where,
             columns=table.columns,
-            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
+            notes=[spelled(note, SHELL) for note in notes],
             command=command_line(),
         )
     except TooFewRuns as few:
         return TablePrediction(table=table, runs=runs, folder=folder, too_few=few)
     if curves is not None:
         prediction = _with_curves(prediction, curves)
-    return TablePrediction(table=table, runs=runs, folder=folder, prediction=prediction)
+    return TablePrediction(
+        notes=notes, table=table, runs=runs, folder=folder, prediction=prediction
+    )
 
 
 def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:

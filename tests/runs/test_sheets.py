@@ -10,7 +10,11 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.runs.grid import ladder_runs
+from sweeper.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.runs.numbers import in_numbers
+from sweeper.runs.rates import log2_of
 from sweeper.runs.read import read
+from tests.refusals import raises_config_error
 
 ROWS = [
     (width, lr, seed, round(4 - 0.1 * i + 0.2 * (j - 1) ** 2 + 0.01 * j + 0.001 * seed, 4))
@@ -70,6 +74,19 @@ SHEETS = {
     .removesuffix("|"),
     "merged cells": merged(),
     "letters": sheet(lambda w: f"w{w}"),
+    "decimal commas in quotes": sheet(
+        lr=lambda eta: f'"{comma(eta)}"', loss=lambda v: f'"{comma(v)}"'
+    ),
+    "units behind numbers": sheet(lambda w: f"{w / 1024}k params", loss=lambda v: f"{v} nats")
+    .replace("0.25k", "0.256k")
+    .replace("0.5k", "0.512k")
+    .replace("1.0k", "1.024k"),
+    "a title in brackets": sheet(head="width (d_model),lr,seed,val loss (nats)\n"),
+    "a mean below": sheet() + f"average,,,{np.mean([row[3] for row in ROWS]):.4f}\n",
+    "a sum below": sheet() + ",".join(f"{sum(column):.6g}" for column in zip(*ROWS, strict=True)),
+    "a sum in another language": sheet(separator=";") + "Gesamt;0,025;9;70,8\n",
+    "a sum without a word": sheet() + f",{sum(row[1] for row in ROWS):.5f},,"
+    f"{sum(row[3] for row in ROWS):.4f}\n",
 }
 
 
@@ -120,3 +137,44 @@ def test_points_are_decimal_where_nothing_says_otherwise(tmp_path: Path) -> None
     path = tmp_path / "runs.csv"
     path.write_text(sheet(lambda w: f"{w:,}".replace(",", ".")))
     assert values(path)[-1, 0] == 1.024
+
+
+def test_a_comma_in_every_loss_is_decimal_and_in_every_width_is_not(tmp_path: Path) -> None:
+    """3,901 is no loss of thousands where each loss is written so; 1,024 is a width."""
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        sheet(lambda w: f'"{4 * w:,}"', loss=lambda value: f'"{comma(round(value, 3)):0<5}"')
+    )
+    read_back = values(path)
+    np.testing.assert_allclose(read_back[:, 3], [round(row[3], 3) for row in ROWS])
+    np.testing.assert_allclose(read_back[:, 0], [4 * row[0] for row in ROWS])
+
+
+def test_the_unit_of_a_rate_stands_in_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(lr=lambda eta: f"{1e3 * eta:g}", head="width,peak lr (1e-3),seed,loss\n"))
+    log2, said, _ = log2_of(ladder_runs(read(path)), "peak lr (1e-3)")
+    np.testing.assert_allclose(2**log2, [row[1] for row in ROWS])
+    assert "0.001" in said
+    path.write_text(sheet(head="width,peak lr (1e-3),seed,loss\n"))
+    with raises_config_error("columns", "eta=peak lr (1e-3)"):
+        log2_of(ladder_runs(read(path)), "peak lr (1e-3)")
+
+
+def test_tokens_in_a_power_of_ten_by_their_name(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"params": [1e8, 2e8], "tokens (1e9)": [2.0, 4.0], "loss": [3.0, 2.9]})
+    assert [*loss_runs_of(law_runs(read(frame))).tokens] == [2e9, 4e9]
+
+
+def test_a_sheet_of_two_headers_is_read_by_a_prediction_too(tmp_path: Path) -> None:
+    head = "model,,result,\nparams,tokens,val_loss,lr\n"
+    path = tmp_path / "runs.csv"
+    path.write_text(head + "100000000,2000000000,3.0,0.1\n200000000,4000000000,2.9,0.1\n")
+    assert len(law_runs(read(path))) == 2
+
+
+def test_texts_that_are_numbers_are_measured_and_no_kind() -> None:
+    numbers = in_numbers(pandas.Series(["45.8 %", None, "46 %"]))
+    assert [*numbers.dropna()] == [0.458, 0.46]
+    for texts in (["v1", "v2"], ["lion", "0.1"], ["crashed", "1e-3"], [None, None]):
+        assert in_numbers(pandas.Series(texts)).dtype.kind == "O"
