@@ -558,8 +558,9 @@ def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
     both = sorted(default.keys() & finite.get(best, {}).keys())
     gain = UNKNOWN
     if both:
-        pair = (np.array([cell[seed] for seed in both]) for cell in (default, finite[best]))
-        gain = paired_difference(*pair, ERROR / (count * max(1, len(finite))))
+        cells = (default, finite[best])
+        before, after = (np.array([cell[seed] for seed in both]) for cell in cells)
+        gain = paired_difference(before, after, ERROR / (count * max(1, len(finite))))
     return HyperparameterGain(
         name=base.name,
         answer="cannot say",

@@ -97,6 +97,10 @@ class Contender:
         result = None if key in self.retry else self.study.get(key)
         return None if result is not None and result.status == "pruned" else result
 
+    def flops(self, width: int) -> float:
+        """Of a run; where nobody knows, what is in proportion to them."""
+        return relative_flops(self.experiment.spec(self.planned[width][0]))
+
     def seconds(self) -> Callable[[int], float]:
         """Of a run by its width, as those of this size took, or by its work from others."""
         timed = trial_seconds(self.experiment.settings, self.study.results())
@@ -151,7 +155,7 @@ def ranking_of(asked: Asked, contenders: Sequence[Contender]) -> Ranking | Targe
     ranking = TargetRanking(
         [*by_name],
         [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
-        [relative_flops(first.experiment.spec(size)) for size in sizes],
+        [first.flops(width) for width in widths],
         TargetQuestion(
             counts={"width": float(asked.to_width)},
             floor=asked.floor,
