@@ -124,19 +124,12 @@ def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     flops = min(float(ladder.flops[-1]) for ladder in measured)
     if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
         raise ValueError("no width of one study costs as much as one of the others")
-    standings = [
-        rank({ladder.name: ladder.at(flops, losses)[:seeds] for ladder, losses in pairs})
-        for pairs in (
-            [(ladder, ladder.transferred) for ladder in measured],
-            [(ladder, ladder.retuned) for ladder in measured],
-        )
-    ]
     return StudyComparison(
         flops=flops,
         seeds=seeds,
         candidates=tuple(ladder.candidate(flops) for ladder in measured),
-        by_transferred=standings[0],
-        by_retuned=standings[1],
+        by_transferred=rank({m.name: m.at(flops, m.transferred)[:seeds] for m in measured}),
+        by_retuned=rank({m.name: m.at(flops, m.retuned)[:seeds] for m in measured}),
     )
 
 
@@ -182,12 +175,9 @@ class _Measured:
         place = float(np.interp(math.log(flops), np.log(self.flops), np.arange(len(self.flops))))
         below, share = int(place), place - int(place)
         above = min(below + 1, len(losses) - 1) if share >= 1e-9 else below
-        between: Array = (
-            losses[below]
-            if above == below
-            else ((1 - share) * losses[below] + share * losses[above])
-        )
-        return between
+        if above == below:
+            return np.asarray(losses[below])
+        return np.asarray((1 - share) * losses[below] + share * losses[above])
 
     def candidate(self, flops: float) -> Candidate:
         # The widest that this compute pays for: beyond it the curve is another run's.

@@ -21,7 +21,7 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, parse_record, read_bounded
 from sweeper.records import from_json
 from sweeper.schedule import OWN
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.estimate import ZERO, Estimate
 
 EARLY, ON, ABOVE, BELOW = "not enough yet", "on the band", "above", "below"
 SPIKE, SPIKES, DIVERGED, UNKNOWN = "spike", "spikes", "diverged", "cannot say"
@@ -336,28 +336,24 @@ class Watch:
         self._not_numbers = 0
         log = math.log(loss)
         index = min(bisect_right(self.begins, step), len(self.band)) - 1
-        if not self.stretches or self.stretches[-1].index != index:
+        begins = not self.stretches or self.stretches[-1].index != index
+        if begins:
             if self.stretches:
                 self._close(self.stretches[-1])
-                begin = self.at[-1]
+                last = self.at[-1]
                 # An empty stretch alone is no gap: a log of every tenth step may skip one.
-                if index > self.stretches[-1].index + 1 and step - begin > self._longest():
-                    self._event("gap", begin, step, f"no loss between steps {begin:,} and {step:,}")
+                if index > self.stretches[-1].index + 1 and step - last > self._longest():
+                    self._event("gap", last, step, f"no loss between steps {last:,} and {step:,}")
             # The level before its first reading: a stretch that is read again begins with it.
             self.stretches.append(_Stretch(index, first=len(self.at), level=replace(self._running)))
-            self.at.append(step)
-            self.losses.append(loss)
-            self._spike(step, log)
-            self._add(step, loss)
-            self.seen = self.look()
-            return
         self.at.append(step)
         self.losses.append(loss)
         before = self._running.spike
         self._spike(step, log)
         self._add(step, loss)
         # A look costs a forecast: it is due as a stretch ends, or a spike begins or ends.
-        if (self._running.spike is None) != (before is None) or step >= self.steps - 1:
+        changed = (self._running.spike is None) != (before is None)
+        if begins or changed or step >= self.steps - 1:
             self.seen = self.look()
 
     def _longest(self) -> float:
@@ -678,14 +674,12 @@ class Watch:
             gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
         end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
-        compute = Estimate(value=0.0, low=0.0, high=0.0)
+        compute = ZERO
         # A run that has diverged or is silent will not come to the end that is forecast.
         if state not in (DIVERGED, SILENT):
-            worths = (
-                worth(self.prediction, x)
-                for x in (end_estimate.value, end_estimate.high, end_estimate.low)
-            )
-            compute = Estimate(**dict(zip(("value", "low", "high"), worths, strict=True)))
+            ends = (end_estimate.value, end_estimate.high, end_estimate.low)
+            value, low, high = (worth(self.prediction, loss) for loss in ends)
+            compute = Estimate(value=value, low=low, high=high)
         return Seen(
             state=state,
             step=step,

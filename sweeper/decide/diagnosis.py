@@ -279,32 +279,22 @@ def _warmup(s: FailedTransfer) -> Ablation | None:
     longer = min(0.5, max(0.25, 2 * fraction))
     if longer <= fraction:
         return None
-    return Ablation(
-        name="warmup",
-        overrides={"train.warmup": longer},
-        known={"distances": _distances(s)},
-        seen=_at_edge(s),
-    )
+    return Ablation(name="warmup", overrides={"train.warmup": longer}, **_edge(s))
 
 
 def _stability(s: FailedTransfer) -> Ablation | None:
     if s.tree["train"].get("clip") is not None:
         return None
-    return Ablation(
-        name="stability",
-        overrides={"train.clip": 1.0},
-        known={"distances": _distances(s)},
-        seen=_at_edge(s),
-    )
+    return Ablation(name="stability", overrides={"train.clip": 1.0}, **_edge(s))
 
 
-def _at_edge(s: FailedTransfer) -> bool:
-    """Whether the optimum is close to rates that diverge, at either size."""
-    return min(s.distances_to_divergence) <= EDGE_DISTANCE
-
-
-def _distances(s: FailedTransfer) -> dict[Size, float]:
-    return dict(zip((s.base, s.large), s.distances_to_divergence, strict=True))
+def _edge(s: FailedTransfer) -> dict[str, Any]:
+    """How far the optimum is from rates that diverge; seen where it is close, at either size."""
+    distances = dict(zip((s.base, s.large), s.distances_to_divergence, strict=True))
+    return {
+        "known": {"distances": distances},
+        "seen": min(s.distances_to_divergence) <= EDGE_DISTANCE,
+    }
 
 
 def _horizon(s: FailedTransfer) -> Ablation:

@@ -150,7 +150,8 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
     names = sorted({line.name for line in varied.lines})
     seen = math.nan
     if sizes:
-        losses = [loss for line in varied.lines if line.size == sizes[-1] for loss in _least(line)]
+        means = (_means(line) for line in varied.lines if line.size == sizes[-1])
+        losses = [least for of in means if math.isfinite(least := min(of.values()))]
         flat = FLAT * abs(float(np.median(losses))) if losses else 0.0
         # What shows between two runs, or is no flat difference: whichever is less.
         seen = min(SEEN * noises[sizes[-1]].deviation, flat)
@@ -158,7 +159,12 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         _judged([lines[name, size] for size in sizes if (name, size) in lines], noises, names, seen)
         for name in names
     ]
-    found.sort(key=lambda each: (ORDER.index(each.answer), -_finite(each.gain.value), each.name))
+
+    def place(gain: HyperparameterGain) -> tuple[int, float, str]:
+        value = gain.gain.value
+        return ORDER.index(gain.answer), math.inf if math.isnan(value) else -value, gain.name
+
+    found.sort(key=place)
     return EachAnswer(
         hyperparameters=tuple(found),
         axis=varied.axis,
@@ -169,10 +175,6 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         unit=varied.unit,
         runs=varied.used,
     )
-
-
-def _finite(value: float) -> float:
-    return value if not math.isnan(value) else -math.inf
 
 
 # The noise of a run, which all lines of a size share.
@@ -239,8 +241,7 @@ def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None
 
 def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     """The cells whose losses are near the default's: noise rises where training comes apart."""
-    means = {v: float(np.mean([*cell.values()])) for v, cell in line.losses.items()}
-    finite = {value: mean for value, mean in means.items() if math.isfinite(mean)}
+    finite = {value: mean for value, mean in _means(line).items() if math.isfinite(mean)}
     if not finite:
         return {}
     # A default that diverged is no middle: then the best value is.
@@ -250,10 +251,8 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     return {value: line.losses[value] for value in (near if len(near) > 1 else finite)}
 
 
-def _least(line: SettingLine) -> list[float]:
-    """The mean loss of the line's best value; none where all diverged."""
-    means = (float(np.mean([*cell.values()])) for cell in line.losses.values())
-    return [least] if math.isfinite(least := min(means)) else []
+def _means(line: SettingLine) -> dict[float, float]:
+    return {value: float(np.mean([*cell.values()])) for value, cell in line.losses.items()}
 
 
 def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
@@ -435,8 +434,7 @@ def _below_chord(line: SettingLine, value: float) -> tuple[float, float]:
     """
     if value in line.losses:
         return 0.0, 1.0
-    means = {v: float(np.mean([*cell.values()])) for v, cell in line.losses.items()}
-    least, times = -math.inf, 1.0
+    means, least, times = _means(line), -math.inf, 1.0
     for side in (-1, 1):
         beyond = sorted((side * v, mean) for v, mean in means.items() if side * (v - value) > 0)
         if len(beyond) > 1 and math.isfinite(beyond[1][1]):
@@ -560,9 +558,8 @@ def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
     both = sorted(default.keys() & finite.get(best, {}).keys())
     gain = UNKNOWN
     if both:
-        before, after = (
-            np.array([cell[seed] for seed in both]) for cell in (default, finite[best])
-        )
+        cells = (default, finite[best])
+        before, after = (np.array([cell[seed] for seed in both]) for cell in cells)
         gain = paired_difference(before, after, ERROR / (count * max(1, len(finite))))
     return HyperparameterGain(
         name=base.name,
@@ -686,7 +683,7 @@ def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
     curve = SizeCurve(
         # A size's width is a name here: the fit asks for a size, and draws by it.
         size=LadderSize(width=max(1, int(line.size)), depth=1, batch_size=1, steps=1),
-        losses={value: (float(np.mean([*c.values()])),) for value, c in line.losses.items()},
+        losses={value: (mean,) for value, mean in _means(line).items()},
         noise=replace(known, deviation=max(known.deviation / math.sqrt(seeds), 1e-12)),
     )
     return fit_curves([curve], 0.0)[curve.size]

@@ -204,11 +204,6 @@ class LossLaw:
     widened: float = 1.0
     bent: float = 1.0
 
-    @property
-    def likeliest(self) -> Member:
-        """The member that the runs make likeliest."""
-        return max(self.members, key=lambda member: member.weight)
-
     def log_losses(self, params: Array, tokens: Array) -> Array:
         """Log L of the law, without noise [draws, places]: members as often as they are likely."""
         logs = np.concatenate([member.log_loss(params, tokens) for member in self.members])
@@ -244,7 +239,8 @@ class LossLaw:
         Its interval holds the likeliest fit, as that form's own does.
         """
         floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
-        fitted = float(self.likeliest.best.natural()["E"][0])
+        likeliest = max(self.members, key=lambda member: member.weight)
+        fitted = float(likeliest.best.natural()["E"][0])
         # The likeliest fit is no draw: with few, or a floor at a bound, it may lie outside.
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 

@@ -325,6 +325,14 @@ def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     return (Proposed(params=params, tokens=tokens, flops=flops),)
 
 
+Choose = Callable[[float, float], SizeChoice | None]
+"""The model of a study for parameters and tokens."""
+
+
+def _chosen(runs: Sequence[Proposed], choose: Choose | None) -> tuple[Proposed, ...]:
+    return tuple(replace(r, choice=choose and choose(r.params, r.tokens)) for r in runs)
+
+
 def predict_runs(
     runs: LossRuns,
     question: LossQuestion,
@@ -336,7 +344,7 @@ def predict_runs(
     left_out: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
     command: str = "",
-    choose: Callable[[float, float], SizeChoice | None] | None = None,
+    choose: Choose | None = None,
     flops_known: bool = True,
 ) -> Prediction:
     """The law of `runs`, tried backwards, and what it says to the question.
@@ -347,18 +355,14 @@ def predict_runs(
     try:
         studied = study_law(runs, question)
     except ValueError as error:
-        more = _beyond(runs, Design.of(runs))
-        if choose:
-            more = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in more)
+        more = _chosen(_beyond(runs, Design.of(runs)), choose)
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
     best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
-    settle = _next_rung(law, rungs) if reasons else ()
-    if choose:
-        settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
+    settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
     values = {
         form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
         for form, weight, named in law.forms()
@@ -435,7 +439,39 @@ class StudiedLaw:
         self, loss: Estimate | None, target: Target | None, best: BudgetOptimum | None
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
-        return _reasons(self.law, self.rungs, self.tested, loss, target, best)
+        law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
+        form = law.members[0].best.form
+        horizons = f"numbers of {law.runs.unit}"
+        kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
+        if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
+            del kinds["sizes" if form.name == "tokens" else horizons]
+        for kind, values in kinds.items():
+            if (count := distinct(values)) < RUNGS:
+                reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
+        if not tests and not reasons:
+            reasons.append(
+                f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been "
+                "tried"
+            )
+        reasons += [
+            f"without {', '.join(test.left_out)} the law says {test.predicted.value:.4f} there "
+            f"({test.predicted.low:.4f} to {test.predicted.high:.4f}), and {test.measured:.4f} "
+            "was measured"
+            for test in tests
+            if test.failed
+        ]
+        aim = target or (_as_target(law, best) if best else None)
+        # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
+        if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
+            floor, lowest = law.floor(), float(law.runs.loss.min())
+            wide = floor.high - floor.low > FLOOR_SHARE * lowest
+            unknown = floor.low < LOWEST_FLOOR * lowest or wide
+            why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
+            reasons.append(
+                f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
+                f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
+            )
+        return reasons
 
 
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
@@ -561,48 +597,6 @@ def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
         flops=best.flops,
         beyond=best.flops / float(law.runs.flops.max()),
     )
-
-
-def _reasons(
-    law: LossLaw,
-    rungs: Rungs,
-    tests: Sequence[LossBackTest],
-    loss: Estimate | None,
-    target: Target | None,
-    best: BudgetOptimum | None,
-) -> list[str]:
-    """Why nothing can be said yet; none where the prediction stands."""
-    reasons = []
-    form = law.members[0].best.form
-    horizons = f"numbers of {law.runs.unit}"
-    kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
-    if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
-        del kinds["sizes" if form.name == "tokens" else horizons]
-    for kind, values in kinds.items():
-        if (count := distinct(values)) < RUNGS:
-            reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
-    if not tests and not reasons:
-        reasons.append(
-            f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been tried"
-        )
-    reasons += [
-        f"without {', '.join(test.left_out)} the law says {test.predicted.value:.4f} there "
-        f"({test.predicted.low:.4f} to {test.predicted.high:.4f}), and {test.measured:.4f} "
-        "was measured"
-        for test in tests
-        if test.failed
-    ]
-    aim = target or (_as_target(law, best) if best else None)
-    # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
-    if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
-        floor, lowest = law.floor(), float(law.runs.loss.min())
-        unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
-        why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
-        reasons.append(
-            f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
-            f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
-        )
-    return reasons
 
 
 def _thinned(runs: LossRuns) -> list[str]:

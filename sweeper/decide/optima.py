@@ -15,7 +15,7 @@ from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableQuestion
 from sweeper.decide.target import predict, prior_for
 from sweeper.decide.transfer import Answer
 from sweeper.errors import BadInput, ConfigError, Keyword, as_text
-from sweeper.runs.condition import shown_value, where_equal
+from sweeper.runs.condition import shown_value, take_alike
 from sweeper.runs.roles import AXES
 from sweeper.runs.run import Runs, log2_of
 from sweeper.runs.settings import is_kept, is_one_number
@@ -189,8 +189,5 @@ def _one_kind(source: Runs, roles: Mapping[str, str], question: TableQuestion, a
         kinds = [shown_value(value) for value in values.drop_duplicates().iloc[:3]]
         raise BadInput(
             f"the optima differ in {column} ({', '.join(kinds)}) beside {size}: ",
-            where_equal({column: values.dropna().iloc[0]}),
-            " takes those alike, ",
-            Keyword("ignore", column),
-            " says that it does not matter",
+            *take_alike({column: values.dropna().iloc[0]}, [column]),
         )

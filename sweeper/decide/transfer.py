@@ -261,32 +261,25 @@ def judge_ladder(
     """
     fits = fits or fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
-    sizes = [
-        replace(
-            _judge_size(
-                curve.size,
-                fits[curve.size],
-                base_fit,
-                rule,
-                confidence,
-                is_base=curve.size == base,
-                told=shifts.get(curve.size),
-            ),
-            planned_log2=curve.planned_log2,
-            **_failed(curve, base_curve),
+    sizes = list[SizeVerdict]()
+    for curve in curves:
+        size, told = curve.size, shifts.get(curve.size)
+        judged = _judge_size(
+            size, fits[size], base_fit, rule, confidence, is_base=size == base, told=told
         )
-        for curve in curves
-    ]
+        failed = _failed(curve, base_curve)
+        sizes.append(replace(judged, planned_log2=curve.planned_log2, **failed))
     # Judged after the sizes, since it is the search's fault: the base's row alone tells it, and is
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
     missed = missed_optimum(base_fit, transferred, rule)
     if missed is not None:
         # The plan would miss every minimum; a base that is open already stays as it is.
+        code: SizeReason = "missed_optimum"
         sizes = [
-            replace(size, answer="cannot say yet", code="missed_optimum", missed=missed)
-            if size.answer == "base"
-            else size
-            for size in sizes
+            replace(s, answer="cannot say yet", code=code, missed=missed)
+            if s.answer == "base"
+            else s
+            for s in sizes
         ]
     answer = worst(size.answer for size in sizes)
     advice = Advice()
@@ -356,13 +349,11 @@ def _judge_size(
     # No fit at this size: all its runs diverged, where the base trains. No fit at the base: there
     # is nothing to transfer, whatever the other sizes do.
     if fit is None or base_fit is None:
+        names = ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
+        unknown: dict[str, Any] = dict.fromkeys(names, UNKNOWN)
         return SizeVerdict(
+            **unknown,
             size=size,
-            optimum_log2=UNKNOWN,
-            shift_log2=UNKNOWN,
-            loss=UNKNOWN,
-            regret=UNKNOWN,
-            loss_gap=UNKNOWN,
             at_end=False,
             answer="fails" if fit is None else "cannot say yet",
             code="diverged" if fit is None else "base_diverged",

@@ -15,11 +15,11 @@ import numpy as np
 
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.records import as_number
-from sweeper.runs.condition import where_equal
+from sweeper.runs.condition import take_alike
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name
 from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
-from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
+from sweeper.runs.settings import is_one_number, is_record
 from sweeper.runs.sizes import follows, whole_numbers
 from sweeper.stats.ladder import LADDER_AXES, LadderSize
 from sweeper.study.searched import read_searched
@@ -212,9 +212,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
             continue
         if role == "eta" and "log2_eta" in runs.columns:
             continue
-        if role not in (*RATES, *counts) and (
-            is_kept(name, values) or is_identifier(values) or is_result(name, values, place)
-        ):
+        if role not in (*RATES, *counts) and is_record(name, values, place):
             continue
         if not follows(values, place):
             found.append(name)
@@ -232,10 +230,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
         first = frame[sized[0]].mode().iloc[0]
         raise BadInput(
             f"runs of one size differ in {', '.join(sized)}, which may be a size, too: ",
-            where_equal({sized[0]: first}),
-            " takes those alike, ",
-            Keyword("ignore", ",".join(sized)),
-            " says that it does not matter",
+            *take_alike({sized[0]: first}, sized),
         )
     return kept
 

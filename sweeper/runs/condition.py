@@ -80,6 +80,12 @@ def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
     return Keyword("where", " and ".join(conditions))
 
 
+def take_alike(values: Mapping[str, object], columns: Sequence[str]) -> Text:
+    """How to take the rows with these values alone, or to say that `columns` do not matter."""
+    ignored = Keyword("ignore", ",".join(columns))
+    return where_equal(values), " takes those alike, ", ignored, " says that it does not matter"
+
+
 def quoted_name(column: str) -> str:
     """A column's name as a condition takes it, on one line."""
     if column.isidentifier() and column.isascii() and not keyword.iskeyword(column):

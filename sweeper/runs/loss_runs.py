@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.cells import TriedRun, tuned
-from sweeper.runs.condition import quoted_name, shown_value, where_equal
+from sweeper.runs.condition import quoted_name, shown_value, take_alike, where_equal
 from sweeper.runs.numbers import in_numbers
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
 from sweeper.runs.run import END_LOSS, SCALE_NAMES, Runs
@@ -79,17 +79,10 @@ class LossRuns:
     def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LossRuns:
         """Those where `kept` is true."""
         labels = [label for label, keep in zip(self.labels, kept, strict=True) if keep]
-        params, tokens, loss = self.params[kept], self.tokens[kept], self.loss[kept]
-        return replace(
-            self,
-            params=params,
-            tokens=tokens,
-            loss=loss,
-            flops=self.flops[kept],
-            cluster=self.cluster[kept],
-            labels=labels,
-            seconds=None if self.seconds is None else self.seconds[kept],
-        )
+        names = ["params", "tokens", "loss", "flops", "cluster"]
+        names += [] if self.seconds is None else ["seconds"]
+        parts: dict[str, Any] = {name: getattr(self, name)[kept] for name in names}
+        return replace(self, labels=labels, **parts)
 
     @property
     def flops_per_second(self) -> float | None:
@@ -454,10 +447,7 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     first = {column: kinds.iloc[0] for column, kinds in unlike}
     raise BadInput(
         f"the runs differ in {named}, and a law is one of runs of a kind: ",
-        where_equal(first),
-        " takes those alike, ",
-        Keyword("ignore", ",".join(first)),
-        " says that it does not matter",
+        *take_alike(first, [*first]),
     )
 
 

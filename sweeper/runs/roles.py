@@ -67,8 +67,7 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
         "n",
     ),
     "tokens": (
-        *_scaled("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens"),
-        "d",
+        *(*_scaled("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens"), "d"),
     ),
     "flops": (
         *("flops", "flop", "training_flop", "training_flops", "train_flops", "budget", "compute"),
@@ -100,13 +99,8 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("bs", "bsz", "batchsize", "global_batch"),
     "tokens": ("d", "train tokens", "total_tokens", "tokens_seen", "data"),
     "params": (
-        "n",
-        *_scaled("params"),
-        "parameter_count",
-        "params_active",
-        "active_params",
-        "total_params",
-        "size",
+        *("n", *_scaled("params"), "parameter_count"),
+        *("params_active", "active_params", "total_params", "size"),
     ),
     "eta": ("lr", "peak lr", "learning rate", "step_size", "alpha"),
     "loss": ("smooth loss", "c4_en_loss", "final val loss", "eval/loss", "bpb", "nll", "ce"),

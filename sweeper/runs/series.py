@@ -26,23 +26,9 @@ if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
 LOSSES = (
-    "val_loss",
-    "eval_loss",
-    "validation_loss",
-    "val/loss",
-    "eval/loss",
-    "validation/loss",
-    "loss/val",
-    "loss/eval",
-    "loss/validation",
-    "test_loss",
-    "test/loss",
-    "loss",
-    "train_loss",
-    "train/loss",
-    "loss/train",
-    "training_loss",
-    "objective",
+    *("val_loss", "eval_loss", "validation_loss", "val/loss", "eval/loss", "validation/loss"),
+    *("loss/val", "loss/eval", "loss/validation", "test_loss", "test/loss"),
+    *("loss", "train_loss", "train/loss", "loss/train", "training_loss", "objective"),
 )
 """Series that are usually the loss, held-out ones first."""
 SHORT = {"w": "width", "s": "seed", "bs": "batch_size", "log2lr": "log2_lr"}
@@ -257,13 +243,6 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
 def step_column(runs: Runs) -> str | None:
     """The column that may say at which step of its run a row was written."""
     steps = {plain_name(name) for name in STEP_NAMES}
-    return next(
-        (
-            str(column)
-            for column in runs.frame.columns
-            if plain_name(column) in steps
-            and str(column) not in runs.columns.values()
-            and runs.frame[column].dtype.kind in "iuf"
-        ),
-        None,
-    )
+    free = (column for column in runs.frame.columns if str(column) not in runs.columns.values())
+    named = (column for column in free if plain_name(column) in steps)
+    return next((str(c) for c in named if runs.frame[c].dtype.kind in "iuf"), None)

@@ -106,9 +106,7 @@ def check_alike(
         values = in_numbers(frame[name])
         if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
-        if not role and (
-            is_kept(column, values) or is_identifier(values) or is_result(column, values, cells)
-        ):
+        if not role and is_record(column, values, cells):
             results.append(column)
             continue
         with_size = follows(values, place)
@@ -239,6 +237,11 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
         return None
     first = int(np.flatnonzero(most)[0])
     return where_equal({column: frame[column].iloc[first] for column in columns})
+
+
+def is_record(column: str, values: pandas.Series, cells: pandas.Series) -> bool:
+    """Whether a column is no setting: what a run gave, where it was, or its name."""
+    return is_kept(column, values) or is_identifier(values) or is_result(column, values, cells)
 
 
 def is_kept(column: str, values: pandas.Series) -> bool:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, suggest
-from sweeper.runs.condition import columns_text, quoted_name, shown_value, where_equal
+from sweeper.runs.condition import columns_text, quoted_name, shown_value, take_alike
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, guessed_columns
 from sweeper.runs.run import END_LOSS, Array, Runs
-from sweeper.runs.settings import SETTINGS, is_identifier, is_kept, is_one_number, is_result
+from sweeper.runs.settings import SETTINGS, is_one_number, is_record
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -351,9 +351,7 @@ def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
             continue
         parts = re.findall(r"[a-z]+", name.lower())
         number = values.dtype.kind in "iufb"
-        if name not in rates and (
-            is_kept(name, values) or is_identifier(values) or is_result(name, values, cell)
-        ):
+        if name not in rates and is_record(name, values, cell):
             continue
         if name in rates or (number and any(map(SETTINGS.fullmatch, parts))):
             found.append(name)
@@ -379,10 +377,7 @@ def _texts_differ(
     shown = ", ".join(map(shown_value, kinds[:4]))
     return BadInput(
         f"runs of {variant} at one size differ in {name} ({shown}): ",
-        where_equal({name: max(kinds, key=lambda kind: counts.get(kind, 0))}),
-        " takes those alike, ",
-        Keyword("ignore", name),
-        " says that it does not matter",
+        *take_alike({name: max(kinds, key=lambda kind: counts.get(kind, 0))}, [name]),
     )
 
 

@@ -105,10 +105,8 @@ class Noise:
         # (Patterson and Thompson, 1971), and sigma by 1 / sigma, what is left is
         # |R|^-1/2 (1' R^-1 1)^-1/2 a contrast, times (sum of squares)^(-freedom / 2).
         weight = (white_mean**2).sum(axis=(1, 2))
-        squares = (rest**2).sum(axis=(1, 2)) - ((white_mean * rest).sum(axis=1) ** 2).sum(
-            axis=1
-        ) / weight
-        squares = np.maximum(squares, np.finfo(float).tiny)
+        explained = ((white_mean * rest).sum(axis=1) ** 2).sum(axis=1) / weight
+        squares = np.maximum((rest**2).sum(axis=(1, 2)) - explained, np.finfo(float).tiny)
         diagonals = np.diagonal(roots, axis1=1, axis2=2)
         determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())

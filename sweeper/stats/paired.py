@@ -29,7 +29,7 @@ optimum reaches up to it (`stats/curve.py`): a sign without a size as well.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -84,16 +84,8 @@ class SeedPairs:
         if not len(self.differences):
             # All pairs that say anything were lost, or won, and too few of them.
             sign = (self.lost > 0) - (self.won > 0)
-            return (
-                UNKNOWN
-                if not sign
-                else Estimate(value=sign * math.inf, low=-math.inf, high=math.inf)
-            )
-        mean = (
-            skewed_estimate(self.differences, alpha)
-            if skewed
-            else mean_estimate(self.differences, alpha)
-        )
+            return replace(UNKNOWN, value=sign * math.inf) if sign else UNKNOWN
+        mean = (skewed_estimate if skewed else mean_estimate)(self.differences, alpha)
         # A pair that is equal to the last digit is no toss of the coin: it is on neither side.
         worse = int((self.differences > 0).sum()) + self.lost
         better = int((self.differences < 0).sum()) + self.won

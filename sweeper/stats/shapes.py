@@ -473,11 +473,8 @@ class Kinked:
         floor = self.white.sum(axis=1)
         means, precision = self.white @ self.points.means, self.shape.spread**-2
         # Least squares of floor and curvature together: the normal equations of two unknowns.
-        floors_squared, both, two = (
-            floor @ floor,
-            columns @ floor,
-            (columns**2).sum(axis=1) + precision,
-        )
+        floors_squared, both = floor @ floor, columns @ floor
+        two = (columns**2).sum(axis=1) + precision
         sums = floor @ means, columns @ means + precision * self.shape.curvature
         determinant = floors_squared * two - both**2
         curvatures = (floors_squared * sums[1] - both * sums[0]) / determinant
@@ -485,9 +482,8 @@ class Kinked:
         curvatures += normal[0] * np.sqrt(floors_squared / determinant)
         # A valley that is flat, or a hill, has no optimum.
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
-        floors = (sums[0] - both * curvatures) / floors_squared + normal[1] / np.sqrt(
-            floors_squared
-        )
+        floors = (sums[0] - both * curvatures) / floors_squared
+        floors += normal[1] / np.sqrt(floors_squared)
         return Valleys(vertices, floors, 2 / (1 + steeps) * curvatures, ks, steeps)
 
     def around(

@@ -173,9 +173,6 @@ class TrialSeconds:
         for result in results:
             self.add(result)
 
-    def __bool__(self) -> bool:
-        return bool(self._seen)
-
     def _units(self, trial: Trial) -> tuple[float, int]:
         """A unit's work, and the units of a trial: its steps, where it is nothing but steps."""
         units = 1 if self._rate is None else trial.spec.train.steps

@@ -145,16 +145,9 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
             for scale in (base, target)
         )
         betas = settings.law.factors(usual, there).betas
-        return [
-            *(
-                f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"
-                for k in unset
-            ),
-            *(
-                f"the command is not given {k}: {USUAL_BETAS[k]} becomes {v:.6g}"
-                for k, v in betas.items()
-            ),
-        ]
+        done = {k: f"multiply it by {getattr(factors, k):.4g}" for k in unset}
+        done |= {k: f"{USUAL_BETAS[k]} becomes {v:.6g}" for k, v in betas.items()}
+        return [f"the command is not given {k}: {what}" for k, what in done.items()]
     rule = settings.raw["parameterization"].get("decay", "independent")
     return decay_notes(rule, factors)
 

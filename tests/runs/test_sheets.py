@@ -12,8 +12,8 @@ import pytest
 from sweeper.runs.grid import ladder_runs
 from sweeper.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.runs.numbers import in_numbers
-from sweeper.runs.rates import log2_of
 from sweeper.runs.read import read
+from sweeper.runs.run import log2_of
 from tests.refusals import raises_config_error
 
 ROWS = [
