@@ -13,10 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from sweeper.command.lines import Lines
 from sweeper.command.metrics import make_source
-from sweeper.command.metrics.jsonl import Rows
-from sweeper.command.reading import Reading
+from sweeper.command.metrics.rows import Rows
+from sweeper.command.reading import Lines, Reading
 from sweeper.files import try_json
 
 RECENT = 32

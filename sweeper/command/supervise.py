@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.lines import CHUNK, Lines, last_text
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
-from sweeper.command.metrics.jsonl import Rows
+from sweeper.command.metrics.rows import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import MetricSource, Reading
+from sweeper.command.reading import CHUNK, Lines, MetricSource, Reading, last_text
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
