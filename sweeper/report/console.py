@@ -19,26 +19,9 @@ from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.stats.ladder import (
-    JOINT_AXIS,
-    UNSCALED_AXES,
-    Size,
-    describe_size,
-    extent,
-    label_size,
-)
+from sweeper.stats.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, extent, label_size
 from sweeper.study.cost import Cost, cost_table
-from sweeper.table import (
-    BaseToTarget,
-    Cell,
-    Column,
-    Table,
-    Value,
-    answer,
-    number,
-    short,
-    within,
-)
+from sweeper.table import BaseToTarget, Cell, Column, Table, Value, answer, number, short, within
 from sweeper.trial import Result, Space, in_use
 
 Row = TypeVar("Row")
@@ -368,10 +351,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 
 
 def verdicts(
-    results: Sequence[Verdict],
-    hyperparameter: str = "eta",
-    settled: str = "",
-    beside: str = "",
+    results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = "", beside: str = ""
 ) -> list[Item]:
     """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
 
@@ -510,8 +490,7 @@ def verdict_table(
         # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
             replace(
-                size.loss_gap,
-                **{end: part / loss for end, part in asdict(size.loss_gap).items()},
+                size.loss_gap, **{end: part / loss for end, part in asdict(size.loss_gap).items()}
             )
             if loss
             else size.loss_gap
