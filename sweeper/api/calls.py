@@ -27,14 +27,14 @@ from sweeper.errors import (
 )
 from sweeper.files import is_path, read_json, take_damaged
 from sweeper.launch.code import edited_modules
-from sweeper.records import from_json
+from sweeper.records import from_json, to_json
 from sweeper.registry import only_named
-from sweeper.report.each import each_record, each_text
-from sweeper.report.output import FAILED, NOT_VALIDATED
+from sweeper.report.each import each_text
 from sweeper.report.present import Silent, ask, perform, present
 from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
+from sweeper.verbs.answer import Outcome
 from sweeper.verbs.compare import asks_for_winner
 from sweeper.verbs.judge import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
@@ -89,7 +89,7 @@ def search(
     code, output = _run(request, command)
     if request.dry_run or request.detach:
         return Answer.of(output)
-    if code == FAILED:
+    if code == Outcome.FAILED:
         raise SweeperError(". ".join([*output.answers, *output.kept_notes]))
     found = Study.read(Path(request.root or DEFAULT_ROOT) / output.record["study"])
     found.take(output)
@@ -129,7 +129,7 @@ def transfer(
     # A dry run, or runs that wait in a queue: there is no plan yet.
     if "plan" not in output.places:
         return Answer.of(output)
-    if code == NOT_VALIDATED:
+    if code == Outcome.NOT_VALIDATED:
         raise SweeperError(". ".join(output.answers))
     done = Transfer.read(output.places["plan"].parent)
     done.take(output)
@@ -188,7 +188,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
         match answer:
             case EachJudgeAnswer():
                 found = Answer()
-                found.text, found.document = each_text(answer.each), each_record(answer.each)
+                found.text, found.document = each_text(answer.each), to_json(answer.each)
             case RatesAnswer():
                 found = Rates(answer)
             case CriticalAnswer():
@@ -239,7 +239,7 @@ def export(to: str, *, study: Study | Place | None = None, **keywords: Any) -> A
     elif study is not None:
         keywords["study"] = study  # which a plan's file leaves no room for
     code, output = _run(request_of(ExportRequest, {**keywords, "to": to}))
-    if code == NOT_VALIDATED:
+    if code == Outcome.NOT_VALIDATED:
         raise SweeperError(output.text)
     return Answer.of(output)
 

@@ -16,8 +16,7 @@ from sweeper.api.interrupt import asked_by_user
 from sweeper.api.words import in_python, settings_words
 from sweeper.errors import ConfigError, Keyword, spelled, suggest
 from sweeper.files import is_path, is_text
-from sweeper.records import call_checked
-from sweeper.verbs.requests import Option, Request, options_of
+from sweeper.verbs.requests import Option, Request, checked, options_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS = "overrides"
@@ -61,10 +60,10 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
     return decorated
 
 
-def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = "") -> Any:
+def request_of(request: type[Request], keywords: Mapping[str, Any]) -> Any:
     """The request that keywords stand for; ConfigError names the one that is refused.
 
-    Keywords that are none of the request's are settings, as `verb` has them.
+    Keywords that are none of the request's are settings, as its verb has them.
     """
     options = options_of(request)
     own = {
@@ -80,13 +79,9 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
         # None is as if the keyword had not been given.
         if value is None and not options[name].required:
             own[name] = options[name].default
-    try:
-        made = call_checked(request, own, {})
-    except ConfigError as error:
-        name = error.key.partition("[")[0]
-        raise error.renamed(Keyword(name)) if name in options else error from None
+    made = checked(request, own)
     if WORDS in options:
-        words = settings_words(verb or request.verb, others, own.get("config_dir"))
+        words = settings_words(request.verb, others, own.get("config_dir"))
         made = replace(made, overrides=(*made.overrides, *words))
     return made
 

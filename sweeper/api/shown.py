@@ -24,20 +24,23 @@ from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
-from sweeper.report.critical import critical_lines, critical_record
 from sweeper.report.drawing import pyplot_figures
+from sweeper.report.figures import (
+    best_loss_figure,
+    chosen_trials,
+    chosen_widths,
+    learning_rate_figure,
+    lines_figure,
+    pairs_figure,
+    steps_figure,
+)
 from sweeper.report.judged import figures, headline, judged_report, trend_lines, write_judged
 from sweeper.report.judged import tables as judged_tables
 from sweeper.report.next import next_of
-from sweeper.report.notebook import (
-    NextCall,
-    html,
-    study_report,
-    text,
-    transfer_report,
-    verdict_report,
-)
+from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
 from sweeper.report.rate_law import (
+    critical_lines,
+    critical_record,
     rates_figure,
     rates_lines,
     rates_notes,
@@ -166,8 +169,6 @@ class Study(Answer, record.Study):
 
     def plot_history(self) -> Axes:
         """The best loss found against the trials spent."""
-        from sweeper.report.figures import best_loss_figure
-
         conclusion = self.documents.conclusion
         if conclusion is None or not conclusion.best_loss_curve:
             raise self._nothing("a search that has finished a trial")
@@ -175,8 +176,6 @@ class Study(Answer, record.Study):
 
     def plot_lines(self) -> list[Axes]:
         """The loss against each hyperparameter whose line was searched, a panel each."""
-        from sweeper.report.figures import lines_figure
-
         searched = self.documents.searched
         if searched is None or not searched.conclusion.lines:
             raise self._nothing("a search along lines (search=lr, search=independent)")
@@ -184,8 +183,6 @@ class Study(Answer, record.Study):
 
     def plot_pairs(self) -> list[Axes]:
         """The loss over two hyperparameters at a time, a panel a pair."""
-        from sweeper.report.figures import pairs_figure
-
         conclusion = self.documents.conclusion
         if conclusion is None or not conclusion.pairs:
             raise self._nothing("a search over pairs (search=pairs)")
@@ -193,8 +190,6 @@ class Study(Answer, record.Study):
 
     def plot_loss_curves(self) -> list[Axes]:
         """Losses over the steps: the search's best, median and worst run, and each width's best."""
-        from sweeper.report.figures import chosen_trials, chosen_widths, steps_figure
-
         trials = self.documents.trials
         ends, widths = chosen_trials(trials), chosen_widths(trials)
         if not ends and not widths:
@@ -243,9 +238,9 @@ def nearby(folder: Path) -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def _next_call(folder: Path) -> NextCall | None:
+def _next_call(folder: Path) -> str:
     command = next_of(nearby(folder), shell=False)
-    return NextCall(why=command.why, call=python_line(command)) if command else None
+    return f"Next, {command.why}: {python_line(command)}" if command else ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -276,8 +271,6 @@ class LadderVerdict:
 
     def plot(self) -> Axes:
         """The loss against the learning rate, a curve a size, with the optima."""
-        from sweeper.report.figures import learning_rate_figure
-
         return _drawn(lambda: learning_rate_figure(self.validation, self.verdict))[0]
 
     def __repr__(self) -> str:

@@ -109,8 +109,6 @@ def _flat(key: str, value: Any) -> Iterator[str]:
 
 def _word(key: str, value: Any) -> str:
     """`key=value` as Hydra reads it back."""
-    if isinstance(value, str | Path):
-        return override(key, str(value))
     return f"{key}={_text(key, value)}"
 
 

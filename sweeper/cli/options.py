@@ -13,8 +13,7 @@ import typer
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
-from sweeper.records import call_checked
-from sweeper.verbs.requests import Option, Request, options_of
+from sweeper.verbs.requests import Option, Request, checked, options_of
 
 JSON = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
@@ -63,11 +62,7 @@ def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         if value == "" and options[name].is_path:
             raise ConfigError(Keyword(name), value, "a path")
-    try:
-        return call_checked(request, values, {})
-    except ConfigError as error:
-        name = error.key.partition("[")[0]
-        raise error.renamed(Keyword(name)) if name in options else error from error
+    return checked(request, values)
 
 
 def _parameter(option: Option) -> inspect.Parameter:

@@ -16,11 +16,10 @@ from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
-from sweeper.command.lines import Lines, last_text, plain
 from sweeper.command.metrics import DEFAULT, GROUP, kinds, make_source
-from sweeper.command.metrics.jsonl import Rows
 from sweeper.command.metrics.pattern import Log
-from sweeper.command.reading import Below, InFile, Reading, as_number
+from sweeper.command.metrics.rows import Rows
+from sweeper.command.reading import Below, InFile, Lines, Reading, as_number, last_text, plain
 from sweeper.files import try_json
 from sweeper.table import counted
 

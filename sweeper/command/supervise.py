@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.command.evidence import other_metric
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.lines import CHUNK, Lines, last_text
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
-from sweeper.command.metrics.jsonl import Rows
 from sweeper.command.metrics.pattern import Log
+from sweeper.command.metrics.rows import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import MetricSource, Reading, as_number
+from sweeper.command.reading import CHUNK, Lines, MetricSource, Reading, as_number, last_text
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json

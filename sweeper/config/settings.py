@@ -79,16 +79,8 @@ MODEL_SIZES = ("model.width", "model.depth", "model.ffn_ratio")
 """What a model refuses that cannot have a size."""
 
 GROUPS = (
-    "parameterization",
-    "model",
-    "optimizer",
-    "search",
-    "runner",
-    "launcher",
-    "data",
-    "logger",
-    "fp8",
-    "law",
+    *("parameterization", "model", "optimizer", "search", "runner"),
+    *("launcher", "data", "logger", "fp8", "law"),
 )
 SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""

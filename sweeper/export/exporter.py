@@ -17,9 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from sweeper.command.template import float_text
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.plan.factors import PlannedFactor
-from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
 from sweeper.records import check_type
-from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
+from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of, with_layer
 from sweeper.schedule import OWN
@@ -76,6 +76,8 @@ class Exporter:
     """
 
     trainer: ClassVar[str]
+    template: ClassVar[str] = ""
+    """That of its file, plan_TEMPLATE, in the folder `templates`."""
     comment: ClassVar[str] = ""
     """What begins a line of the header; nothing inside a docstring."""
     optimizers: ClassVar[Mapping[str, str] | None] = None
@@ -102,9 +104,13 @@ class Exporter:
         """The value that the trainer's forward pass has for a factor; here a plain model's."""
         return factor.usual
 
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """What the template names of the plan, beside what `render` gives to all."""
+        raise NotImplementedError
+
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """The texts of the export by the names of their files, `header` in each that can."""
-        raise NotImplementedError
+        return {f"plan_{self.template}": render(self.template, plan, header, self.values(plan))}
 
 
 def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
@@ -300,18 +306,14 @@ def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
 @once_a_plan
 def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
     """How the optimizer steps beside its settings, such as nesterov; not what is off."""
-    if plan.optimizer is None or not is_dataclass(optimizer := _optimizer(plan)):
+    if plan.optimizer is None:
+        return {}
+    optimizer: Any = built_optimizer(plan.optimizer)
+    if not is_dataclass(optimizer):
         return {}
     numbers = {"eps", "weight_decay", *optimizer_settings(plan)}
     choices = {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
     return {name: value for name, value in choices.items() if name not in numbers and value}
-
-
-def _optimizer(plan: TransferPlan) -> Any:
-    assert plan.optimizer is not None
-    # Built anew from its record, as the plan has no more than its name and arguments.
-    config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
-    return build_plugin(config)
 
 
 def has_muon(plan: TransferPlan) -> bool:
@@ -338,7 +340,7 @@ WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_
 """Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
 
 
-def render(template: str, plan: TransferPlan, header: str, **values: Any) -> str:
+def render(template: str, plan: TransferPlan, header: str, values: Mapping[str, Any]) -> str:
     """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error.
 
     Every template may name what most of them do of a plan: betas, the seed, whether eps counts.

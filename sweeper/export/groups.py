@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.exporter import (
@@ -22,7 +22,6 @@ from sweeper.export.exporter import (
     optimizer_choices,
     optimizer_name,
     optimizer_settings,
-    render,
     trained,
 )
 from sweeper.plan.muon import CONVENTIONS
@@ -31,10 +30,6 @@ from sweeper.scaling.spec import NUMBER, Update
 
 ODD = re.compile(r"[\s\"'\\*?\[\]]")
 """What a name must not have: patterns stand between spaces and quotes, and some are a shell's."""
-
-
-def _is_odd(name: str) -> bool:
-    return not name.isprintable() or ODD.search(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +84,12 @@ def rows(
 
     BadInput for a name that no pattern can say.
     """
-    if odd := next((p.name for p in plan.parameters if _is_odd(p.name)), None):
+    all_names = [parameter.name for parameter in plan.parameters]
+    if odd := next((n for n in all_names if not n.isprintable() or ODD.search(n)), None):
         raise BadInput(
             f"the parameter {odd!r} cannot be written as a pattern: its name has a space, a quote, "
             "a backslash, what cannot be printed, or one of * ? [ ]"
         )
-    all_names = [parameter.name for parameter in plan.parameters]
     alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
     by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
     torch_muon = CONVENTIONS["torch"]
@@ -169,6 +164,7 @@ class Automodel(Exporter):
     """
 
     trainer: ClassVar[str] = "NeMo Automodel"
+    template: ClassVar[str] = "automodel.yaml"
     schedules: ClassVar[Mapping[str, str]] = {
         name: f"lr_scheduler with lr_decay_style: {style}, lr_warmup_steps: {{warmup}}, "
         "lr_decay_steps: {steps}, and as min_lr {final} of lr"
@@ -187,8 +183,8 @@ class Automodel(Exporter):
         """Rates and decay as planned; eps is the base group's, and init the model's own."""
         return replace(as_planned(parameter), eps=_commonest_eps(plan), init_std=None)
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_automodel.yaml`."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Rows as multiples of the first one's rate and decay."""
         all_rows = rows(plan)
         base = next(row for row in all_rows if not row.frozen)
         decay = base.decay_over_lr
@@ -199,16 +195,8 @@ class Automodel(Exporter):
             else (row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0)
             for row in all_rows
         ]
-        text = render(
-            "automodel.yaml",
-            plan,
-            header,
-            base=replace(base, eps=_commonest_eps(plan)),
-            decay=decay,
-            multiples=multiples,
-            regex=regex,
-        )
-        return {"plan_automodel.yaml": text}
+        base = replace(base, eps=_commonest_eps(plan))
+        return {"base": base, "decay": decay, "multiples": multiples, "regex": regex}
 
 
 @once_a_plan
@@ -232,6 +220,7 @@ class LlmFoundry(Exporter):
     """
 
     trainer: ClassVar[str] = "llm-foundry"
+    template: ClassVar[str] = "llm_foundry.yaml"
     schedules: ClassVar[Mapping[str, str]] = {
         "constant": "scheduler: {{name: constant_with_warmup, t_warmup: {warmup}ba}}",
         "linear": "scheduler: {{name: linear_decay_with_warmup, t_warmup: {warmup}ba, "
@@ -248,24 +237,20 @@ class LlmFoundry(Exporter):
         """As planned, but for initial values: `init_config` has one rule for all weights."""
         return replace(as_planned(parameter), init_std=None)
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_llm_foundry.yaml`."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Groups by regexes; what is frozen stands by itself."""
         name, all_rows = optimizer_name(plan), rows(plan)
         # All rows are groups; the optimizer's own numbers, of the first, serve no parameter.
         moving = [row for row in all_rows if not row.frozen]
-        text = render(
-            "llm_foundry.yaml",
-            plan,
-            header,
-            rows=moving,
-            frozen=[row for row in all_rows if row.frozen],
-            regex=regex,
-            optimizer=self.optimizers.get(name, "decoupled_adamw"),
-            lr=moving[0].lr,
-            decay=moving[0].weight_decay,
-            eps=None if name == "lion" else moving[0].eps,
-        )
-        return {"plan_llm_foundry.yaml": text}
+        return {
+            "rows": moving,
+            "frozen": [row for row in all_rows if row.frozen],
+            "regex": regex,
+            "optimizer": self.optimizers.get(name, "decoupled_adamw"),
+            "lr": moving[0].lr,
+            "decay": moving[0].weight_decay,
+            "eps": None if name == "lion" else moving[0].eps,
+        }
 
 
 # OLMo-core: group overrides by shell patterns of names, in the Python of its own scripts.
@@ -276,6 +261,7 @@ class OlmoCore(Exporter):
     """`OptimGroupOverride`s for AdamWConfig or LionConfig, and the plan's own initial weights."""
 
     trainer: ClassVar[str] = "OLMo-core"
+    template: ClassVar[str] = "olmo_core.py"
     schedules: ClassVar[Mapping[str, str]] = {
         "constant": "ConstantWithWarmup(warmup={warmup})",
         "linear": "LinearWithWarmup(warmup={warmup}, alpha_f={final})",
@@ -284,17 +270,10 @@ class OlmoCore(Exporter):
     }
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamWConfig", "lion": "LionConfig"}
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_olmo_core.py`."""
-        name = optimizer_name(plan)
-        text = render(
-            "olmo_core.py",
-            plan,
-            header,
-            rows=rows(plan),
-            optimizer=self.optimizers.get(name, "AdamWConfig"),
-        )
-        return {"plan_olmo_core.py": text}
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Overrides by shell patterns."""
+        optimizer = self.optimizers.get(optimizer_name(plan), "AdamWConfig")
+        return {"rows": rows(plan), "optimizer": optimizer}
 
 
 # Plain PyTorch: one file without sweeper in it, to be read in a pull request.
@@ -305,6 +284,7 @@ class Pytorch(Exporter):
     """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""
 
     trainer: ClassVar[str] = "PyTorch"
+    template: ClassVar[str] = "pytorch.py"
     two_optimizers: ClassVar[bool] = True
     own_model: ClassVar[bool] = True
     # By LambdaLR: eta_min of CosineAnnealingLR is absolute, and groups have rates of their own.
@@ -319,17 +299,10 @@ class Pytorch(Exporter):
         }.items()
     }
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_pytorch.py`."""
-        text = render(
-            "pytorch.py",
-            plan,
-            header,
-            rows=rows(plan, updates=True),
-            optimizer=MUON_CALL if has_muon(plan) else torch_call(plan),
-            muon=torch_muon(plan),
-        )
-        return {"plan_pytorch.py": text}
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Groups with how they are updated, and the call that makes the optimizer."""
+        call = MUON_CALL if has_muon(plan) else torch_call(plan)
+        return {"rows": rows(plan, updates=True), "optimizer": call, "muon": torch_muon(plan)}
 
 
 MUON_CALL = "optimizers(model)  # Muon and AdamW: step both, one factor on all groups' rates"
@@ -372,9 +345,6 @@ def torch_call(plan: TransferPlan) -> str:
 # torchtitan 0.3: a module with a `Trainer.Config`, its documented route; regexes for groups.
 
 
-MODULE = "plan_torchtitan"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Torchtitan(Exporter):
     """Ordered regexes with AdamW's settings, and the plan's own initial weights.
@@ -383,6 +353,7 @@ class Torchtitan(Exporter):
     """
 
     trainer: ClassVar[str] = "torchtitan"
+    template: ClassVar[str] = "torchtitan.py"
     schedules: ClassVar[Mapping[str, str]] = {
         name: f"lr_scheduler with warmup_steps={{warmup}}, decay_ratio={{share:g}}, "
         f'decay_type="{kind}", min_lr_factor={{final}}'
@@ -402,18 +373,14 @@ class Torchtitan(Exporter):
         if not (colon and all(part.isidentifier() for part in (*module.split("."), name))):
             raise ConfigError("config", self.config, "module:function, as in my.registry:llama")
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_torchtitan.py`."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Groups by regexes, and the configuration that the module takes all else from."""
         module, _, name = self.config.partition(":")
-        text = render(
-            "torchtitan.py",
-            plan,
-            header,
-            rows=rows(plan),
-            optimizer="AdamW",
-            module=MODULE,
-            folder="FOLDER",
-            config_module=module,
-            config_name=name,
-        )
-        return {f"{MODULE}.py": text}
+        return {
+            "rows": rows(plan),
+            "optimizer": "AdamW",
+            "module": "plan_torchtitan",
+            "folder": "FOLDER",
+            "config_module": module,
+            "config_name": name,
+        }

@@ -18,7 +18,6 @@ from sweeper.export.exporter import (
     is_table,
     logits_multiplier,
     once_a_plan,
-    render,
     rows_multiplier,
     table_of,
     value_of,
@@ -43,6 +42,7 @@ class Hf(Exporter):
     """
 
     trainer: ClassVar[str] = "transformers"
+    template: ClassVar[str] = "hf.py"
     schedules: ClassVar[Mapping[str, str]] = {
         "constant": 'lr_scheduler_type="constant_with_warmup", warmup_steps={warmup}',
         "linear to 0": 'lr_scheduler_type="linear", warmup_steps={warmup}',
@@ -92,21 +92,21 @@ class Hf(Exporter):
                 return factor.value  # it is part of the logits'
         return 1.0
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_hf.py`, and its fields as `plan_config.json`, to be merged into a config.json."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """The family with its fields, and the groups beside them."""
         settings = {p.name: self.setting(plan, p) for p in plan.parameters}
-        fields = self.fields(plan)
-        text = render(
-            "hf.py",
-            plan,
-            header,
-            fields=fields,
-            rows=rows(plan, settings, updates=True),
-            optimizer=torch_call(plan),
-            family=self._name(plan),
-            tuned=OWN_FIELDS if _model(plan) else NO_FIELDS,
-        )
-        return {"plan_hf.py": text, "plan_config.json": json.dumps(fields, indent=2) + "\n"}
+        return {
+            "fields": self.fields(plan),
+            "rows": rows(plan, settings, updates=True),
+            "optimizer": torch_call(plan),
+            "family": self._name(plan),
+            "tuned": OWN_FIELDS if _model(plan) else NO_FIELDS,
+        }
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """With the fields as `plan_config.json`, too, to be merged into a config.json."""
+        fields = json.dumps(self.fields(plan), indent=2) + "\n"
+        return {**super().files(plan, header), "plan_config.json": fields}
 
     def fields(self, plan: TransferPlan) -> dict[str, Any]:
         """The configuration's fields; those that the study's model had already multiply."""

@@ -26,7 +26,6 @@ from sweeper.export.exporter import (
     once_a_plan,
     optimizer_name,
     optimizer_settings,
-    render,
     rows_multiplier,
     table_of,
     value_of,
@@ -54,6 +53,7 @@ class Megatron(Exporter):
     """
 
     trainer: ClassVar[str] = "Megatron-LM"
+    template: ClassVar[str] = "megatron.args"
     schedules: ClassVar[Mapping[str, str]] = {
         "constant": "--lr-decay-style constant --lr-warmup-iters {warmup} --train-iters {steps}",
         **{
@@ -136,8 +136,8 @@ class Megatron(Exporter):
                 return factor.value  # it is part of the output's
         return 1.0
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_megatron.args`: words for the command line, one flag a line."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Words for the command line, one flag a line."""
         flags = self.flags(plan)
         if self.recipe:
             renamed = {name: RECIPE.get(name, (name, None)) for name in flags}
@@ -147,8 +147,7 @@ class Megatron(Exporter):
             }
         lines = [" ".join(styled("spaces", {k: v}, Path())) for k, v in flags.items()]
         head = head_of(plan)
-        text = render("megatron.args", plan, header, lines=lines, head=head.name if head else None)
-        return {"plan_megatron.args": text}
+        return {"lines": lines, "head": head.name if head else None}
 
 
 def output_multiplier(flag: float, m: float) -> float:

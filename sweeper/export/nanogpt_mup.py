@@ -18,7 +18,6 @@ from sweeper.export.exporter import (
     logits_multiplier,
     once_a_plan,
     optimizer_settings,
-    render,
     rows_multiplier,
     value_of,
 )
@@ -41,9 +40,10 @@ class NanogptMup(Exporter):
     """
 
     trainer: ClassVar[str] = "nanoGPT-mup"
+    template: ClassVar[str] = "nanogpt_mup.py"
     schedules: ClassVar[Mapping[str, str]] = {
         "cosine": "decay_lr = True, warmup_iters = {warmup}, lr_decay_iters = max_iters = {steps}, "
-        "min_lr = {final} * learning_rate",
+        "min_lr = {final} * learning_rate"
     }
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamW"}
@@ -114,17 +114,10 @@ class NanogptMup(Exporter):
                 return factor.value  # it is part of the output's
         return 1.0
 
-    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """`plan_nanogpt_mup.py`, a configuration file of train.py."""
+    def values(self, plan: TransferPlan) -> dict[str, Any]:
+        """Flags, for a configuration file of train.py."""
         head = head_of(plan)
-        text = render(
-            "nanogpt_mup.py",
-            plan,
-            header,
-            flags=self.flags(plan),
-            head=head.name if head else None,
-        )
-        return {"plan_nanogpt_mup.py": text}
+        return {"flags": self.flags(plan), "head": head.name if head else None}
 
     def _loss(self, plan: TransferPlan) -> float:
         return value_of(plan, "loss", "logit")

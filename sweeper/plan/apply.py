@@ -19,14 +19,7 @@ from torch.optim import Optimizer
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import norm_like, normal, padding_rows
-from sweeper.plan.muon import (
-    CONVENTIONS,
-    FACTORS,
-    NORMUON,
-    Performed,
-    asked,
-    performed,
-)
+from sweeper.plan.muon import CONVENTIONS, FACTORS, NORMUON, Performed, asked, performed
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
 
@@ -468,10 +461,7 @@ def _pairs_by_name(
 
 
 def _pairs_by_parameter(
-    settings: Sequence[AbsorbedParam],
-    groups: Sequence[Held],
-    model: nn.Module,
-    problems: list[str],
+    settings: Sequence[AbsorbedParam], groups: Sequence[Held], model: nn.Module, problems: list[str]
 ) -> list[Pair]:
     """Every parameter's settings beside the group that it is in."""
     holders: dict[int, list[Held]] = {}

@@ -124,10 +124,7 @@ def _is_logit(op: ScaledOp, factor: str) -> bool:
 
 
 def ask(
-    parameterization: Parameterization,
-    hps: PlainHps,
-    model: Architecture,
-    depths: tuple[int, int],
+    parameterization: Parameterization, hps: PlainHps, model: Architecture, depths: tuple[int, int]
 ) -> list[OpFactors]:
     """The factors of all operations of `model`, and of those that it may have beside them.
 

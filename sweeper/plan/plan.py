@@ -138,9 +138,7 @@ def value_text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _alike(
-    parameters: Sequence[PlannedParameter],
-) -> list[tuple[PlannedParameter, list[str], int]]:
+def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParameter, list[str], int]]:
     """Rows of parameters of one role and equal settings: the first, names with *, how many."""
     # By numbers, not by names: layers that train alike are one row, whatever they are called.
     rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
@@ -390,24 +388,14 @@ class TransferPlan:
             case _:
                 convention = ""
         return apply.param_groups(
-            self.absorbed(),
-            model,
-            lr_scale,
-            differs,
-            self.betas,
-            convention,
-            own,
+            self.absorbed(), model, lr_scale, differs, self.betas, convention, own
         )
 
     def optimizer_settings(self) -> dict[str, float]:
         """The optimizer's settings beside those of groups, such as betas, as they are used."""
         if self.optimizer is None:
             return {}
-        # Built anew from its record, as the plan has no more than its name and arguments.
-        config = with_targets(
-            "optimizer", {TARGET: self.optimizer.name, **self.optimizer.arguments}
-        )
-        built: Optimizer = build_plugin(config)
+        built = built_optimizer(self.optimizer)
         # A user command's hyperparameters may be texts: those are no factors on betas.
         values = {name: value for name, value in self.hps.items() if isinstance(value, float)}
         return {n: float(value) for n, value in built.settings(PlainHps(values)).items()}
@@ -421,9 +409,7 @@ class TransferPlan:
         return beta1, beta2
 
     def check(
-        self,
-        optimizer: TorchOptimizer | Sequence[TorchOptimizer],
-        model: nn.Module | None = None,
+        self, optimizer: TorchOptimizer | Sequence[TorchOptimizer], model: nn.Module | None = None
     ) -> None:
         """Make sure that `optimizer` trains by the plan, now: before training or at any step.
 
@@ -456,6 +442,14 @@ class TransferPlan:
         head, shown, after = plan_parts(self)
         html = "".join(f"<p>{escape(line)}</p>" for line in head) + shown._repr_html_()
         return html + "".join(f"<p>{escape(line)}</p>" for line in after if line)
+
+
+def built_optimizer(spec: PluginSpec) -> Optimizer:
+    """A plan's optimizer anew from its record, which has no more than name and arguments."""
+    built: Optimizer = build_plugin(
+        with_targets("optimizer", {TARGET: spec.name, **spec.arguments})
+    )
+    return built
 
 
 def _file(path: str | Path) -> Path:

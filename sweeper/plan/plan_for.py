@@ -313,7 +313,7 @@ def _law(
     hps: PlainHps,
 ) -> AppliedLaw | None:
     """What the law says of the way from the base's run to the target's; None without a law."""
-    law, spec = _plugin("law", "law", named, Law)
+    law, spec = _plugin("law", named, Law)
     if isinstance(law, NoLaw):
         for name, run in zip(RUNS, runs, strict=True):
             if run is not None:
@@ -356,22 +356,20 @@ def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
 
 def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
     """The parameterization and the optimizer, built."""
-    parameterization_object, parameterization_spec = _plugin(
-        "parameterization", "parameterization", parameterization, Parameterization
-    )
-    made_optimizer, optimizer_spec = _plugin("optimizer", "optimizer", optimizer, Optimizer)
+    made, spec = _plugin("parameterization", parameterization, Parameterization)
+    made_optimizer, optimizer_spec = _plugin("optimizer", optimizer, Optimizer)
     return Rules(
-        parameterization_spec=parameterization_spec,
-        parameterization=parameterization_object,
+        parameterization_spec=spec,
+        parameterization=made,
         optimizer_spec=optimizer_spec,
         optimizer=made_optimizer,
     )
 
 
-def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, PluginSpec]:
+def _plugin(group: str, asked: Any, protocol: type) -> tuple[Any, PluginSpec]:
     """The plugin itself, and as plans name it; ConfigError for what is none."""
     if not isinstance(asked, str | Mapping | PluginSpec):
-        return asked, _described(key, group, asked, protocol)
+        return asked, _described(group, asked, protocol)
     if isinstance(asked, PluginSpec):
         asked = {"name": asked.name, **asked.arguments}
     options = {"name": asked} if isinstance(asked, str) else dict(asked)
@@ -379,27 +377,27 @@ def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, Plug
     name = options.pop("name", options.pop(TARGET, None))
     if not isinstance(name, str):
         names = ", ".join(plugins()[group])
-        raise ConfigError(key, asked, f"a name ({names}), or a mapping with a name and options")
+        raise ConfigError(group, asked, f"a name ({names}), or a mapping with a name and options")
     try:
         config = with_targets(group, {TARGET: name, **options})
         plugin = build_plugin(config)
     except ConfigError as error:
         if error.key == TARGET:
-            raise ConfigError(key, error.value, error.allowed) from error
-        raise error.below(key) from error
+            raise ConfigError(group, error.value, error.allowed) from error
+        raise error.below(group) from error
     named = with_names(group, config)
     return plugin, PluginSpec(name=named.pop(TARGET), arguments=named)
 
 
-def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSpec:
+def _described(group: str, plugin: object, protocol: type) -> PluginSpec:
     """An object by the name of its class; ConfigError for one that lacks what is asked of it."""
     if isinstance(plugin, type):
-        raise ConfigError(key, plugin.__name__, f"an object: {plugin.__name__}(...)")
+        raise ConfigError(group, plugin.__name__, f"an object: {plugin.__name__}(...)")
     members = {*vars(protocol), *protocol.__annotations__}
     lacking = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
     if lacking:
         allowed = f"a name, a mapping with options, or an object; this has no {', '.join(lacking)}"
-        raise ConfigError(key, plugin, allowed)
+        raise ConfigError(group, plugin, allowed)
     kind = type(plugin)
     arguments = to_json(plugin) if is_dataclass(plugin) else {}
     name = plugin_name(group, f"{kind.__module__}.{kind.__qualname__}")

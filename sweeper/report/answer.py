@@ -7,7 +7,7 @@ of room alone: what is a `detail` stands under --verbose on a terminal, and fold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from sweeper.errors import SHELL, Text, as_text, spelled
@@ -23,7 +23,14 @@ def tone_of(code: str) -> Tone:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class BaseItem:
+    """The base of what an answer is made of."""
+
+    detail: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Sentence(BaseItem):
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
     Keywords and commands in it are values, which each rendering spells.
@@ -35,7 +42,6 @@ class Sentence:
     _: KW_ONLY
     code: str = ""
     listed: bool = False
-    detail: bool = False
     aside: bool = False
 
     def __str__(self) -> str:
@@ -48,38 +54,32 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Verbatim:
+class Verbatim(BaseItem):
     """Text that is copied as it stands, such as a script: no line of it is broken."""
 
     text: str
-    _: KW_ONLY
-    title: str = ""
-    detail: bool = False
+    title: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
-class Commands:
+class Commands(BaseItem):
     """Commands to type one after the other, each as its words, behind a `title`."""
 
     title: str
     commands: Sequence[Sequence[str]]
-    _: KW_ONLY
-    note: str = ""
-    detail: bool = False
+    note: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(BaseItem):
     """Values by their names, such as where a plan's numbers come from; empty ones are left out."""
 
     values: Mapping[str, object]
-    _: KW_ONLY
-    title: str = ""
-    detail: bool = False
+    title: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(BaseItem):
     """A figure with what there is to say of it; `wide` ones are scrolled on a narrow page.
 
     It is drawn where it is shown: a terminal never does.
@@ -89,7 +89,6 @@ class Drawing:
     _: KW_ONLY
     caption: str = ""
     wide: bool = False
-    detail: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,22 +101,18 @@ class KeyNumber:
 
 
 @dataclass(frozen=True)
-class KeyNumbers:
+class KeyNumbers(BaseItem):
     """Numbers beside each other, above all else."""
 
     numbers: Sequence[KeyNumber]
-    _: KW_ONLY
-    detail: bool = False
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(BaseItem):
     """How far work is that goes on, or that was stopped: a sentence, and a bar of a `share`."""
 
     text: str
     share: float
-    _: KW_ONLY
-    detail: bool = False
 
 
 Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | KeyNumbers | Progress

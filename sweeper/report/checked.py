@@ -15,7 +15,7 @@ from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
-from sweeper.report.next import NextCommand, again, next_of
+from sweeper.report.next import NextCommand, again, next_of, options
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, unfinished_notes
 from sweeper.report.study_page import write_report
@@ -116,5 +116,4 @@ def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
     for axis in asked or ("width",):
         largest = failing.get(axis, 0)
         sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
-    options = ["--to-width", str(sizes["width"])]
-    return options + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)
+    return options(to_width=sizes["width"], to_depth=sizes["depth"] if "depth" in asked else None)

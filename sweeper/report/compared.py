@@ -13,7 +13,7 @@ from sweeper.report import comparison as show
 from sweeper.report import console
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
-from sweeper.report.next import NextCommand, validated_by
+from sweeper.report.next import NextCommand, options, validated_by
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
 from sweeper.report.winner import winner_shown
@@ -187,15 +187,16 @@ def _at_target(
 def _command_again(answer: RankAnswer) -> NextCommand:
     """The same command to go on with, waiting for what it trains."""
     request = answer.request
-    options = ["--settle"]
-    for flag, value in (("--at-width", request.at_width), ("--to-width", request.to_width)):
-        options += [flag, str(value)] * (value is not None)
-    if request.baseline is not None:
-        options += ["--baseline", request.baseline]
-    options += ["--anyway"] * request.anyway
-    options += ["--budget", str(request.budget)] if request.budget is not None else []
-    options += ["--hours", f"{request.hours:g}"] if request.hours is not None else []
-    arguments = (*answer.names, *options, *answer.overrides)
+    asked = options(
+        settle=True,
+        at_width=request.at_width,
+        to_width=request.to_width,
+        baseline=request.baseline,
+        anyway=request.anyway,
+        budget=request.budget,
+        hours=request.hours,
+    )
+    arguments = (*answer.names, *asked, *answer.overrides)
     return NextCommand.of("compare", *arguments, root=answer.root, why="to train them")
 
 

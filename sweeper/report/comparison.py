@@ -18,14 +18,12 @@ from sweeper.decide.compare import Candidate, Standing, StudyComparison
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.errors import Text, as_text
-from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.figures import AXIS, Panel, ladders_figure
-from sweeper.report.page import page
+from sweeper.report.page import write_page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
-from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 if TYPE_CHECKING:
@@ -373,10 +371,7 @@ def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **lo
     pairs = zip(places, estimates, strict=True)
     shown = [(x, estimate) for x, estimate in pairs if math.isfinite(estimate.value)]
     # matplotlib wants lengths below and above, not ends.
-    bars = [
-        [_side(e.value - e.low) for _, e in shown],
-        [_side(e.high - e.value) for _, e in shown],
-    ]
+    bars = [[_side(e.value - e.low) for _, e in shown], [_side(e.high - e.value) for _, e in shown]]
     ax.errorbar([x for x, _ in shown], [e.value for _, e in shown], yerr=bars, **look)
 
 
@@ -425,16 +420,11 @@ def write_several(
     `pages` has the address of a study's own page, where there is one; `faster`: what compute the
     others need for the first one's loss.
     """
-    private_folder(folder)
-    path, comparison = StudyFolder(folder).report, several.comparison
     drawn = {"ladders": ladders_figure(panels(several))}
-    if comparison is not None:
-        drawn["comparison"] = comparison_figure(comparison)
-    # Before `save`, which takes the marks that a page alone shows out of the figures.
-    write_atomically(path, page(several_report(several, pages, drawn, faster)))
-    for name, figure in drawn.items():
-        save(figure, folder / name)
-    return path
+    if several.comparison is not None:
+        drawn["comparison"] = comparison_figure(several.comparison)
+    report = several_report(several, pages, drawn, faster)
+    return write_page(folder, "report", report, drawn)["page"]
 
 
 def several_report(

@@ -19,14 +19,7 @@ from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.stats.ladder import (
-    JOINT_AXIS,
-    UNSCALED_AXES,
-    Size,
-    describe_size,
-    extent,
-    label_size,
-)
+from sweeper.stats.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, extent, label_size
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import (
     BaseToTarget,
@@ -375,10 +368,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 
 
 def verdicts(
-    results: Sequence[Verdict],
-    hyperparameter: str = "eta",
-    settled: str = "",
-    beside: str = "",
+    results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = "", beside: str = ""
 ) -> list[Item]:
     """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
 
@@ -517,8 +507,7 @@ def verdict_table(
         # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
             replace(
-                size.loss_gap,
-                **{end: part / loss for end, part in asdict(size.loss_gap).items()},
+                size.loss_gap, **{end: part / loss for end, part in asdict(size.loss_gap).items()}
             )
             if loss
             else size.loss_gap

@@ -10,7 +10,7 @@ from sweeper.decide.diagnosis import Diagnosis
 from sweeper.errors import Text
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.next import NextCommand, next_of
+from sweeper.report.next import NextCommand, next_of, of_settings
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
 from sweeper.report.study_page import write_report
@@ -53,14 +53,9 @@ def _cost(answer: DiagnosisCostAnswer) -> Shown:
         facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
     runs = sum(cost.trials for _, cost in costs)
     named = [word for name in answer.only for word in ("--only", name)]
-    again = NextCommand.of(
-        "diagnose",
-        *("--over", answer.axis, *named, *answer.invocation.overrides),
-        study=settings.name,
-        root=settings.root,
-        config_dir=answer.invocation.config_dir,
-        why="to find out why it fails",
-    )
+    words, why = ("--over", answer.axis, *named), "to find out why it fails"
+    words = (*words, *answer.invocation.overrides)
+    again = of_settings("diagnose", settings, answer.invocation, *words, why=why)
     does_fail = verdict is None or verdict.answer == "fails"
     return Shown(
         items=console.dry_run("This would train", "change", costs, "runs", facts),

@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import SizeCurve
 from sweeper.table import printable
 from sweeper.trial import Result
@@ -217,10 +218,7 @@ def set_scale(
     lowest = min([low for low, _ in shown], default=bottom) - room
     highest = max([high for _, high in shown], default=top) + room
     if shown:
-        bottom, top = (
-            min(bottom, max(lowest, bottom - most)),
-            max(top, min(highest, top + most)),
-        )
+        bottom, top = (min(bottom, max(lowest, bottom - most)), max(top, min(highest, top + most)))
     losses = [y for points in curves for _, y in points]
     strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0
     ax.set_ylim(bottom, top + strip)
@@ -271,6 +269,12 @@ def draw_curve(
             ax.plot(x + aside, middle, "^", color=color, mfc=face, markersize=5, zorder=4)
 
 
+def error_bar(ax: Axes, x: float, estimate: Estimate, **look: Any) -> None:
+    """A value with its interval upwards and downwards: matplotlib wants lengths, and not ends."""
+    below, above = estimate.value - estimate.low, estimate.high - estimate.value
+    ax.errorbar([x], [estimate.value], [[below], [above]], **look)
+
+
 def draw_tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None:
     """Invisible marks over drawn points, which say their numbers on the page; see `svg`."""
     middle, stopped = (top + ax.get_ylim()[1]) / 2, kinds.get("stopped") or ()
@@ -287,13 +291,12 @@ def legend_key(label: str, **look: Any) -> Line2D:
     return Line2D([], [], label=label, **{"linestyle": "none", "markersize": 5, **look})
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 3, **look: Any) -> None:
+def legend_below(figure: Figure, handles: Sequence[Any], **look: Any) -> None:
     """A legend under the panels, for which the figure grows: beside them a phone would cut it."""
-    rows = math.ceil(len(handles) / columns) + ("title" in look)
+    rows = math.ceil(len(handles) / MOST_COLUMNS) + ("title" in look)
     figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * rows)
-    figure.legend(
-        handles=handles, loc="outside lower left", ncols=columns, alignment="left", **look
-    )
+    below: dict[str, Any] = {"loc": "outside lower left", "alignment": "left"}
+    figure.legend(handles=handles, ncols=MOST_COLUMNS, **below, **look)
 
 
 def off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:

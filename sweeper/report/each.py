@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from sweeper.decide.each import EachAnswer, EachCode, HyperparameterGain, TellingRuns
 from sweeper.plan.plan import value_text
-from sweeper.records import to_json
 from sweeper.report.answer import Item, Sentence
 from sweeper.runs.sizes import axis_name
 from sweeper.stats.estimate import Estimate
@@ -29,12 +27,6 @@ LACKING = {
     "fades": "what it gains at the base is gone at the largest size",
     "runs around": "its default was not run, or diverged",
 }
-
-
-def each_record(each: EachAnswer) -> dict[str, Any]:
-    """The document: every hyperparameter with its answer, gain, movement, and runs that tell."""
-    record: dict[str, Any] = to_json(each)
-    return record
 
 
 def each_sentence(each: EachAnswer) -> str:

@@ -29,20 +29,10 @@ from sweeper.decide.earlier import Expectation
 from sweeper.decide.loss import UNDECIDED
 from sweeper.decide.outcome import ledger_line
 from sweeper.errors import Keyword, Text
-from sweeper.files import private_folder, write_atomically
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
-from sweeper.report.drawing import (
-    DASHED,
-    FAINT,
-    INK,
-    LINE_COLOR,
-    STRIP,
-    STYLE,
-    legend_below,
-    save,
-)
-from sweeper.report.page import page
+from sweeper.report.drawing import DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, legend_below
+from sweeper.report.page import write_page
 from sweeper.report.present import Shown
 from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array
@@ -351,10 +341,6 @@ def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
 
 def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
     """Write `follow.html`, which loads itself anew while the run is `live`, and the picture."""
-    private_folder(folder)
     figure = follow_figure(watch)
-    # Before `save`, which takes the marks that a page alone shows out of the figure.
-    text = page(follow_report(watch, figure, live=live), live=RELOAD * live)
-    picture, _ = save(figure, folder / "follow")
-    write_atomically(folder / "follow.html", text)
-    return {"page": folder / "follow.html", "figure": picture}
+    report = follow_report(watch, figure, live=live)
+    return write_page(folder, "follow", report, {"follow": figure}, live=RELOAD * live)

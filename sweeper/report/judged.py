@@ -17,16 +17,10 @@ from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import Text
-from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_text, verdict_table
-from sweeper.report.critical import (
-    critical_figure,
-    critical_lines,
-    critical_section,
-    critical_shown,
-)
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -38,15 +32,21 @@ from sweeper.report.drawing import (
     legend_key,
     look_of,
     new_panels,
-    save,
     set_scale,
 )
-from sweeper.report.each import each_items, each_record, each_sentence
+from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.page import page
+from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.rate_law import rates_shown
+from sweeper.report.rate_law import (
+    critical_figure,
+    critical_lines,
+    critical_section,
+    critical_shown,
+    rates_shown,
+)
+from sweeper.report.sentences import named_columns, reading_text, roles_text, table_facts
 from sweeper.report.sentences_judged import (
     gap_text,
     in_unit,
@@ -399,7 +399,6 @@ def write_judged(
     judged: TableVerdict, folder: Path, critical: CriticalBatch | None = None
 ) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
-    private_folder(folder)
     drawn = figures(judged)
     report = judged_report(judged, drawn)
     if critical is not None and critical.points:
@@ -407,14 +406,9 @@ def write_judged(
         *before, last = report.sections
         told = critical_section(critical, drawn["critical"])
         report = replace(report, sections=[*before, told, last])
-    # Before `save`, which takes the marks that a page alone shows out of the figures.
-    write_atomically(folder / "judge.html", page(report))
+    written = write_page(folder, "judge", report, drawn)
     write_json(folder / "judge.json", judged.record)
-    places = {"page": folder / "judge.html", "verdict": folder / "judge.json"}
-    for name, figure in drawn.items():
-        picture, _ = save(figure, folder / name)
-        places.setdefault("figure", picture)
-    return places
+    return {"page": written.pop("page"), "verdict": folder / "judge.json", **written}
 
 
 def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
@@ -423,11 +417,7 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
         low = value_text(judged.transferred_log2_eta, plain=judged.plain)
         high = f"2^{judged.transferred_log2_eta:.2f}"
     return {
-        "table": judged.source or "a table in memory",
-        "its SHA-256": judged.sha256,
-        "filter": judged.where,
-        "columns": ", ".join(f"{role}={column}" for role, column in judged.columns.items()),
-        "runs": judged.runs,
+        **table_facts(judged.source, judged.sha256, judged.where, judged.columns, judged.runs),
         "transferred learning rate": f"{low} ({high})" if low and low != high else low,
         "noise": judged.noise or "nothing shows it",
         "command": judged.command,
@@ -469,7 +459,7 @@ def shown(
             "report", study=kept.name, root=answer.root, why="to see it as a study"
         )
     return Shown(
-        before=(reading_text(judged),),
+        before=(reading_text(judged.runs, judged.source, judged.columns),),
         items=[*tables(judged), *map(Sentence, (*lines, *first))],
         notes=notes,
         answer=last,
@@ -483,43 +473,32 @@ def shown(
 def each_shown(answer: EachJudgeAnswer) -> Shown:
     """The answer to a table of runs; its page and record are written."""
     each, varied = answer.each, answer.varied
-    private_folder(answer.folder)
-    write_json(answer.folder / "each.json", each_record(each))
     facts = Facts(
         {
             "table": varied.name or "a table in memory",
-            "columns": ", ".join(f"{role}={column}" for role, column in varied.columns.items()),
+            "columns": named_columns(varied.columns),
             "runs": varied.runs,
             "on lines through the point": varied.used,
         },
         title="What was read",
     )
     sections = [
-        Section(
-            "The answer",
-            [Sentence(each_sentence(each)), *each_items(each)],
-            is_answer=True,
-        ),
+        Section("The answer", [Sentence(each_sentence(each)), *each_items(each)], is_answer=True),
         Section("The runs", [facts]),
     ]
     report = Report(title="One hyperparameter at a time", sections=sections, notes=varied.notes)
-    write_atomically(answer.folder / "each.html", page(report))
-    roles = ", ".join(f"{role} is {column!r}" for role, column in varied.columns.items())
+    places = write_page(answer.folder, "each", report, {})
+    write_json(answer.folder / "each.json", to_json(each))
+    read = f"{counted(varied.used, 'run')} on lines through one point"
     return Shown(
-        before=(f"{counted(varied.used, 'run')} on lines through one point; {roles}",),
+        before=(f"{read}; {roles_text(varied.columns)}",),
         items=each_items(each),
         notes=varied.notes,
         answer=each_sentence(each),
-        places={"page": answer.folder / "each.html", "record": answer.folder / "each.json"},
-        document=each_record(each),
+        places={**places, "record": answer.folder / "each.json"},
+        document=to_json(each),
         folder=answer.folder,
     )
-
-
-def reading_text(judged: TableVerdict) -> str:
-    """Which runs were read, and which column was taken for what."""
-    roles = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
-    return f"{counted(judged.runs, 'run')} of {judged.source}: {roles}"
 
 
 def _next(judged: TableVerdict, root: Path) -> NextCommand | None:

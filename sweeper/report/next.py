@@ -13,6 +13,7 @@ from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, newest_validation
+from sweeper.errors import Call, Keyword, call_words
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
@@ -21,7 +22,7 @@ from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_d
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
-from sweeper.sweep.progress import Snapshot, stopped_at
+from sweeper.sweep.progress import stopped_at
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
@@ -141,30 +142,33 @@ class NextCommand:
         return replace(self, arguments=(*kept, *overrides, "--study", name), why=why)
 
 
-def again(
-    invocation: Invocation,
-    verb: str,
-    settings: Settings,
-    *changes: str,
-    without: Sequence[str] = (),
-    why: str,
+def options(**values: object) -> list[str]:
+    """Options as they are typed, in their order; what is None or False is left out."""
+    given = [Keyword(n, each) for n, each in values.items() if each is not None]
+    return call_words(Call("", *(option for option in given if option.value is not False)))[2:]
+
+
+def of_settings(
+    verb: str, settings: Settings, invocation: Invocation, *words: str, why: str
 ) -> NextCommand:
-    """`verb` for the invocation's configuration with `changes`, and no override of keys `without`.
+    """`verb` for the study of the `settings`, whose configs are found as the invocation did."""
+    place = {"root": settings.root, "config_dir": invocation.config_dir}
+    return NextCommand.of(verb, *words, study=settings.name, **place, why=why)
+
+
+def again(
+    invocation: Invocation, verb: str, settings: Settings, *changes: str, why: str
+) -> NextCommand:
+    """`verb` for the invocation's configuration with `changes`.
 
     A search's user command goes back behind `--`, and no password is shown.
     """
-    # A change takes the place of an override of its key; an option, without "=", is merely
-    # added.
-    keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
-    dropped = tuple(f"{key}=" for key in keys)
-    kept = [word for word in invocation.overrides if not word.startswith(dropped)]
-    overrides, user_command = kept, list[str]()
+    words, user_command = invocation.changed(changes), list[str]()
     if verb == "search":
-        overrides, user_command = split_user_command(kept, settings.raw["runner"])
+        words, user_command = split_user_command(words, settings.raw["runner"])
     command = NextCommand.of(
         verb,
-        *overrides,
-        *changes,
+        *words,
         study=invocation.study,
         root=settings.root,
         config_dir=invocation.config_dir,
@@ -201,8 +205,10 @@ def _following(folder: Path, notes: list[str]) -> NextCommand | None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
     stopped = stopped_at(folder, notes)
-    if stopped is not None and (command := _going_on(stopped)):
-        return command
+    if stopped is not None:
+        command = NextCommand.recorded(stopped.command, "to go on with what was stopped")
+        if command is not None:
+            return command
     searched = read_searched(folder, notes)
     if searched is None:
         return None
@@ -217,10 +223,6 @@ def _following(folder: Path, notes: list[str]) -> NextCommand | None:
             validation = read_document(TargetFolder(path.parent).validation, Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
-
-
-def _going_on(stopped: Snapshot) -> NextCommand | None:
-    return NextCommand.recorded(stopped.command, "to go on with what was stopped")
 
 
 def validated_by(folder: Path, axis: str = "") -> NextCommand | None:
@@ -351,8 +353,7 @@ def after_plan(
         )
     return NextCommand.of(
         "export",
-        *("--to", "pytorch", "--to-width", str(plan.target.width)),
-        *("--to-depth", str(plan.target.depth)),
+        *options(to="pytorch", to_width=plan.target.width, to_depth=plan.target.depth),
         study=folder.name,
         root=folder.parent,
         why="to use the plan in a trainer",

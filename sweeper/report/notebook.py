@@ -7,7 +7,6 @@ colours that can be read on light and dark pages; drawings stand on white.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -32,17 +31,6 @@ WIDTH = 120
 """Letters in a line of text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NextCall:
-    """What to call next, and why, as in "to validate the transfer"."""
-
-    why: str
-    call: str
-
-    def __str__(self) -> str:
-        return f"Next, {self.why}: {self.call}"
-
-
 def html(report: Report) -> str:
     """A report as a piece of HTML for a notebook's cell."""
     style = (STYLES / "card.css").read_text(encoding="utf-8")
@@ -64,9 +52,9 @@ def text(report: Report) -> str:
 
 
 def study_report(
-    documents: Documents, folder: Path, notes: Sequence[str], following: NextCall | None
+    documents: Documents, folder: Path, notes: Sequence[str], following: str
 ) -> Report:
-    """A study: the answer, the numbers that a reader looks for first, what comes next."""
+    """A study: the answer, the numbers that a reader looks for first, `following`: what is next."""
     head, code = _headline(documents)
     validations = [target.validation for target in documents.targets[-1:] if target.validation]
     page = StudyFolder(folder).report
@@ -79,12 +67,8 @@ def study_report(
         sections=[
             Section(title, [Sentence(trained)], is_answer=True, code=code),
             Section("", [KeyNumbers(cards(documents))]),
-            *(verdict_section(v, each) for each in validations for v in each.axes),
-            _end(
-                [*documents.notices, *notes],
-                following,
-                f"Report: {page}" if page.is_file() else "",
-            ),
+            *(Section("", verdict_items(v, each)) for each in validations for v in each.axes),
+            _end([*documents.notices, *notes], following, f"Report: {page}" * page.is_file()),
         ],
     )
 
@@ -102,23 +86,16 @@ def _headline(documents: Documents) -> tuple[str, str]:
     return "planned, not validated yet" if planned else "the search is finished", ""
 
 
-def _end(notes: Sequence[str], following: NextCall | None, place: str) -> Section:
+def _end(notes: Sequence[str], following: str, place: str) -> Section:
     """What is to be noted, what to call next, and where the files lie."""
-    lines = [f"Note: {note}" for note in notes]
-    lines += [str(following)] if following else []
-    return Section("", [Sentence(line) for line in (*lines, *[place] * bool(place))])
-
-
-def verdict_section(verdict: Verdict, validation: Validation) -> Section:
-    """A verdict: its sentences, the table of its sizes, the curves."""
-    return Section("", verdict_items(verdict, validation))
+    lines = [*(f"Note: {note}" for note in notes), following, place]
+    return Section("", [Sentence(line) for line in lines if line])
 
 
 def verdict_report(verdict: Verdict, validation: Validation) -> Report:
     """A verdict by itself."""
-    return Report(
-        title=f"Transfer over {verdict.axis}", sections=[verdict_section(verdict, validation)]
-    )
+    items = verdict_items(verdict, validation)
+    return Report(title=f"Transfer over {verdict.axis}", sections=[Section("", items)])
 
 
 def transfer_report(
@@ -127,13 +104,13 @@ def transfer_report(
     validated: Sequence[tuple[Verdict, Validation]],
     folder: Path,
     notes: Sequence[str],
-    following: NextCall | None,
+    following: str,
 ) -> Report:
     """A plan and what was validated of it."""
     eta = plan.hps.get("eta")
     at = f" at eta {eta:.4g}" if isinstance(eta, float) else ""
     title = f"Plan for {plan.target}, tuned at {plan.base}{at}: {answer}"
-    items: list[Item] = []
+    items, code = list[Item](), answer if validated else ""
     if plan.parameters:
         # As print(plan) has it: what an optimizer's groups hold, every multiplier taken in.
         items.append(plan_parts(plan)[1])
@@ -144,13 +121,8 @@ def transfer_report(
     return Report(
         title=title,
         sections=[
-            Section(
-                title,
-                [Sentence(rules_text(plan))],
-                is_answer=True,
-                code=answer if validated else "",
-            ),
-            *(verdict_section(*each) for each in validated),
+            Section(title, [Sentence(rules_text(plan))], is_answer=True, code=code),
+            *(Section("", verdict_items(*each)) for each in validated),
             Section("", items),
             _end(notes, following, f"Plan: {TargetFolder(folder).plan}"),
         ],

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from sweeper.report.next import NextCommand
     from sweeper.sweep.progress import ProgressBar
 
-DONE, FAILED, NOT_VALIDATED = 0, 1, 3
-"""Exit codes beside 2 (bad input) and 130 (interrupted)."""
-
 
 @dataclass
 class Output:

@@ -14,10 +14,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from sweeper.errors import SHELL, Spelling, as_text, spelled
+from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Item, Report, Sentence
-from sweeper.report.drawing import svg
+from sweeper.report.drawing import save, svg
 from sweeper.table import printable
 
 STYLES = Path(__file__).parent / "templates"
@@ -42,6 +44,20 @@ def page(report: Report, *, live: float = 0.0) -> str:
         written=time.time(),
     )
     return printable(text.strip())
+
+
+def write_page(
+    folder: Path, name: str, report: Report, drawn: Mapping[str, Figure], *, live: float = 0.0
+) -> dict[str, Path]:
+    """Write NAME.html into `folder`, and what is drawn there as files by their names; places."""
+    private_folder(folder)
+    places = {"page": folder / f"{name}.html"}
+    # Before `save`, which takes the marks that a page alone shows out of the figures.
+    write_atomically(places["page"], page(report, live=live))
+    for each, figure in drawn.items():
+        picture, _ = save(figure, folder / each)
+        places.setdefault("figure", picture)
+    return places
 
 
 def fragment(report: Report, name: str, spelling: Spelling) -> Markup:

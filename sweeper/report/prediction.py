@@ -15,15 +15,8 @@ from matplotlib.figure import Figure
 
 from sweeper.decide.budget import BudgetOptimum
 from sweeper.decide.forecast import LossBackTest
-from sweeper.decide.loss import (
-    PREDICTED,
-    LawValues,
-    LossQuestion,
-    Prediction,
-    Proposed,
-    TooFewRuns,
-)
-from sweeper.files import private_folder, write_atomically
+from sweeper.decide.loss import PREDICTED, LawValues, LossQuestion, Prediction, Proposed, TooFewRuns
+from sweeper.files import private_folder
 from sweeper.laws.law import NoLaw
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
@@ -39,11 +32,11 @@ from sweeper.report.drawing import (
     STYLE,
     TOOLTIP_PREFIX,
     look_of,
-    save,
 )
-from sweeper.report.next import NextCommand
-from sweeper.report.page import page
+from sweeper.report.next import NextCommand, of_settings, options
+from sweeper.report.page import write_page
 from sweeper.report.present import Shown
+from sweeper.report.sentences import reading_text, table_facts
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -302,12 +295,9 @@ def write_prediction(
     private_folder(folder)
     record = prediction.write(folder)
     figure = prediction_figure(prediction, runs, rungs, left_out)
-    # Before `save`, which takes the marks that a page alone shows out of the figure.
     report = prediction_report(prediction, figure, left_out=left_out is not None)
-    text = page(report)
-    picture, _ = save(figure, folder / "prediction")
-    write_atomically(folder / "prediction.html", text)
-    return {"page": folder / "prediction.html", "prediction": record, "figure": picture}
+    written = write_page(folder, "prediction", report, {"prediction": figure})
+    return {"page": written.pop("page"), "prediction": record, **written}
 
 
 def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
@@ -357,11 +347,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
 def _inputs(prediction: Prediction) -> dict[str, Any]:
     inputs = prediction.inputs
     return {
-        "table": inputs.source or "a table in memory",
-        "its SHA-256": inputs.sha256,
-        "filter": inputs.where,
-        "columns": ", ".join(f"{role}={column}" for role, column in inputs.columns.items()),
-        "runs": inputs.runs,
+        **table_facts(inputs.source, inputs.sha256, inputs.where, inputs.columns, inputs.runs),
         "varied": inputs.varied,
         "FLOPs per parameter and token": (
             f"{inputs.flops_per_parameter_and_token:.4g}" if inputs.flops_known else "not known"
@@ -526,8 +512,7 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
     if isinstance(answer, PredictAnswer):
         return predicted_shown(answer.predicted, answer.question, answer.invocation)
     table, runs = answer.table, answer.runs
-    roles = ", ".join(f"{role} is {column!r}" for role, column in table.columns.items())
-    before = (f"{counted(len(runs), 'run')} of {table.name}: {roles}",)
+    before = (reading_text(len(runs), table.name, table.columns),)
     if answer.prediction is None:
         assert answer.too_few is not None
         return _too_few(answer.too_few, "tokens", before)
@@ -594,10 +579,7 @@ def _counted_text(found: Predicted) -> str:
 
 
 def _too_few(
-    few: TooFewRuns,
-    unit: str,
-    before: Sequence[str],
-    again: NextCommand | None = None,
+    few: TooFewRuns, unit: str, before: Sequence[str], again: NextCommand | None = None
 ) -> Shown:
     """No law can be fitted yet: an answer, and none that is written down."""
     settle = few.answer.settle
@@ -683,12 +665,6 @@ def horizons_command(
     settings: Settings, invocation: Invocation, size: Size, *words: str, why: str
 ) -> NextCommand:
     """A transfer of the study to the size, as it was asked for before."""
-    depth = ["--to-depth", str(size.depth)] if size.depth != settings.base.depth else []
-    return NextCommand.of(
-        "transfer",
-        *("--to-width", str(size.width), *depth, *words),
-        study=settings.name,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why=why,
-    )
+    depth = size.depth if size.depth != settings.base.depth else None
+    asked = options(to_width=size.width, to_depth=depth)
+    return of_settings("transfer", settings, invocation, *asked, *words, why=why)

@@ -14,10 +14,8 @@ from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
-from sweeper.report.wording import Wording
-from sweeper.study.cost import TrialSeconds
+from sweeper.report.sentences import Wording
 from sweeper.sweep.progress import Watcher
-from sweeper.trial import Result
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import Request
 
@@ -33,8 +31,8 @@ PRESENTERS: dict[str, str] = {
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",
     "follow": "sweeper.report.follow",
-    "explain": "sweeper.report.explanation",
-    "export": "sweeper.report.exported",
+    "explain": "sweeper.report.prescribed",
+    "export": "sweeper.report.prescribed",
     "judge": "sweeper.report.judged",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
@@ -89,30 +87,12 @@ class OutputWatcher(Wording):
             self.output.flush()
 
     def progress(
-        self,
-        folder: Path,
-        job: str,
-        *,
-        planned: int,
-        seconds: TrialSeconds,
-        at_once: float = 1.0,
-        page: bool = False,
-        heard: Callable[[Result], None] | None = None,
-        command: str = "",
+        self, folder: Path, job: str, *, page: bool = False, **settings: Any
     ) -> SweepProgress:
         """A bar on a terminal or in a notebook, lines elsewhere; with `page` the study's page."""
-        return SweepProgress(
-            folder,
-            self.output.watchers,
-            job,
-            planned=planned,
-            seconds=seconds,
-            at_once=at_once,
-            page=LivePage(folder, self.output.tell, report_of(folder)) if page else None,
-            bar=self.output.bar,
-            heard=heard,
-            command=command,
-        )
+        written = LivePage(folder, self.output.tell, report_of(folder)) if page else None
+        shown: dict[str, Any] = {"page": written, "bar": self.output.bar}
+        return SweepProgress(folder, self.output.watchers, job, **shown, **settings)
 
 
 class Silent(Wording):

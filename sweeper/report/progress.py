@@ -163,10 +163,7 @@ class SweepProgress:
         snapshot.left = self._time.left(now, later)
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
         self._bar.update(
-            self._task,
-            completed=min(1.0, share),
-            description=snapshot.where(),
-            facts=self.facts(),
+            self._task, completed=min(1.0, share), description=snapshot.where(), facts=self.facts()
         )
         self._write()
         if self._notebook_bar is not None:

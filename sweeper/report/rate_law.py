@@ -1,4 +1,4 @@
-"""The rate and the batch for any model and horizon: a table, the picture of the law, the page."""
+"""The rate and the batch for any model and horizon, and the critical batch: tables and pages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ from matplotlib.figure import Figure
 
 from sweeper.decide.rate_law import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
 from sweeper.errors import SHELL, Text, as_text, spelled
-from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.drawing import (
+    DASHED,
+    DOTTED,
+    FAINT,
     INK,
     LINE_COLOR,
     STAR,
+    STRIP,
     STYLE,
+    error_bar,
     legend_key,
     look_of,
     new_panels,
-    save,
 )
-from sweeper.report.page import page
+from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences_judged import value_text
+from sweeper.report.sentences import reading_text, table_facts
+from sweeper.report.sentences_judged import range_text, value_text
+from sweeper.stats.critical_batch import FEWEST_BATCHES, FEWEST_RUNS, CriticalBatch
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, counted
+from sweeper.verbs.judge import CriticalAnswer
 
 NAMES = {"params": "parameters", "batch_size": "batch"}
 ENDS = {-1: "at or below", 1: "at or above"}
@@ -42,22 +49,14 @@ def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Any) -> Shown:
     """The answer with its tables; the page and the picture are written to `place`."""
     record = rates_record(law, facts)
     figure = rates_figure(law)
-    private_folder(place)
-    # Before `save`, which takes the marks that a page alone shows out of the figure.
-    text = page(rates_report(law, facts, figure))
-    picture, _ = save(figure, place / "rates")
-    write_atomically(place / "rates.html", text)
+    places = write_page(place, "rates", rates_report(law, facts, figure), {"rates": figure})
     write_json(place / "rates.json", record)
     return Shown(
-        before=(_reading(law, facts),),
+        before=(reading_text(law.runs, facts["source"], law.columns),),
         items=[*rates_tables(law), *(Sentence(line) for line in rates_lines(law)[:-1])],
         notes=[*law.notes, *rates_notes(law)],
         answer=rates_lines(law)[-1],
-        places={
-            "page": place / "rates.html",
-            "figure": picture,
-            "verdict": place / "rates.json",
-        },
+        places={**places, "verdict": place / "rates.json"},
         document=record,
         folder=place,
     )
@@ -70,11 +69,6 @@ def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"answer": law.answer, **record, **facts, "sentences": found}
 
 
-def _reading(law: RateLaw, facts: Mapping[str, Any]) -> str:
-    roles = ", ".join(f"{role} is {column!r}" for role, column in law.columns.items())
-    return f"{counted(law.runs, 'run')} of {facts['source']}: {roles}"
-
-
 # Words.
 
 
@@ -84,11 +78,6 @@ def _name(axis: str) -> str:
 
 def _sized(axis: str, value: float) -> str:
     return f"width {value:.0f}" if axis == "width" else f"{value:.4g} {_name(axis)}"
-
-
-def _rate(estimate: Estimate) -> str:
-    low, high = value_text(estimate.low), value_text(estimate.high)
-    return f"{value_text(estimate.value)} ({low} to {high})"
 
 
 def _batch(estimate: Estimate) -> str:
@@ -153,7 +142,7 @@ def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
             f"twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
             f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
         )
-    answer = f"At {where} the learning rate is {_rate(told.eta)}"
+    answer = f"At {where} the learning rate is {range_text(told.eta)}"
     if told.at_batch is not None:
         answer += f" at the batch of {told.at_batch:.0f}"
     if told.batch is not None:
@@ -241,7 +230,7 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
     )
     for each in told.ridge:
         taken = each.steps if steps else each.times_steps
-        table.add(f"{each.batch:.0f}", _rate(each.eta), each.loss, taken)
+        table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, taken)
     return table
 
 
@@ -265,7 +254,7 @@ def cells_table(law: RateLaw) -> Table:
         ends = [name for name, end in (("rate", cell.eta_end), ("batch", cell.batch_end)) if end]
         table.add(
             *cell.sizes.values(),
-            _told(cell.eta, cell.eta_end, _rate),
+            _told(cell.eta, cell.eta_end, range_text),
             *([_told(cell.batch, cell.batch_end, _batch)] * batches if cell.batch else []),
             cell.loss,
             ", ".join(ends),
@@ -303,9 +292,8 @@ def rates_figure(law: RateLaw) -> Figure:
     if (told := law.prediction) is not None:
         for response, best in enumerate((told.eta, told.batch)):
             if best is not None:
-                ends = [[best.value - best.low], [best.high - best.value]]
                 look = {"color": INK, "linewidth": 1, "capsize": 3, **STAR}
-                panels[response].errorbar([math.log2(told.horizon)], [best.value], ends, **look)
+                error_bar(panels[response], math.log2(told.horizon), best, **look)
         handles.append(legend_key("target", color=LINE_COLOR, **STAR))
     for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
         ax.set(ylabel=f"best {what} (log2)", xlabel=f"{_name(law.horizon)} (log2)")
@@ -365,11 +353,7 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
     items += [exponents] * bool(law.powers)
     notes = [Sentence(note, listed=True) for note in (*law.notes, *rates_notes(law))]
     rests = {
-        "table": facts["source"] or "a table in memory",
-        "its SHA-256": facts["sha256"],
-        "filter": facts["where"],
-        "columns": ", ".join(f"{role}={column}" for role, column in law.columns.items()),
-        "runs": law.runs,
+        **table_facts(facts["source"], facts["sha256"], facts["where"], law.columns, law.runs),
         "noise": f"{law.noise:.4g} {law.unit} a run",
         "command": facts["command"],
     }
@@ -398,3 +382,120 @@ def _power(power: Power) -> tuple[Cell, Cell]:
             text = f"{estimate.value:+.2f} ({estimate.low:+.2f} to {estimate.high:+.2f})"
         told.append(Cell(None if estimate is None else estimate.value, text))
     return told[0], told[1]
+
+
+# The critical batch, where it is the whole answer or stands beside a ladder's.
+
+
+def critical_lines(told: CriticalBatch) -> list[str]:
+    """What steps and examples for one loss say of the batch, the answer last."""
+    ran = f"batches {told.batches[0]} to {told.batches[-1]}" if told.batches else "no batch"
+    where = f"at a loss of {told.loss:.4g}, by {counted(told.runs, 'run')} of {ran}"
+    match told.code:
+        case "too_few":
+            return [
+                f"No critical batch: that takes {FEWEST_BATCHES} batches and {FEWEST_RUNS} runs "
+                f"that reach one loss, and there are {told.runs} of {len(told.batches)}."
+            ]
+        case "open":
+            return [f"The critical batch cannot be said {where}: steps scatter too much."]
+        case "at_least":
+            return [
+                f"The critical batch is at least {told.batch.low:.3g} {where}: larger ones still "
+                "save steps nearly in proportion."
+            ]
+        case "at_most":
+            return [
+                f"The critical batch is at most {told.batch.high:.3g} {where}: larger ones save "
+                "hardly any steps."
+            ]
+    return [
+        f"The loss takes {_range(told.least_steps)} steps at least, and "
+        f"{_range(told.least_examples)} examples at least; a run's steps scatter by "
+        f"{told.error:.1%}.".replace("%", " %"),
+        f"The critical batch is {_range(told.batch)} {where}: there it takes twice the least of "
+        "both.",
+    ]
+
+
+def _range(estimate: Estimate) -> str:
+    high = f"{estimate.high:.3g}" if math.isfinite(estimate.high) else "any"
+    return f"{estimate.value:.3g} ({estimate.low:.3g} to {high})"
+
+
+def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
+    """Plain JSON, with what it says in sentences."""
+    return {
+        "answer": answer.critical.code,
+        "critical_batch": to_json(answer.critical),
+        **answer.facts,
+        "sentences": critical_lines(answer.critical),
+        "notes": [spelled(note, SHELL) for note in answer.notes],
+    }
+
+
+def critical_shown(answer: CriticalAnswer) -> Shown:
+    """The critical batch where the runs tell nothing else; its page and picture are written."""
+    record, folder = critical_record(answer), answer.folder
+    figure = critical_figure(answer.critical)
+    report = Report(
+        title="How large a batch?",
+        about="Steps and examples for one loss. Nothing was trained.",
+        sections=[
+            critical_section(answer.critical, figure),
+            Section("What it rests on", [Facts(answer.facts)]),
+        ],
+        notes=record["notes"],
+    )
+    places = write_page(folder, "critical", report, {"critical": figure})
+    write_json(folder / "critical.json", record)
+    return Shown(
+        answer=" ".join(record["sentences"]),
+        notes=answer.notes,
+        places={**places, "verdict": folder / "critical.json"},
+        document=record,
+        folder=folder,
+    )
+
+
+def critical_section(told: CriticalBatch, figure: Figure) -> Section:
+    """What is said of it, and its picture."""
+    caption = (
+        "Points: runs, by the steps that they take to one loss. Line and band: what steps and "
+        "examples for one loss follow, with the 95 % of the critical batch. Dashed: the fewest "
+        "steps, and the fewest examples. Dotted and shaded: the critical batch, where both are "
+        "twice the least."
+    )
+    lines = [Sentence(line) for line in critical_lines(told)]
+    return Section("The critical batch", [*lines, Drawing(lambda: figure, caption=caption)])
+
+
+@rc_context(STYLE)
+def critical_figure(told: CriticalBatch) -> Figure:
+    """Steps over batch as they were run, what they follow, and the critical batch."""
+    figure, (ax,) = new_panels(1, 3.2, width=5.5)
+    ran, steps = np.array(told.points).T
+    whole = told.code == "critical"
+    low, high = ran.min() / 2, ran.max() * 2
+    if whole:
+        low, high = min(low, told.batch.low / 1.5), max(high, told.batch.high * 1.5)
+    at = np.geomspace(low, high, 200)
+    # An open end of the interval is drawn as far as the picture goes.
+    ends = max(told.batch.low, low / 100), min(told.batch.high, high * 100)
+    inside = np.geomspace(*ends, 60)
+    curves = np.array([told.steps_at(at, float(critical)) for critical in inside])
+    ax.fill_between(at, curves.min(0), curves.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
+    ax.plot(at, told.steps_at(at, told.batch.value), color=LINE_COLOR, linewidth=1.2)
+    if whole:
+        ax.axvspan(told.batch.low, told.batch.high, color=STRIP, zorder=0)
+        ax.axvline(told.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
+        look: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": DASHED}
+        ax.axhline(told.least_steps.value, **look)
+        ax.plot(at, told.least_examples.value / at, **look)
+    ax.plot(ran, steps, "o", color=INK, markersize=3.5)
+    ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)")
+    ax.set_ylabel(f"steps to a loss of {told.loss:.4g}")
+    ax.set_xlim(low, high)
+    every = [*steps, told.steps_at(at, told.batch.value).min()]
+    ax.set_ylim(min(every) / 1.5, max(steps) * 1.5)
+    return figure

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from sweeper.decide.diagnosis import Ablation, Diagnosis
 from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
+from sweeper.decide.settle import Ending, Settling
+from sweeper.decide.transfer import MissedOptimum, NoiseLeft, Verdict
+from sweeper.decide.trend import Trend
+from sweeper.report.sentences_diagnosis import worded_ablation, worded_diagnosis
+from sweeper.report.sentences_transfer import (
+    ladder_end,
+    ladder_progress,
+    missed_text,
+    noise_text,
+    worded,
+    worded_trend,
+)
 from sweeper.stats.line import FLAT
+from sweeper.table import counted
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.check.judge import CheckRule, CoordinateCheck
     from sweeper.decide.saving import Saving
     from sweeper.study.setup import Failure
+
+T = TypeVar("T")
+
+
+def roles_text(columns: Mapping[str, str]) -> str:
+    """Which column was taken for what: eta is 'lr', loss is 'val_loss'."""
+    return ", ".join(f"{role} is {column!r}" for role, column in columns.items())
+
+
+def reading_text(runs: int, source: str, columns: Mapping[str, str]) -> str:
+    """Which runs were read, and which column was taken for what."""
+    return f"{counted(runs, 'run')} of {source}: {roles_text(columns)}"
+
+
+def table_facts(
+    source: object, sha256: str, where: str, columns: Mapping[str, str], runs: int
+) -> dict[str, object]:
+    """What an answer on a table rests on, for its page."""
+    return {
+        "table": source or "a table in memory",
+        "its SHA-256": sha256,
+        "filter": where,
+        "columns": named_columns(columns),
+        "runs": runs,
+    }
+
+
+def named_columns(columns: Mapping[str, str]) -> str:
+    """Columns by their roles, as `--columns` takes them."""
+    return ", ".join(f"{role}={column}" for role, column in columns.items())
 
 
 def ranking_progress(ranking: Ranking) -> str:
@@ -182,3 +226,43 @@ def times(factor: float) -> str:
     """A saving in words: 29 times fewer, 1.4 times more."""
     word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
     return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"
+
+
+# The words that records keep beside the codes of decisions: asked for from below, made here.
+
+
+SENTENCES: Mapping[type, Callable[[Any], str]] = {
+    Ranking: ranking_progress,
+    TargetRanking: target_progress,
+    RankingOutcome: ranking_end,
+    Settling: ladder_progress,
+    Ending: ladder_end,
+    MissedOptimum: missed_text,
+    NoiseLeft: noise_text,
+}
+WORDED: Mapping[type, Callable[[Any], Any]] = {
+    Verdict: worded,
+    Trend: worded_trend,
+    Ablation: worded_ablation,
+    Diagnosis: worded_diagnosis,
+}
+
+
+class Wording:
+    """Makes sentences of decisions, for records that keep them beside the codes."""
+
+    def sentence(self, decision: object) -> str:
+        """What a record says of a decision; of what goes on, where it stands. None has no words."""
+        return "" if decision is None else str(_told(SENTENCES, decision))
+
+    def worded(self, decision: T) -> T:
+        """The same decision, its reasons and advice in words, as its record has them."""
+        return cast(T, _told(WORDED, decision))
+
+
+def _told(words: Mapping[type, Callable[[Any], Any]], decision: object) -> Any:
+    """By the first class that it is of; TypeError where none has words."""
+    for kind, text in words.items():
+        if isinstance(decision, kind):
+            return text(decision)
+    raise TypeError(f"no words are known for {type(decision).__name__}")

@@ -61,15 +61,6 @@ def _powers(change: Change) -> str:
     return " and ".join(f"{name} times m^{-value:+g}" for name, value in parts if abs(value) > 1e-9)
 
 
-def _depth(_: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
-    rule = known["rule"]
-    return (
-        f"the depth rule {known['other']} instead of {rule}",
-        f"the depth rule {rule} scales the residual branches wrongly",
-        "the residual branches have no rule for the depth",
-    )
-
-
 def _decay(_: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
     if not known:
         cause = "the weight decay moves the optimum as the model grows"
@@ -98,47 +89,14 @@ def _epsilon(ablation: Ablation, known: Mapping[str, Any]) -> tuple[str, str, st
     )
 
 
-def _attention(_: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
-    base, large = known["heads"]
-    return (
-        "attention logits divided by the head size",
-        "attention logits grow with the head size",
-        f"heads grow from {base} to {large}, and the logits' factor follows the power "
-        f"{known['power']:.2f} of that, not -1",
-    )
-
-
-def _gains(ablation: Ablation, _: Mapping[str, Any]) -> tuple[str, str, str]:
-    return _switched(ablation), "the norms' gains are trained", "the norms have trainable gains"
-
-
-def _tied(ablation: Ablation, _: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        _switched(ablation),
-        "the embedding and the readout share their weights",
-        "the embedding and the readout are tied",
-    )
-
-
-def _switched(ablation: Ablation) -> str:
-    (key,) = ablation.overrides
-    return f"{key}=false"
-
-
-def _warmup(ablation: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        f"a warm-up over {ablation.overrides['train.warmup']:g} of the steps",
-        "the edge of stability keeps the learning rate low: the warm-up is too short",
-        _edge(known["distances"]),
-    )
-
-
-def _stability(_: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        "gradients clipped to norm 1",
-        "the edge of stability keeps the learning rate low: large gradients end runs",
-        _edge(known["distances"]),
-    )
+def _plain(ablation: Ablation, known: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The words of `PLAIN`, with what is known and with the one setting that is changed."""
+    key, value = next(iter(ablation.overrides.items()), ("", ""))
+    values = {**known, "key": key, "value": value}
+    if "distances" in known:
+        values["edge"] = _edge(known["distances"])
+    change, cause, evidence = (text.format(**values) for text in PLAIN[ablation.name])
+    return change, cause, evidence
 
 
 def _edge(distances: Mapping[Size, float]) -> str:
@@ -149,29 +107,47 @@ def _edge(distances: Mapping[Size, float]) -> str:
     return f"distance in log2 from the optimum to the first rate that diverges: {'; '.join(each)}"
 
 
-def _horizon(ablation: Ablation, _: Mapping[str, Any]) -> tuple[str, str, str]:
-    cause = "the runs are too short for the optimum to have settled"
-    return f"{ablation.overrides['train.steps']} steps", cause, ""
-
-
-def _batch(ablation: Ablation, _: Mapping[str, Any]) -> tuple[str, str, str]:
-    cause = "the batch size exceeds the critical batch size of one of the models"
-    return f"batches of {ablation.overrides['train.batch_size']}", cause, ""
-
-
+PLAIN = {
+    "depth": (
+        "the depth rule {other} instead of {rule}",
+        "the depth rule {rule} scales the residual branches wrongly",
+        "the residual branches have no rule for the depth",
+    ),
+    "attention": (
+        "attention logits divided by the head size",
+        "attention logits grow with the head size",
+        "heads grow from {heads[0]} to {heads[1]}, and the logits' factor follows the power "
+        "{power:.2f} of that, not -1",
+    ),
+    "gains": ("{key}=false", "the norms' gains are trained", "the norms have trainable gains"),
+    "tied": (
+        "{key}=false",
+        "the embedding and the readout share their weights",
+        "the embedding and the readout are tied",
+    ),
+    "warmup": (
+        "a warm-up over {value:g} of the steps",
+        "the edge of stability keeps the learning rate low: the warm-up is too short",
+        "{edge}",
+    ),
+    "stability": (
+        "gradients clipped to norm 1",
+        "the edge of stability keeps the learning rate low: large gradients end runs",
+        "{edge}",
+    ),
+    "horizon": ("{value} steps", "the runs are too short for the optimum to have settled", ""),
+    "batch": (
+        "batches of {value}",
+        "the batch size exceeds the critical batch size of one of the models",
+        "",
+    ),
+}
 WORDS: Mapping[str, Callable[[Ablation, Mapping[str, Any]], tuple[str, str, str]]] = {
     "rules": _rules,
     **{str(role): _role for role in ROLES},
-    "depth": _depth,
     "decay": _decay,
     "epsilon": _epsilon,
-    "attention": _attention,
-    "gains": _gains,
-    "tied": _tied,
-    "warmup": _warmup,
-    "stability": _stability,
-    "horizon": _horizon,
-    "batch": _batch,
+    **dict.fromkeys(PLAIN, _plain),
 }
 
 

@@ -51,11 +51,8 @@ def looked(answer: StatusAnswer, *, live: bool) -> Sequence[Item]:
     """What a watch shows at a look, `live` or in lines."""
     end = _standing(answer, goes_on=False)
     waiting = " Waiting for one to start; Ctrl-C ends it." * answer.waits
-    return [*_items(answer), *_noted(answer), Sentence((*end, waiting))]
-
-
-def _noted(answer: StatusAnswer) -> list[Item]:
-    return [Sentence(("Note: ", *note)) for note in _notes(answer)]
+    notes = (Sentence(("Note: ", *note)) for note in _notes(answer))
+    return [*_items(answer), *notes, Sentence((*end, waiting))]
 
 
 def _items(answer: StatusAnswer) -> list[Item]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -80,14 +79,7 @@ from sweeper.runs.around import varied_trials
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import UNKNOWN
-from sweeper.stats.ladder import (
-    LADDER_AXES,
-    LadderSize,
-    LadderSoFar,
-    Size,
-    SizeCurve,
-    extent,
-)
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, LadderSoFar, Size, SizeCurve, extent
 from sweeper.study.cost import NOT_KNOWN, cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
@@ -162,7 +154,6 @@ class Running:
     every: float
     """Seconds until the page is loaded anew; 0 where nothing runs any more."""
     progress: Snapshot | None = None
-    now: float = field(default_factory=time.time)
 
     @classmethod
     def read(cls, folder: Path, every: float) -> Running:

@@ -20,16 +20,16 @@ from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
-from sweeper.report.each import each_items, each_record, each_sentence
+from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import NextCommand, after_plan
+from sweeper.report.next import NextCommand, after_plan, of_settings, options
 from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
-from sweeper.study.cost import NOTHING, Cost
+from sweeper.study.cost import NOTHING
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
@@ -98,7 +98,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
             (name, cost)
             for name, one in answer.answers.items()
             if isinstance(one, LadderCostAnswer)
-            for cost in [_cost_of_all(one)]
+            for cost in [sum((size.cost for size in one.cost.sizes), NOTHING)]
         ]
         facts = "Each is a ladder over the study's sizes, the cheapest first."
         runs = sum(cost.trials for _, cost in costs)
@@ -116,13 +116,9 @@ def _each(answer: EachTransferAnswer) -> Shown:
         notes=notes,
         answer=each_sentence(answer.each),
         places=places[-1] if places else {},
-        document={**document, "each": each_record(answer.each)},
+        document={**document, "each": to_json(answer.each)},
         folder=answer.folder,
     )
-
-
-def _cost_of_all(answer: LadderCostAnswer) -> Cost:
-    return sum((size.cost for size in answer.cost.sizes), NOTHING)
 
 
 def _planned(
@@ -205,23 +201,18 @@ def _command_again(answer: AnswerAtTarget) -> NextCommand:
     """The same command, its target's options in full."""
     request, settings, invocation = answer.request, answer.settings, answer.invocation
     depth = request.to_depth or settings.base.depth
-    options = ["--to-width", str(request.to_width)]
-    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
-    options += ["--to-tokens", f"{request.to_tokens:.0f}"] if request.to_tokens is not None else []
-    options += ["--to-batch", str(request.to_batch)] if request.to_batch is not None else []
-    options += ["--validate"] * request.validate
-    if request.validate and request.settle:
-        options.append("--settle")
-        options += ["--budget", str(request.budget)] if request.budget is not None else []
-        options += ["--hours", f"{request.hours:g}"] if request.hours is not None else []
-    return NextCommand.of(
-        "transfer",
-        *(*options, *invocation.overrides),
-        study=settings.name,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why="to train them",
+    asked = options(
+        to_width=request.to_width,
+        to_depth=depth if depth != settings.base.depth else None,
+        to_tokens=None if request.to_tokens is None else f"{request.to_tokens:.0f}",
+        to_batch=request.to_batch,
+        validate=request.validate,
+        settle=request.settle,
+        budget=request.budget,
+        hours=request.hours,
     )
+    words = (*asked, *invocation.overrides)
+    return of_settings("transfer", settings, invocation, *words, why="to train them")
 
 
 def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:

@@ -41,7 +41,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.table import Cell, Column, Table, short
-from sweeper.trial import Choice, Result, Trial
+from sweeper.trial import Choice, Result
 
 MOST_LINES = 300
 """So many trials are drawn: the best third of that, and the rest evenly over all others."""
@@ -342,7 +342,7 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
     ]
     for result in shown:
         trial = result.trial
-        used = in_use_of(trial)
+        used: dict[str, Choice] = {**trial.hps, **trial.choices}
         log = f"trials/{trial.key}/log.txt" if trial.spec.runner.get("name") == "command" else ""
         loss = "" if math.isnan(result.objective) else result.objective
         table.add(
@@ -359,11 +359,6 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
     if len(shown) < len(results):
         table.legend = [f"The last {len(shown):,} of {len(results):,} trials."]
     return table
-
-
-def in_use_of(trial: Trial) -> dict[str, Choice]:
-    """A trial's hyperparameters as they are used: plain numbers, and choices."""
-    return {**trial.hps, **trial.choices}
 
 
 # Which hyperparameters matter.

@@ -11,16 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.decide.differences import RUN_NOISE
-from sweeper.decide.winner import (
-    MOST_DRAWN,
-    AtSize,
-    DecidingRuns,
-    SizePlace,
-    VariantAnswer,
-    Winner,
-)
+from sweeper.decide.winner import MOST_DRAWN, AtSize, DecidingRuns, SizePlace, VariantAnswer, Winner
 from sweeper.errors import Text
-from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
 from sweeper.report.drawing import (
@@ -30,13 +23,14 @@ from sweeper.report.drawing import (
     STAR,
     STRIP,
     STYLE,
+    error_bar,
     new_panels,
-    save,
     shortened,
 )
 from sweeper.report.next import NextCommand
-from sweeper.report.page import page
+from sweeper.report.page import write_page
 from sweeper.report.present import Shown
+from sweeper.report.sentences import named_columns, roles_text
 from sweeper.runs.variants import VariantRuns
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed
@@ -57,21 +51,16 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     places: dict[str, object] = {}
     # Under strict a program asks, and may ask often: nothing is written unless it says where.
     if not request.strict or request.out is not None:
-        private_folder(answer.folder)
         figure = winner_figure(winner, answer.runs)
-        # Before `save`, which takes the marks that a page alone shows out of the figure.
-        text = page(winner_report(winner, answer.runs, figure))
-        picture, _ = save(figure, answer.folder / "winner")
-        write_atomically(answer.folder / "winner.html", text)
+        report = winner_report(winner, answer.runs, figure)
+        places |= write_page(answer.folder, "winner", report, {"winner": figure})
         write_json(answer.folder / "winner.json", document)
-        places = {"page": answer.folder / "winner.html", "figure": picture}
-        document["figure"] = str(picture)
+        document["figure"] = str(places["figure"])
     tables = [target_table(winner), sizes_table(winner)]
     if winner.next_runs:
         tables.append(next_table(winner))
-    roles = ", ".join(f"{role} is {column!r}" for role, column in answer.runs.columns.items())
     return Shown(
-        before=(f"variants are {answer.runs.by!r}; {roles}",),
+        before=(f"variants are {answer.runs.by!r}; {roles_text(answer.runs.columns)}",),
         items=[*tables, Sentence(rests_on(winner), detail=True), *next_sentence(winner)],
         notes=[*answer.runs.notes, *notes_of(winner)],
         answer=winner_sentence(winner),
@@ -327,19 +316,9 @@ def next_table(winner: Winner) -> Table:
         detail=True,
     )
     for each in winner.next_runs:
-        table.add(*_next_row(each))
+        runs = (each.runs, each.of_baseline, each.chance, each.flops)
+        table.add(each.variant, place_text(each.place), *runs)
     return table
-
-
-def _next_row(each: DecidingRuns) -> tuple[str | int | float, ...]:
-    return (
-        each.variant,
-        place_text(each.place),
-        each.runs,
-        each.of_baseline,
-        each.chance,
-        each.flops,
-    )
 
 
 def _form(estimates: Iterable[Estimate]) -> str:
@@ -409,15 +388,10 @@ def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
         # Beyond the largest size nothing was measured: shaded.
         ax.axvspan(target.flops / 2**target.octaves, target.flops * 1.4, color=STRIP, zorder=0)
     for at in measured:
-        ends = [
-            [at.difference.value - at.difference.low],
-            [at.difference.high - at.difference.value],
-        ]
         look: dict[str, Any] = {"color": INK, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
-        ax.errorbar([at.place.flops], [at.difference.value], ends, fmt="o", **look)
+        error_bar(ax, at.place.flops, at.difference, fmt="o", **look)
     if not single or not measured:
-        ends = [[value.value - value.low], [value.high - value.value]]
-        ax.errorbar([target.flops], [value.value], ends, color=INK, linewidth=1, capsize=3, **STAR)
+        error_bar(ax, target.flops, value, color=INK, linewidth=1, capsize=3, **STAR)
     ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
     seen = [value.low, value.high, 0.0]
     return seen + [end for at in measured for end in (at.difference.low, at.difference.high)]
@@ -439,7 +413,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "variants are": runs.by,
         "floor of the loss": None if math.isnan(winner.floor) else f"{winner.floor:.3g}",
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
-        "columns": ", ".join(f"{role}={column}" for role, column in runs.columns.items()),
+        "columns": named_columns(runs.columns),
     }
     items = [
         Sentence(winner_sentence(winner)),

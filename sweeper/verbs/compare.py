@@ -28,7 +28,7 @@ from sweeper.sweep.compared import (
 )
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
-from sweeper.verbs.requests import CompareRequest, columns_text
+from sweeper.verbs.requests import CompareRequest, columns_text, ignored
 
 K = Keyword
 
@@ -98,11 +98,7 @@ OF_RUNS = (
 """Keywords that ask which variant wins, of runs from anywhere."""
 OF_TARGET = ("baseline", "strict", "floor", "exponent", "to_width")
 """Those that ask so of studies whose next runs are trained."""
-STRICT = {
-    "better": Outcome.DONE,
-    "worse": Outcome.NOT_VALIDATED,
-    "cannot say": Outcome.CANNOT_SAY,
-}
+STRICT = {"better": Outcome.DONE, "worse": Outcome.NOT_VALIDATED, "cannot say": Outcome.CANNOT_SAY}
 
 
 def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
@@ -150,13 +146,12 @@ def _winner(request: CompareRequest, root: Path) -> WinnerAnswer:
     needless = ("settle", "at_width", "budget", "hours", "detach", "dry_run", "anyway")
     if given := [name for name in needless if getattr(request, name)]:
         raise BadInput(K(given[0], ...), " is of studies that are ranked, and not of variants")
-    ignore = request.ignore.split(",") if isinstance(request.ignore, str) else request.ignore
     sources = [
         read(
             source,
             columns=columns_text(request.columns),
             where=request.where,
-            ignore=tuple(filter(None, (name.strip() for name in ignore))),
+            ignore=ignored(request.ignore),
             root=root,
         )
         for source in request.names

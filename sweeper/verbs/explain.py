@@ -54,7 +54,6 @@ class ExplainAnswer(VerbAnswer):
     invocation: Invocation
     measures: bool
     classes: int = 0
-    study_notices: Sequence[str] = ()
     optimum: Optimum | None = None
 
 
@@ -157,7 +156,7 @@ def _explained(
         # Of a command that does not watch its model the check measures nothing.
         measures=settings.runner.measures("coordinates") and not few,
         classes=few,
-        study_notices=notices,
+        notes=tuple((notice,) for notice in notices),
         optimum=found,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.config.command_line import of_study
+from sweeper.config.command_line import DEFAULT_ROOT, of_study
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.config.studies import split_root
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
@@ -184,9 +184,6 @@ def _plan_of_study(request: ExportRequest, name: str | None, root: Path) -> Path
     width = Keyword("to_width", request.to_width or "N")
     depth = [Keyword("to_depth", request.to_depth)] if request.to_depth else []
     beside = f"; it has some for {has}" if plans else ""
-    first = Call("transfer", Keyword("study", study), width, *depth, *_rooted(root))
+    place = [] if str(root) == DEFAULT_ROOT else [Keyword("root", str(root))]
+    first = Call("transfer", Keyword("study", study), width, *depth, *place)
     raise BadInput(f"the study {study!r} has no such plan yet{beside}: run ", first, " first")
-
-
-def _rooted(root: Path) -> list[Keyword]:
-    return [] if str(root) == "runs" else [Keyword("root", str(root))]

@@ -16,13 +16,7 @@ from sweeper.decide.rate_law import RateLaw, RateTarget, law_of_runs
 from sweeper.decide.table_verdict import TableQuestion, TableVerdict
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.around import VariedSettings, study_lines, varied_settings
-from sweeper.runs.batch_curves import (
-    BatchRuns,
-    batch_runs,
-    critical_notes,
-    critical_of,
-    of_results,
-)
+from sweeper.runs.batch_curves import BatchRuns, batch_runs, critical_notes, critical_of, of_results
 from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
 from sweeper.runs.rate_cells import of_two_sizes

@@ -8,6 +8,7 @@ stands in no Request is no verb's business: how an answer is shown, `--json` and
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,32 +16,30 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from sweeper.errors import Call, Keyword, Text
-from sweeper.records import Bounds
-
-K = Keyword
+from sweeper.errors import Call, ConfigError, Keyword, Text
+from sweeper.records import Bounds, call_checked
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Flag:
     """What a keyword means, and how a command line writes it.
 
+    Its `text` may name other keywords: `{settle}` as it is given, `{axis...}` by its name alone.
     `positional`: a word without a flag. `completes`: what a shell proposes for it.
     """
 
-    help: Text
-    metavar: str
-    positional: bool
-    completes: str
+    text: str
+    metavar: str = ""
+    positional: bool = False
+    completes: str = ""
 
-    def __init__(
-        self, *help: str | Keyword, metavar: str = "", positional: bool = False, completes: str = ""
-    ) -> None:
-        """Take the sentence in parts: it may name other keywords."""
-        object.__setattr__(self, "help", help)
-        object.__setattr__(self, "metavar", metavar)
-        object.__setattr__(self, "positional", positional)
-        object.__setattr__(self, "completes", completes)
+    @property
+    def help(self) -> Text:
+        """The text in parts, its keywords as values."""
+        first, *parts = re.split(r"\{(\w+)(\.\.\.)?\}", self.text)
+        named = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        found = [(Keyword(name, ... if alone else True), text) for name, alone, text in named]
+        return (first, *(part for pair in found for part in pair))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +119,7 @@ NewStudy = Annotated[
 ]
 StudyName = Annotated[
     tuple[str, ...],
-    Flag(
-        "The study, as ",
-        K("study", ...),
-        " names it.",
-        metavar="NAME",
-        positional=True,
-        completes="study",
-    ),
+    Flag("The study, as {study...} names it.", metavar="NAME", positional=True, completes="study"),
 ]
 StudyInPlace = Annotated[
     str | None,
@@ -160,9 +152,7 @@ ToBatch = Annotated[
     Flag("Its batch, in sequences or examples a step, by a law=...; the base's if not given."),
 ]
 DryRun = Annotated[bool, Flag("Show what would run; train and write nothing.")]
-Hours = Annotated[
-    float | None, POSITIVE, Flag("With ", K("settle"), ": at most so many hours of runs.")
-]
+Hours = Annotated[float | None, POSITIVE, Flag("With {settle}: at most so many hours of runs.")]
 Where = Annotated[str, Flag("Take these rows alone, as in 'optimizer == \"muon\"'.")]
 Ignore = Annotated[
     str | tuple[str, ...], Flag("Columns that may differ between runs: 'host,lr_min'.")
@@ -208,9 +198,9 @@ class TransferRequest(Request, panel=TUNE):
     overrides: Changes = ()
     to_depth: ToDepth = None
     to_tokens: ToTokens = None
-    to_steps: Annotated[
-        int | None, AT_LEAST_ONE, Flag("In place of ", K("to_tokens"), ": its steps.")
-    ] = None
+    to_steps: Annotated[int | None, AT_LEAST_ONE, Flag("In place of {to_tokens}: its steps.")] = (
+        None
+    )
     to_batch: ToBatch = None
     study: Study = None
     root: Root = None
@@ -220,37 +210,25 @@ class TransferRequest(Request, panel=TUNE):
     settle: Annotated[
         bool,
         Flag(
-            "With ",
-            K("validate"),
-            ": begin with few runs, and add those that tell most until the answer is settled.",
+            "With {validate}: begin with few runs, and add those that tell most until the answer "
+            "is settled."
         ),
     ] = False
     budget: Annotated[
         int | None,
         AT_LEAST_ONE,
         Flag(
-            "With ",
-            K("settle"),
-            ": at most so many runs; else three times those without ",
-            K("settle"),
-            ".",
+            "With {settle}: at most so many runs; else three times those without {settle}.",
             metavar="RUNS",
         ),
     ] = None
     hours: Hours = None
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
-    detach: Annotated[
-        bool, Flag("With ", K("validate"), " on Slurm: submit what can be, and leave.")
-    ] = False
+    detach: Annotated[bool, Flag("With {validate} on Slurm: submit what can be, and leave.")] = (
+        False
+    )
     dry_run: Annotated[
-        bool,
-        Flag(
-            "With ",
-            K("validate"),
-            " or ",
-            K("predict"),
-            ": show what would run; train and write nothing.",
-        ),
+        bool, Flag("With {validate} or {predict}: show what would run; train and write nothing.")
     ] = False
     predict: Annotated[
         bool,
@@ -335,9 +313,8 @@ class ExportRequest(Request, panel=TUNE):
     strict: Annotated[
         bool,
         Flag(
-            "Exit with 3, and write nothing, where something is left to you that ",
-            K("accept", ...),
-            " does not name.",
+            "Exit with 3, and write nothing, where something is left to you that {accept...} does "
+            "not name."
         ),
     ] = False
 
@@ -390,9 +367,7 @@ class ReportRequest(Request, panel=STUDY):
     name: Annotated[
         tuple[str, ...],
         Flag(
-            "The study, as ",
-            K("study", ...),
-            " names it; several for one page.",
+            "The study, as {study...} names it; several for one page.",
             metavar="NAME",
             positional=True,
             completes="study",
@@ -438,8 +413,7 @@ class CompareRequest(Request, panel=STUDY):
         ),
     ]
     by: Annotated[
-        str | None,
-        Flag("The column whose values are the variants; of several tables each is one."),
+        str | None, Flag("The column whose values are the variants; of several tables each is one.")
     ] = None
     baseline: Annotated[str | None, Flag("The variant that all others are compared with.")] = None
     to_params: Annotated[float | None, COUNT, Flag("Parameters of the run to come.")] = None
@@ -448,9 +422,8 @@ class CompareRequest(Request, panel=STUDY):
         int | None,
         AT_LEAST_ONE,
         Flag(
-            "Its width; of studies: predict there how much compute the best saves, or with ",
-            K("settle"),
-            " train until it is known which wins there.",
+            "Its width; of studies: predict there how much compute the best saves, or with "
+            "{settle} train until it is known which wins there."
         ),
     ] = None
     columns: Annotated[
@@ -489,20 +462,16 @@ class CompareRequest(Request, panel=STUDY):
     at_width: Annotated[
         int | None,
         AT_LEAST_ONE,
-        Flag("With ", K("settle"), ": the width to train; else the widest that all ladders have."),
+        Flag("With {settle}: the width to train; else the widest that all ladders have."),
     ] = None
     budget: Annotated[
         int | None,
         AT_LEAST_ONE,
-        Flag("With ", K("settle"), ": at most so many runs; else 40 each.", metavar="RUNS"),
+        Flag("With {settle}: at most so many runs; else 40 each.", metavar="RUNS"),
     ] = None
     hours: Hours = None
-    detach: Annotated[
-        bool, Flag("With ", K("settle"), " on Slurm: submit what can be, and leave.")
-    ] = False
-    dry_run: Annotated[bool, Flag("With ", K("settle"), ": say what would run; train nothing.")] = (
-        False
-    )
+    detach: Annotated[bool, Flag("With {settle} on Slurm: submit what can be, and leave.")] = False
+    dry_run: Annotated[bool, Flag("With {settle}: say what would run; train nothing.")] = False
     trust: Trust = False
     root: Root = None
 
@@ -684,9 +653,7 @@ class JudgeRequest(Request, panel=TUNE):
         ),
     ] = ""
     to_width: Annotated[
-        int | None,
-        AT_LEAST_ONE,
-        Flag("The target's width, or its size along ", K("axis", ...), "."),
+        int | None, AT_LEAST_ONE, Flag("The target's width, or its size along {axis...}.")
     ] = None
     to_params: Annotated[
         float | None, COUNT, Flag("Parameters of a run to come: its learning rate and batch.")
@@ -718,8 +685,7 @@ class JudgeRequest(Request, panel=TUNE):
     max_shift: Annotated[float, Flag("Octaves within which a size holds.")] = 1.0
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     each: Annotated[
-        bool,
-        Flag("Of settings varied one at a time around a point: carry, retune or leave each."),
+        bool, Flag("Of settings varied one at a time around a point: carry, retune or leave each.")
     ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     save: Annotated[
@@ -800,6 +766,15 @@ def _options_of(request: Any) -> Mapping[str, Option]:
             default=field.default,
         )
     return found
+
+
+def checked(request: type[Request], values: Mapping[str, Any]) -> Any:
+    """The request of these values; ConfigError by its keyword for one that is refused."""
+    try:
+        return call_checked(request, values, {})
+    except ConfigError as error:
+        name = error.key.partition("[")[0]
+        raise error.renamed(Keyword(name)) if name in options_of(request) else error from None
 
 
 def columns_text(columns: Any) -> str:

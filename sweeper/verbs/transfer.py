@@ -369,10 +369,7 @@ def _asked(request: TransferRequest) -> Asked:
 
     settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
     return Asked(
-        tokens=request.to_tokens,
-        batch=request.to_batch,
-        validate=request.validate,
-        settle=settle,
+        tokens=request.to_tokens, batch=request.to_batch, validate=request.validate, settle=settle
     )
 
 

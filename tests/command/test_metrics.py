@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.command.lines import Lines
 from sweeper.command.metrics import (
     check_source,
     contents,
@@ -22,7 +21,7 @@ from sweeper.command.metrics import (
     make_source,
     metric_of,
 )
-from sweeper.command.reading import MetricSource
+from sweeper.command.reading import Lines, MetricSource
 from sweeper.errors import ConfigError, SweeperError
 from tests.command.commands import command, run
 from tests.golden import Golden

@@ -20,7 +20,7 @@ from sweeper.config.settings import Experiment, placeholder_data, resolve
 from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.launch.job import UNCONTROLLED, Control, Job, JobOutcome
-from sweeper.report.wording import Wording
+from sweeper.report.sentences import Wording
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.stats.ladder import Size

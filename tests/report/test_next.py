@@ -344,10 +344,9 @@ def test_the_same_configuration_goes_on_with_changes_and_without_a_password() ->
     overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
     invocation = Invocation(overrides=overrides)
     known: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    command = again(
-        invocation, "check", known, "model.width=64", without=["transfer.check"], why=""
-    )
-    storage, width = command.arguments
+    command = again(invocation, "check", known, "model.width=64", why="")
+    check, storage, width = command.arguments
+    assert check == "transfer.check=true"
     assert storage.startswith("study.storage=") and "secret" not in storage
     assert width == "model.width=64"
 

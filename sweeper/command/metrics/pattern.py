@@ -12,15 +12,16 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import ClassVar
 
-from sweeper.command.lines import Lines, plain
 from sweeper.command.reading import (
     THOUSANDS,
     Beyond,
+    Lines,
     Metric,
     MetricSource,
     Reading,
     as_number,
     as_step,
+    plain,
     words_of,
     zero_or_nan,
 )

@@ -1,0 +1,166 @@
+"""What parameters are prescribed, what a published model's multipliers mean, what was exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sweeper.errors import Keyword, Text
+from sweeper.export.lacks import Lack
+from sweeper.records import to_json
+from sweeper.report import console
+from sweeper.report.answer import Item, Sentence
+from sweeper.report.next import again
+from sweeper.report.present import Shown
+from sweeper.table import Column, Table
+from sweeper.verbs.explain import ExplainAnswer, PublishedAnswer
+from sweeper.verbs.export import ExportAnswer
+
+
+def shown(
+    answer: ExplainAnswer | PublishedAnswer | ExportAnswer, *, verbose: bool = False
+) -> Shown:
+    """The table of prescriptions, that of a published model beside ours, or what was exported."""
+    if isinstance(answer, ExportAnswer):
+        return _exported(answer)
+    if isinstance(answer, PublishedAnswer):
+        return _published(answer)
+    plan, source = answer.plan, str(answer.plan.source["hyperparameters"])
+    items: list[Item] = []
+    if answer.optimum is not None and answer.optimum.unfinished:
+        trials = f"{answer.optimum.unfinished} trials"
+        items.append(Sentence(f"Note: the search is not finished; this is its best of {trials}."))
+    items += console.explanation(plan, answer.rows, verbose=verbose)
+    items += [Sentence(line, listed=True) for line in answer.tied]
+    if answer.classes:
+        text = (
+            f"The model takes {answer.classes} classes, and the data have more: to train it, let "
+            "it take an argument `classes`, or give data of as many, such as data=tokens "
+            "data.path=FILE."
+        )
+        items.append(Sentence(text, listed=True))
+    count = len(plan.parameters)
+    why = "to see that it holds in short runs"
+    check = again(answer.invocation, "check", answer.settings, why=why)
+    return Shown(
+        items=items,
+        notes=answer.notes,
+        answer=f"{answer.parameterization} prescribes {count} parameters for {plan.target}; "
+        "nothing was trained or written.",
+        document={
+            "parameterization": plan.parameterization,
+            "base": {"width": plan.base.width, "depth": plan.base.depth},
+            "target": {"width": plan.target.width, "depth": plan.target.depth},
+            "hps": dict(answer.hps),
+            "hyperparameters": source,
+            "parameters": [to_json(row) for row in answer.rows],
+            "operations": dict(plan.operations),
+            "needs": list(plan.needs),
+            "tied_readouts": answer.tied,
+        },
+        next=(check,) if answer.measures else (),
+    )
+
+
+def _published(answer: PublishedAnswer) -> Shown:
+    model = answer.model
+    shape = model.shape
+    sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
+    names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
+    table = Table(
+        f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
+        [Column("", left=True), *map(Column, names.values())],
+    )
+    for row in model.ours:
+        table.add(row["what"], *(row.get(name) for name in names))
+    legend = (
+        "Numbers of parameters are standard deviations of initial values, published as one "
+        "initializer_range. The configuration does not say learning rates and eps by parameter, "
+        "nor weight decay: a plan of ours does."
+    )
+    return Shown(
+        items=[
+            Sentence(f"{answer.path}: {model.family}, {sizes}"),
+            *(Sentence(line, listed=True) for line in model.lines()),
+            table,
+            Sentence(legend, detail=True),
+        ],
+        answer=f"It stands for {model.parameterization}.",
+        document=to_json(model),
+    )
+
+
+# An export: what was written, and what it leaves to whoever trains with it.
+
+
+def _exported(answer: ExportAnswer) -> Shown:
+    """Files, what was accepted, what is missing, and the edits that it takes."""
+    document = _document(answer)
+    if answer.refused:
+        head = f"{answer.trainer} cannot express this plan, and nothing was written:"
+        advice = ("Where you do it yourself, or mean to train without, say so by adding ",)
+        return Shown(
+            items=[Sentence(head), *(Sentence(str(lack), listed=True) for lack in answer.missing)],
+            answer=(*advice, *_accepts(answer.missing), ": the header of the export lists it"),
+            document=document,
+        )
+    written = ", ".join(map(str, answer.files))
+    return Shown(
+        items=_items(answer),
+        answer=f"Exported the plan for {answer.plan.target} to {answer.trainer}{_rests(answer)}.",
+        places={"export": written},
+        document=document,
+    )
+
+
+def _items(answer: ExportAnswer) -> list[Item]:
+    items: list[Item] = [
+        Sentence(f"Accepted, though {answer.trainer} cannot express it: {lack}", detail=True)
+        for lack in answer.accepted
+    ]
+    if answer.missing:
+        items.append(
+            Sentence(f"{answer.trainer} cannot express all of this plan. It leaves to you:")
+        )
+        for lack in answer.missing:
+            edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
+            items.append(Sentence(f"{lack}{edit}", listed=True))
+        head = "Once that is done, or where you mean to train without, say so: "
+        text = (head, *_accepts(answer.missing), ". The header of the export lists it.")
+        items.append(Sentence(text))
+    if answer.own_schedule:
+        own = "the study's command takes none, so it is the script's own"
+        items.append(Sentence(f"The schedule is left to you: {own}", detail=True))
+    by_itself = "The study's model multiplies by itself, and yours must too"
+    return [*items, *(Sentence(f"{by_itself}: {line}") for line in answer.own_factors)]
+
+
+def _rests(answer: ExportAnswer) -> str:
+    accepted, missing = answer.accepted, answer.missing
+    text = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
+    if missing:
+        names = ", ".join(lack.name for lack in missing)
+        text += f"; the plan is not whole without {names}, which it leaves to you"
+    return text
+
+
+def _accepts(missing: Sequence[Lack]) -> Text:
+    parts = [part for lack in missing for part in (" ", Keyword("accept", lack.name))]
+    return tuple(parts[1:])
+
+
+def _document(answer: ExportAnswer) -> dict[str, object]:
+    accepted = {lack.name for lack in answer.accepted}
+    return {
+        "to": answer.to,
+        "study": answer.plan.source.get("study"),
+        "files": list(answer.files),
+        "cannot_express": [
+            {
+                "name": lack.name,
+                "accepted": lack.name in accepted,
+                "differences": lack.differences,
+                "edit": lack.edit(),
+            }
+            for lack in answer.lacks
+        ],
+    }
