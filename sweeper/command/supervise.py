@@ -306,11 +306,18 @@ class Supervisor:
     def _hides_an_error(self) -> bool:
         """Whether the log ends in an error, and nothing says that the run had come to its end."""
         reached = self.losses.reaches(self.train.steps, self.train.window())
-        if reached and not self.losses.counted:
+        # Python's own exit code is not 0 after an error.
+        python = os.path.basename(self._program).startswith("python")
+        if python or (reached and not self.losses.counted):
             return False
         lines = last_text(self.log)
         killed = [at for at, line in enumerate(lines) if _KILLED.search(line)]
-        at = max(-1 if (last := _last_error(lines)) is None else last, *killed, -1)
+        last = _last_error(lines)
+        begin = max((i for i, line in enumerate(lines[:last]) if _BEGIN in line), default=0)
+        # What Python goes on after, as at its end.
+        if last is None or _PASSED_OVER.match(lines[begin - 1]):
+            last = -1
+        at = max(last, *killed, -1)
         source = self.sources[-1][0]
         later = map(source.pattern.search, lines[at:]) if isinstance(source, Log) else ()
         goes_on = any(match and as_number(match["loss"]) is not None for match in later)
@@ -403,6 +410,8 @@ ERROR_LINES = 3
 """Of the error, where a launcher's own words follow it."""
 _RANK = re.compile(r"\[\w+\]: ?")
 _BEGIN = "Traceback (most recent call last):"
+_PASSED_OVER = re.compile(r"Exception ignored |--- Logging error|Exception in thread ")
+"""What stands before a traceback of an error that ends nothing."""
 _UNTRACED = re.compile(r"(Syntax|Indentation|Tab)Error: ")
 NOT_FINITE = re.compile(
     r"(?<![a-z0-9])(nan|inf|infinity|is_?nan|is_?inf|is_?finite|non-?finite|not finite|diverged?|"

@@ -271,10 +271,10 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
     for key in ("metric", "heldout"):
         if parts := alternatives(settings.raw["runner"].get(key) or ""):
             reads = next(part for part in parts if "(?P<loss>" in part)
-            others = ", ".join(repr(part) for part in parts if part != reads)
+            others = " or ".join(f"'{part}'" for part in parts if part != reads)
             watcher.tell(
-                f"Note: {key}= has a bar, which means 'or': lines that match {others} are passed "
-                f"over, and {reads!r} alone reads the others. A bar that is printed is \\|"
+                f"Note: {key}= has a bar, which means 'or': of a line that matches {others} no "
+                f"loss is read, and of others that of '{reads}'. A bar that is printed is \\|"
             )
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:

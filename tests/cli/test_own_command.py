@@ -324,6 +324,16 @@ def test_a_first_run_shows_where_its_losses_were_read(
     assert metric["values"] == 21 and len(metric["doubts"]) == 2
 
 
+def test_a_bar_between_two_patterns_is_told_before_anything_runs(
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
+) -> None:
+    bar = r"metric=step (?P<step>\d+) | loss (?P<loss>\S+)"
+    parted = [word if word != MINE[-1] else bar for word in searched()]
+    golden.says(sweeper(*parted, "--dry-run").err)
+    escaped = [word if word != MINE[-1] else bar.replace("|", r"\|") for word in searched()]
+    assert "bar" not in sweeper(*escaped, "--dry-run").err
+
+
 def test_a_word_that_is_no_text_is_refused_before_anything_runs(
     workplace: Path, script: Path
 ) -> None:

@@ -95,6 +95,25 @@ def test_an_exit_code_that_a_shell_script_eats_hides_no_error(tmp_path: Path) ->
             assert "exit code 0, and its log in an error" in str(outcome.failure)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "fails"),
+    [
+        ("", "", True),
+        ("", "loss 1.9", False),
+        ("Exception ignored in: <function f>", "", False),
+        ("Exception in thread Thread-1:", "", False),
+    ],
+)
+def test_an_error_that_ends_nothing_is_none(
+    tmp_path: Path, before: str, after: str, fails: bool
+) -> None:
+    traceback = ["Traceback (most recent call last):", '  File "a.py", line 1', "TypeError: x"]
+    lines = ["loss 3", "loss 2", *filter(None, [before]), *traceback, after]
+    text = shlex.quote("\n".join(lines))
+    settings = Command(command=("bash", "-c", f"echo {text}"), metric=r"loss (?P<loss>\S+)")
+    assert (run(settings, tmp_path)[0].failure is not None) == fails
+
+
 def test_a_metric_that_never_appears_is_named_with_what_was_printed(
     tmp_path: Path, golden: Golden
 ) -> None:
