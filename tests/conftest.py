@@ -4,11 +4,10 @@ import gc
 import os
 import pickle
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,10 +90,24 @@ def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     compose._choices_composed = cache(composed)
     # A third of that time it reads the same files, again and again.
-    load = OmegaConf.load
-    loaded = cache(lambda text: pickle.dumps(load(StringIO(text))))
-    OmegaConf.load = staticmethod(lambda file: pickle.loads(loaded(file.read())))
+    OmegaConf.load = staticmethod(_once(OmegaConf.load))
     return choices
+
+
+def _once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Reads each content but once, and from its own file, which an error names."""
+    kept = dict[str, bytes]()
+
+    def loaded(file: Any) -> Any:
+        if not hasattr(file, "read"):
+            return load(file)
+        text = file.read()
+        if text not in kept:
+            file.seek(0)
+            kept[text] = pickle.dumps(load(file))
+        return pickle.loads(kept[text])
+
+    return loaded
 
 
 @pytest.fixture

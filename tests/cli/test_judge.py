@@ -46,6 +46,7 @@ def test_a_grid_comes_by_a_pipe(table: Path, sweeper: Run, monkeypatch: pytest.M
     assert Path("runs/judged/stdin/judge.json").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_grid_whose_optima_stay_holds_and_one_whose_fall_fails(
     table: Path, sweeper: Run, tmp_path: Path
 ) -> None:
