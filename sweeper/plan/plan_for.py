@@ -245,7 +245,6 @@ def plan_for(
 
 
 def _is_module(value: object) -> bool:
-    """Whether a value is a module of torch's."""
     from torch import nn
 
     return isinstance(value, nn.Module)
@@ -355,7 +354,6 @@ def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
 
 
 def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
-    """The parameterization and the optimizer, built."""
     made, spec = _plugin("parameterization", parameterization, Parameterization)
     made_optimizer, optimizer_spec = _plugin("optimizer", optimizer, Optimizer)
     return Rules(

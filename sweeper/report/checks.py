@@ -191,7 +191,6 @@ def _at_fault(check: CoordinateCheck) -> list[Item]:
 
 
 def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:
-    """The member with the worst answer."""
     return max(
         members, key=lambda member: (CHECK_ANSWERS.index(member.answer), member.worst.deviation)
     )
@@ -224,7 +223,6 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
 
 
 def _panel(ax: Axes, check: CoordinateCheck, name: str, module: ModuleCheck) -> None:
-    """One module's curves."""
     # Sizes are evenly spaced, as powers of 2 are on a log axis.
     xs = range(len(check.sizes))
     for slope in module.slopes:
@@ -242,7 +240,6 @@ def _panel(ax: Axes, check: CoordinateCheck, name: str, module: ModuleCheck) -> 
 
 
 def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
-    """How a curve is drawn."""
     if quantity == "output":
         return {"color": FAINT, "linestyle": DASHED, "linewidth": 1.0}
     if quantity == "direct":

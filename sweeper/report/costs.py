@@ -104,7 +104,6 @@ def _size_record(size: SizeCost) -> dict[str, Any]:
 
 
 def _share(share: float) -> str:
-    """A share in words."""
     return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g} % of"
 
 

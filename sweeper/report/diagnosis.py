@@ -38,7 +38,6 @@ def shown(answer: DiagnosisAnswer | DiagnosisCostAnswer, *, verbose: bool = Fals
 
 
 def _cost(answer: DiagnosisCostAnswer) -> Shown:
-    """What a diagnosis would train at most."""
     settings, verdict = answer.settings, answer.verdict
     costs = [("the transfer as it is", answer.as_it_is), *answer.changes]
     facts = (

@@ -251,7 +251,6 @@ def lines_figure(conclusion: Conclusion, space: Space, trials: Sequence[Result] 
 
 
 def _draw_line(ax: Axes, line: LineResult, points: Points, top: float, axis: Axis | None) -> None:
-    """One panel of `lines_figure`."""
     if axis is not None:
         ax.axvline(axis.default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     draw_strip(ax, top)

@@ -380,7 +380,6 @@ def _cost(
     invocation: Invocation,
     words: Words,
 ) -> LadderCostAnswer:
-    """What the ladders would train."""
     from sweeper.sweep.ladder_cost import ladder_cost
     from sweeper.sweep.ladders import settling_of
     from sweeper.sweep.optimum import finished
