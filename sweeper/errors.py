@@ -238,10 +238,15 @@ def key_prefix(prefix: str) -> Iterator[None]:
 def suggest(word: str, choices: Iterable[str]) -> str:
     """A closing clause that names near misses of `word`, or else all choices."""
     options = sorted(choices)
-    close = get_close_matches(word, options, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
+    if close := near_misses(word, options):
+        return close.removeprefix("; ")
     return f"known: {', '.join(options)}" if options else "nothing is allowed here"
+
+
+def near_misses(word: str, choices: Iterable[str]) -> str:
+    """A clause that names near misses of `word`, where a message lists all choices; or nothing."""
+    close = get_close_matches(word, sorted(choices), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?"[:200] if close else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -13,7 +13,9 @@ from sweeper.errors import (
     Keyword,
     MissingValue,
     SweeperError,
+    near_misses,
     spelled,
+    suggest,
 )
 
 
@@ -58,3 +60,9 @@ def test_of_a_value_that_takes_lines_the_kind_is_told_alone() -> None:
     assert str(error) == "model=Shown(...) is refused: a class or a function"
     assert error.spelled(SHELL) == str(error)
     assert str(ConfigError("a", "two\nlines", "b")) == "a='two\\nlines' is refused: b"
+
+
+def test_near_misses_are_named_and_choices_once() -> None:
+    assert near_misses("widht", ["width", "lr"]) == "; did you mean width?"
+    assert near_misses("foo", ["width", "lr"]) == ""
+    assert suggest("foo", ["width", "lr"]) == "known: lr, width"

@@ -117,16 +117,16 @@ def settled_text(ladder: SettledLadder, missing: int) -> str:
         have = f", of which it has {there}" * bool(there)
         count += there
         return (
-            f"With --settle it begins with {count} runs at {len(ladder.started)} sizes, its ends"
+            f"To settle it, it begins with {count} runs at {len(ladder.started)} sizes, its ends"
             f"{have}, and goes on until it is settled, {most}."
         )
     if missing:
         return (
-            f"With --settle the runs that are there are looked at: {ladder_progress(ladder)}. "
+            f"To settle it, the runs that are there are looked at: {ladder_progress(ladder)}. "
             f"It goes on until it is settled, {most}."
         )
     return (
-        f"With --settle nothing is trained: {ladder_progress(ladder)}. {ladder_end(ladder.ending)}."
+        f"To settle it nothing is trained: {ladder_progress(ladder)}. {ladder_end(ladder.ending)}."
     )
 
 

@@ -84,6 +84,7 @@ from sweeper.study.cost import NOT_KNOWN, cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
+from sweeper.study.study import is_saved
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
@@ -294,7 +295,7 @@ def study_report(
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
         *map(diagnosis_section, documents.diagnoses),
-        _best(documents),
+        *([] if _of_table(documents) else [_best(documents)]),
         _search(documents, figures),
         *_checks(documents),
         *_scales(documents),
@@ -358,9 +359,15 @@ def _answer(
     return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
+def _of_table(documents: Documents) -> bool:
+    return documents.folder is not None and is_saved(documents.folder)
+
+
 def _state(documents: Documents) -> str:
     """How far a study is that has neither plan nor check."""
     searched = documents.searched
+    if _of_table(documents):
+        return "The runs of a table: no search of sweeper's trained them."
     if searched is not None and searched.finished:
         return "The search is finished. No plan has been made from it yet."
     if searched is not None:
@@ -415,7 +422,7 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         items += search_items(judge_each(varied))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
-    return Section("Search", items)
+    return Section("Runs" if _of_table(documents) else "Search", items)
 
 
 def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> list[Item]:
@@ -611,7 +618,9 @@ class _Target:
     def of(cls, target: TargetDocuments, loss: str, *, deep: bool) -> _Target:
         """The target by its size; where it has no plan, by its folder."""
         if (plan := target.plan) is None:
-            return cls(target.name, target, loss)
+            verdicts = target.validation.axes if target.validation else ()
+            asked = [f"{v.axis.replace('_', ' ')} {v.target.size}" for v in verdicts if v.target]
+            return cls(", ".join(asked) or target.name, target, loss)
         label = size_text(plan.target, deep=deep)
         if plan.law is not None:
             before, after = plan.law.base, plan.law.target
@@ -763,7 +772,7 @@ def cards(documents: Documents) -> list[KeyNumber]:
         ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if is_bounded else "no interval"
         # The search's own is on the page, too: two numbers of one name would be a riddle.
         near = f"; of the points that were trained {2**chosen:.4g} was chosen"
-        near = near * (f"{chosen:.2f}" != f"{measured.value:.2f}")
+        near *= math.isfinite(chosen) and f"{chosen:.2f}" != f"{measured.value:.2f}"
         note = f"log2 {measured.value:.2f} on its curve; {ends}{near}"
         add(name, f"{2**measured.value:.4g}", note)
     elif math.isfinite(chosen):

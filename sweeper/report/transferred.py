@@ -15,6 +15,7 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, spelled
+from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
@@ -158,12 +159,11 @@ def _planned(
     next_command = after_plan(settings.folder, answer.folder, plan, again, answer.kept)
     if next_command is not None:
         next_command = replace(next_command, why=next_command.why + _cost_of(next_command, answer))
-    target_command = plan.source.get("target_command")
     # A next command without a verb is the target's own, and is not said twice.
-    if target_command and not (next_command and not next_command.verb):
+    if not (next_command and not next_command.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
-        items.append(Commands("The target's command:", [target_command], note=note))
+        items += _target_command(plan, note)
     places["plan"] = files.plan
     if verdicts:
         places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
@@ -178,6 +178,12 @@ def _planned(
         next=[next_command],
         folder=settings.folder,
     )
+
+
+def _target_command(plan: TransferPlan, note: str = "") -> list[Item]:
+    """What trains the target, where a command does."""
+    command = plan.source.get("target_command")
+    return [Commands("The target's command:", [command], note=note)] if command else []
 
 
 def _document(answer: TransferAnswer) -> dict[str, object]:
@@ -354,7 +360,13 @@ def _horizons(answer: HorizonsAnswer) -> Shown:
     notes: list[str | Text] = [*answer.notes, *unfinished_notes(answer.unfinished)]
     if answer.predicted is not None:
         made = predicted_shown(answer.predicted, answer.question, answer.invocation)
-        return replace(made, notes=[*notes, *failure_notes(answer.failed), *made.notes])
+        notes += [*failure_notes(answer.failed), *map(_removed_note, answer.removed), *made.notes]
+        assert answer.plan is not None and answer.folder is not None
+        items = [*made.items, *_target_command(answer.plan)]
+        places = {**made.places, "plan": TargetFolder(answer.folder).plan}
+        # What would only plan the run again.
+        following = [c for c in made.next if c is None or "--predict" in c.arguments]
+        return replace(made, items=items, places=places, notes=notes, next=following)
     costs, settings, tokens = answer.costs, answer.settings, answer.question.tokens
     assert costs is not None
     facts = (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.errors import ConfigError, Keyword, Text, suggest
+from sweeper.errors import ConfigError, Keyword, Text, near_misses
 from sweeper.runs.numbers import number_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ class _Reader:
         return f" {name} "
 
     def _refused(self, why: str) -> ConfigError:
-        allowed = f"a condition on {columns_text(self.frame)}, such as loss < 4 ({why})"
+        numbers = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind in "iuf"]
+        example = f"{quoted_name(numbers[-1])} < 4" if numbers else "loss < 4"
+        allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
         return ConfigError(Keyword("where"), self.text, allowed)
 
     def _condition(self, node: ast.expr) -> Mask:
@@ -258,7 +260,7 @@ class _Reader:
         if advice := self._in_quotes(name, other):
             raise ConfigError(Keyword("where"), self.text, advice)
         names = [*self.columns][: 50 * MOST_LISTED]
-        raise self._refused(f"no column is called {name!r}; {suggest(name, names)[:200]}")
+        raise self._refused(f"no column is called {name!r}{near_misses(name, names)}")
 
     def _in_quotes(self, name: str, other: ast.expr | None) -> Text:
         """The condition with a text in quotes that the column beside it has; empty without one."""

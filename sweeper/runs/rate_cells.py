@@ -88,7 +88,9 @@ def of_two_sizes(runs: Runs) -> bool:
     runs = runs.with_roles(ROLES)
     if not {"eta", "log2_eta"} & {*runs.columns} or "loss" not in runs.columns:
         return False
-    differing = {role for role, c in runs.columns.items() if runs.frame[c].nunique() > 1}
+    # Of these columns only: another may hold what cannot be counted.
+    sized = {"params", "width", "tokens", "steps"} & {*runs.columns}
+    differing = {role for role in sized if runs.frame[runs.columns[role]].nunique() > 1}
     sizes = [
         next((role for role in roles if role in differing), None)
         for roles in (("params", "width"), ("tokens", "steps"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import BadInput, ConfigError, Keyword, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, near_misses
 from sweeper.files import is_path
 from sweeper.runs.condition import columns_text
 from sweeper.runs.roles import asked_columns
@@ -54,7 +54,7 @@ def read(
     names = [str(column) for column in runs.frame.columns]
     for name in ignore:
         if name not in names:
-            allowed = f"columns of the table: {columns_text(runs.frame)}; {suggest(name, names)}"
+            allowed = f"columns of the table: {columns_text(runs.frame)}{near_misses(name, names)}"
             raise ConfigError(Keyword("ignore"), name, allowed[:2000])
     return replace(runs, asked=asked_columns(runs.frame, columns), ignore=tuple(ignore))
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sweeper.errors import ConfigError, Keyword, MissingValue, Text, suggest
+from sweeper.errors import ConfigError, Keyword, MissingValue, Text, near_misses
 from sweeper.runs.condition import columns_text
 from sweeper.runs.numbers import SCALED, number_of
 
@@ -130,11 +130,13 @@ def asked_columns(frame: pandas.DataFrame, text: str) -> dict[str, str]:
         role, is_pair, column = (part.strip() for part in pair.partition("="))
         role = ALIASES.get(role, role)
         if not is_pair or role not in ROLES:
-            allowed = f"ROLE=COLUMN with one of {', '.join(sorted(ROLES))}; {suggest(role, ROLES)}"
+            allowed = (
+                f"ROLE=COLUMN with one of {', '.join(sorted(ROLES))}{near_misses(role, ROLES)}"
+            )
             raise ConfigError(Keyword("columns"), pair, allowed)
         if column and column not in names:
-            hint = suggest(column, names)[:200]
-            allowed = f"{role}=COLUMN with one of {columns_text(frame)}; {hint}"
+            hint = near_misses(column, names)
+            allowed = f"{role}=COLUMN with one of {columns_text(frame)}{hint}"
             raise ConfigError(Keyword("columns"), pair, allowed)
         asked[role] = column
     return asked

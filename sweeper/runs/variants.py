@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, suggest
-from sweeper.runs.condition import columns_text, quoted_name, shown_value, take_alike
+from sweeper.errors import (
+    BadInput,
+    ConfigError,
+    Keyword,
+    MissingValue,
+    Text,
+    near_misses,
+)
+from sweeper.runs.condition import (
+    columns_text,
+    quoted_name,
+    shown_value,
+    take_alike,
+)
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, guessed_columns
@@ -181,7 +193,7 @@ def _variant_column(runs: Runs, by: str | None) -> str:
     meant = f", such as {', '.join(texts[:5])}" if texts else ""
     if by is None:
         raise MissingValue(Keyword("by"), f", the column whose values are the variants{meant}")
-    allowed = f"a column of {columns_text(runs.frame)}; {suggest(by, names)[:200]}"
+    allowed = f"a column of {columns_text(runs.frame)}{near_misses(by, names)}"
     raise ConfigError(Keyword("by"), by, allowed)
 
 
@@ -218,7 +230,7 @@ def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
         shown = ", ".join(names[:40])
         if baseline is None:
             raise MissingValue(Keyword("baseline"), f", one of {shown}")
-        allowed = f"one of {shown}; {suggest(baseline, names)[:200]}"
+        allowed = f"one of {shown}{near_misses(baseline, names)}"
         raise ConfigError(Keyword("baseline"), baseline, allowed)
     return [baseline, *(name for name in names if name != baseline)]
 

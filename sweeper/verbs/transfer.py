@@ -84,7 +84,7 @@ class HorizonsAnswer(VerbAnswer):
     """The target's loss as sizes and horizons predict it, or what these would train.
 
     `unfinished` is the number of the search's trials where it goes on, `failed` are reasons of
-    trials that failed.
+    trials that failed. The `plan` of the run that is predicted lies in `folder`.
     """
 
     request: TransferRequest
@@ -96,6 +96,9 @@ class HorizonsAnswer(VerbAnswer):
     costs: RungCosts | None = None
     predicted: Predicted | None = None
     failed: Sequence[Failure] = ()
+    plan: TransferPlan | None = None
+    folder: Path | None = None
+    removed: Sequence[StaleVerdict] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +287,7 @@ def _predicted(
     from sweeper.sweep.horizons import HorizonTarget, predict_trained, rung_costs, rungs
     from sweeper.sweep.ladders import with_law_of_runs
     from sweeper.sweep.optimum import check_storage_password, planned_before
-    from sweeper.sweep.planning import target_of
+    from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
@@ -316,8 +319,18 @@ def _predicted(
             Sweep(experiment, opened, progress).runs(trials)
         failed = failures_of(opened.results(), settings.identity)
         notes = (*answer.notes, *((notice,) for notice in opened.notices))
-    predicted = predict_trained(experiment, target, question)
-    return replace(answer, predicted=predicted, failed=failed, notes=notes)
+    # The run that is predicted is the one that is planned.
+    folder = target_folder(settings, planned.size)
+    plan, removed = _write_plan(planned, as_measured(experiment, planned, watcher), folder)
+    return replace(
+        answer,
+        predicted=predict_trained(experiment, target, question),
+        failed=failed,
+        notes=notes,
+        plan=plan,
+        folder=folder,
+        removed=removed,
+    )
 
 
 def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRequest:
@@ -402,6 +415,21 @@ def _cost(
     )
 
 
+def _write_plan(
+    target: TransferTarget, ladders: Validated, folder: Path
+) -> tuple[TransferPlan, Sequence[StaleVerdict]]:
+    """Write the plan into the target's `folder`; verdicts on another one are removed."""
+    from sweeper.sweep.ladders import remove_stale_verdicts
+    from sweeper.sweep.planning import plan_target
+
+    plan = plan_target(target, ladders, folder)
+    private_folder(folder)
+    # Before the plan is written: a page must never show it beside a verdict on another.
+    removed = remove_stale_verdicts(ladders.experiment.settings, target.best, folder)
+    write_json(TargetFolder(folder).plan, to_json(plan))
+    return plan, removed
+
+
 def _planned(
     request: TransferRequest,
     target: TransferTarget,
@@ -417,20 +445,15 @@ def _planned(
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
     from sweeper.sweep.ladder_cost import seconds_at
-    from sweeper.sweep.ladders import remove_stale_verdicts
-    from sweeper.sweep.planning import plan_target, unvalidated
+    from sweeper.sweep.planning import unvalidated
 
     experiment, settings, files = (
         ladders.experiment,
         ladders.experiment.settings,
         TargetFolder(folder),
     )
-    plan = plan_target(target, ladders, folder)
-    private_folder(folder)
-    # Before the plan is written: a page must never show it beside a verdict on another.
-    removed = remove_stale_verdicts(settings, target.best, folder)
+    plan, removed = _write_plan(target, ladders, folder)
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
-    write_json(files.plan, to_json(plan))
     notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
     # An axis along which the target differs and no ladder was judged keeps the answer open.
     open_axes = unvalidated(settings, target.size, ladders.verdicts) if request.validate else []

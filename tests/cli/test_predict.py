@@ -16,6 +16,7 @@ import pytest
 
 from sweeper.engine.prepare import prepare
 from sweeper.engine.runner import Engine
+from sweeper.files import read_json
 from sweeper.runs.curves import earlier_runs
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
@@ -200,6 +201,13 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     again = sweeper("transfer", *words, "--json")
     assert len(Study.read(study).results()) == len(after)
     assert again.document["law"] == document["law"]
+    # The run that is predicted is planned, too, as `transfer` plans it.
+    (written,) = study.glob("transfer/*/plan.json")
+    plan = read_json(written)
+    sweeper("transfer", "--to-width", "64", "transfer.check=false")
+    alike = ("hps", "parameters", "target", "optimizer")
+    assert [plan[key] for key in alike] == [read_json(written)[key] for key in alike]
+    assert plan["target"]["width"] == 64 and "plan:" in sweeper("transfer", *words).out
     nothing = sweeper("transfer", *words, "--dry-run").out
     assert "0 of 18 runs are to be trained" in nothing
 

@@ -335,6 +335,16 @@ def test_how_an_own_model_s_argument_is_added_is_said() -> None:
         compose_tree([own, "model.n_head=4"])
 
 
+def own_net(width: int, depth: int = 1) -> None:
+    """Its depth is its own where nobody asks for another."""
+
+
+def test_a_model_of_one_s_own_is_as_deep_as_it_says() -> None:
+    own = f"model._target_={__name__}.own_net"
+    assert compose_tree([own])["model"]["depth"] == 1
+    assert compose_tree([own, "model.depth=3"])["model"]["depth"] == 3
+
+
 def test_a_source_of_one_s_own_keeps_its_own_defaults() -> None:
     """What the source in conf/ takes, or holds out, is nothing to a class of the user's."""
     own = ["data._target_=mydata.Npz", "++data.path=mine.npz", "++data.augment.shift=1"]

@@ -238,7 +238,7 @@ def test_two_schedules_in_a_table_are_named_and_one_is_not() -> None:
     frame = surface()
     frame["lr_schedule"] = ["wsd", "cosine"] * (len(frame) // 2)
     (note,) = predicted(frame).notes
-    assert "cosine" in note and "--where" in note
+    assert "cosine" in note and "where=" in note
     assert not predicted(frame.assign(lr_schedule="wsd")).notes
 
 
