@@ -145,7 +145,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
         # At the base's own size nothing is carried, unless a value was named to be judged there.
         if question.to is not None and (given or to != getattr(grid.base, grid.axis)):
-            verdict = replace(verdict, target=answer)
+            verdict = verdict.at_target(answer)
     predicted = None
     # Of a plan by a law the trend is of what the law leaves: no learning rate by itself.
     if trend is not None and verdict.target and not any(c.planned_log2 for c in grid.curves):

@@ -218,6 +218,13 @@ class Verdict:
     )
     rule: LadderRule | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
+    def at_target(self, target: TargetAnswer) -> Verdict:
+        """The verdict with the answer at the target, and of two ways to settle it the cheaper."""
+        if not (self.answer == "cannot say yet" and target.advice.tells):
+            return replace(self, target=target)
+        # A larger size that likely fails: `judge_target` names one only where it costs less.
+        return replace(self, target=target, advice=Advice(), seed_advice=None, settle=())
+
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
         return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))

@@ -8,9 +8,10 @@ widest size's curve. It holds where both intervals lie within the ladder's own t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,11 @@ def judge_target(
     if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        return told(answer=answer, code=code, times=times, wider=wider), trend
+        advice = Advice()
+        if optima and wider and verdict.answer == "cannot say yet":
+            advice = _refuting(verdict, optima, target, rule, prior)
+        answered = told(answer=answer, code=code, times=times, wider=wider)
+        return replace(answered, advice=advice, settle=advice.overrides), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -381,10 +386,7 @@ def _advice(
     What further runs may show is drawn from what is known now, and judged as it would be. The way
     with the least compute for a settled answer, cost over chance, is advised.
     """
-    widths, last = list[int](), optima.sizes[-1]
-    while last <= target / 2 / MOST:
-        last *= 2
-        widths.append(last)
+    widths = _larger(optima, target)
 
     def settles(known: Optima) -> bool:
         predicted = predict(known.sizes, known.values, known.errors, target, prior)
@@ -395,16 +397,10 @@ def _advice(
             return tested is None or tested.reproduced
         return answer == "fails"
 
-    # Parameters go with the square of the width; else a run's cost is in proportion.
-    power = 2.0 if axis == "width" else 1.0  # of a run's compute
-
     def spent(count: int, times: int) -> float:
         """Compute of the runs more of a point's one seed, in runs of the largest size."""
-        there, wider = (
-            sum((size / optima.sizes[-1]) ** power for size in sizes)
-            for sizes in (optima.sizes, widths[:count])
-        )
-        return float((times - 1) * there + times * wider)
+        there, wider = (_compute(axis, optima, sizes) for sizes in (optima.sizes, widths[:count]))
+        return (times - 1) * there + times * wider
 
     # Seeds for all sizes are looked at where no longer ladder would likely do.
     ways = dict[tuple[int, int], float]()
@@ -462,6 +458,74 @@ def _advice(
     sizes = (*optima.sizes, *widths)
     settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
     return Advice(axis=axis, code="narrower", ladder=sizes, settings=settings)
+
+
+def _larger(optima: Optima, target: int) -> list[int]:
+    """Doublings of the largest size, as far as a ladder may go for this target."""
+    sizes, last = list[int](), optima.sizes[-1]
+    while last <= target / 2 / MOST:
+        last *= 2
+        sizes.append(last)
+    return sizes
+
+
+def _compute(axis: str, optima: Optima, sizes: Iterable[int]) -> float:
+    """Of a run at each of the sizes, in runs of the largest of the optima."""
+    # Parameters go with the square of the width; else a run's cost is in proportion.
+    power = 2.0 if axis == "width" else 1.0
+    return float(sum((size / optima.sizes[-1]) ** power for size in sizes))
+
+
+def _refuting(
+    verdict: Verdict, optima: Optima, target: int, rule: LadderRule, prior: Prior
+) -> Advice:
+    """A longer ladder that likely fails, where that costs less than what settles the open one.
+
+    No larger size makes an open one hold, but one that fails settles the ladder: where optima
+    drift, a size or two more tell sooner than many seeds at the size that lies near the threshold.
+    """
+    axis, asked = verdict.axis, verdict.advice
+    base = next(int(getattr(size.size, axis)) for size in verdict.sizes if size.is_base)
+    # What else is asked for comes first: ends, a seed, a base that was missed.
+    if asked.code not in ("seeds", "noisy") or base not in optima.sizes:
+        return Advice()
+    at, sure, largest = optima.sizes.index(base), verdict.confidence, optima.fits[-1]
+    quantile, allowed = NormalDist().inv_cdf((1 + sure) / 2), rule.allowed_gap(largest.loss.value)
+    normal = np.random.default_rng(0).normal(size=len(largest.safe_optimum_draws))
+    seen, line = [optima] * SIMULATED, rule.points_per_line() * rule.seeds
+
+    def fails(known: Optima) -> bool:
+        shift = float(known.values[-1] - known.values[at])
+        error = math.hypot(known.errors[-1], known.errors[at])
+        gap = loss_gap_at(optima, shift, shift + error * normal, sure)
+        return abs(shift) - quantile * error > rule.max_shift or gap.low > allowed
+
+    failed = np.zeros(SIMULATED, dtype=bool)
+    new = list[int]()
+    for size in _larger(optima, target):
+        new.append(size)
+        seen = [_with_size(known, size, prior, draw) for draw, known in enumerate(seen)]
+        failed |= np.array([fails(known) for known in seen])
+        if (chance := float(failed.mean())) >= LIKELY:
+            break
+    else:
+        return Advice()
+    spent = line * _compute(axis, optima, new) / chance
+    # Of "noisy" no number of seeds is expected to settle it.
+    if asked.seeds is not None:
+        each = asked.seeds.runs / len(verdict.sizes)
+        sizes = (int(getattr(size.size, axis)) for size in verdict.sizes)
+        if spent >= each * _compute(axis, optima, sizes):
+            return Advice()
+    ladder = (*optima.sizes, *new)
+    return Advice(
+        axis=axis,
+        code="longer_ladder",
+        ladder=ladder,
+        settings={LADDER_AXES.get(axis, axis): f"[{','.join(map(str, ladder))}]"},
+        runs=dict.fromkeys(new, line),
+        chance=chance,
+    )
 
 
 def _seen_again(optima: Optima, times: int, draw: int) -> Optima:

@@ -89,14 +89,17 @@ class Runs:
         """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
         numbers, bad, _ = self._parsed(column)
         if bad.any():
-            place, cells = int(np.flatnonzero(bad)[0]), self.frame[column][bad].drop_duplicates()
+            place, cells = int(np.flatnonzero(bad)[0]), [*self.frame[column][bad]]
             more = f", and {int(bad.sum()) - 1} more rows such" if bad.sum() > 1 else ""
             parts: list[str | Keyword] = [
                 f"{self.row(place)} has {self.frame[column].iloc[place]!r} in the column "
                 f"{column!r}, which is no number{more}"
             ]
-            if len(cells) <= MOST_LEFT_OUT:
-                parts += ["; ", where_none_of({column: [*cells]}), " leaves them out"]
+            # What a condition can name: a cell from Python may hold anything, a table within it.
+            named = {*cells} if all(isinstance(cell, str | int | float) for cell in cells) else {}
+            if 0 < len(named) <= MOST_LEFT_OUT:
+                texts = sorted(named, key=cells.index)
+                parts += ["; ", where_none_of({column: texts}), " leaves them out"]
             raise BadInput(*parts)
         return numbers
 

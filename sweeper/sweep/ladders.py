@@ -493,7 +493,7 @@ class LadderJudge:
                 trends[axis] = trend and self.words.worded(trend)
                 # The base's own size asks for no extrapolation; the trend is shown all the same.
                 if size != getattr(base, axis):
-                    verdict = replace(verdict, target=answer)
+                    verdict = verdict.at_target(answer)
             verdicts.append(self.words.worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,
