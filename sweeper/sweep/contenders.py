@@ -43,7 +43,7 @@ K = Keyword
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RankingOptions:
     """What is asked of a ranking, by the keywords of these names."""
 
     baseline: str | None
@@ -122,7 +122,7 @@ def placed(run: tuple[Any, ...], widths: Sequence[int]) -> tuple[str, int, int]:
     return name, widths[size[0] if size else 0], seed
 
 
-def ranking_of(asked: Asked, contenders: Sequence[Contender]) -> Ranking | TargetRanking:
+def ranking_of(asked: RankingOptions, contenders: Sequence[Contender]) -> Ranking | TargetRanking:
     """What says by the studies' results which runs come next, and when it is decided."""
     by_name, widths = {one.name: one for one in contenders}, [*contenders[0].planned]
 
@@ -205,7 +205,7 @@ def train_ranking(
 
 
 def contenders_of(
-    asked: Asked, names: Sequence[str], overrides: Sequence[str], root: Path
+    asked: RankingOptions, names: Sequence[str], overrides: Sequence[str], root: Path
 ) -> tuple[list[Contender], list[str], list[int]]:
     """The studies, opened, and what differs between them; BadInput for what cannot be ranked."""
     names = [find_study(name, root) for name in names]
@@ -255,7 +255,7 @@ def contenders_of(
     return contenders, notes, unfinished
 
 
-def _widths(studies: Sequence[Settings], asked: Asked) -> list[int]:
+def _widths(studies: Sequence[Settings], asked: RankingOptions) -> list[int]:
     """The width to train: the one that was asked for, else the widest that all ladders have.
 
     For a target all that they have, and one twice as wide, which is trained where that tells most.

@@ -35,7 +35,7 @@ from sweeper.trial import Log2Hps, defaults, in_use, plain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TargetOptions:
     """What is asked of a target, beside its width and depth; `validate`: by ladders."""
 
     tokens: float | None = None
@@ -73,7 +73,7 @@ class TransferTarget:
         return self.optimum.conclusion.best_log2
 
 
-def target_of(experiment: Experiment, size: Size, asked: Asked) -> TransferTarget:
+def target_of(experiment: Experiment, size: Size, asked: TargetOptions) -> TransferTarget:
     """The whole target; BadInput for what cannot be asked of it, or of the study."""
     settings, spans = experiment.settings, None
     timed = settings.with_steps(replace(settings.ladder_base, width=size.width, depth=size.depth))

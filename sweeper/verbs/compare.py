@@ -222,10 +222,18 @@ def _by_runs(
 ) -> RankAnswer:
     """Train round by round until the ranking has ended, and write what was found."""
     # What only reads loads no torch.
-    from sweeper.sweep.contenders import Asked, contenders_of, placed, ranking_of, train_ranking
+    from sweeper.sweep.contenders import (
+        RankingOptions,
+        contenders_of,
+        placed,
+        ranking_of,
+        train_ranking,
+    )
     from sweeper.sweep.ladders import check_hours
 
-    asked = Asked(**{each: getattr(request, each) for each in Asked.__dataclass_fields__})
+    asked = RankingOptions(
+        **{each: getattr(request, each) for each in RankingOptions.__dataclass_fields__}
+    )
     contenders, unlike, unfinished = contenders_of(asked, names, overrides, root)
     ranking, widths = ranking_of(asked, contenders), [*contenders[0].planned]
     width = request.to_width or widths[0]

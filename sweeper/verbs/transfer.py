@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sweeper.sweep.horizons import HorizonTarget, Predicted, RungCosts
     from sweeper.sweep.ladder_cost import LadderCost
     from sweeper.sweep.ladders import StaleVerdict, Validated
-    from sweeper.sweep.planning import Asked, TransferTarget, Unvalidated
+    from sweeper.sweep.planning import TargetOptions, TransferTarget, Unvalidated
 
 K = Keyword
 
@@ -375,13 +375,13 @@ def check_asked(request: TransferRequest) -> None:
         )
 
 
-def _asked(request: TransferRequest) -> Asked:
+def _asked(request: TransferRequest) -> TargetOptions:
     """What is asked of the target beside its width and depth."""
     from sweeper.sweep.ladders import Settle
-    from sweeper.sweep.planning import Asked
+    from sweeper.sweep.planning import TargetOptions
 
     settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
-    return Asked(
+    return TargetOptions(
         tokens=request.to_tokens, batch=request.to_batch, validate=request.validate, settle=settle
     )
 
