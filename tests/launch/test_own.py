@@ -17,9 +17,11 @@ needs_two = pytest.mark.skipif(os.geteuid() != 0, reason="only root is two users
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path.resolve()))
-    return tmp_path.resolve()
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Of a short name: a place's path has a limit.
+    place = tmp_path_factory.mktemp("own").resolve()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
 
 
 def test_a_place_is_ours_alone_and_near_or_another_is_taken(
