@@ -490,10 +490,12 @@ class Settling:
                     evidence[self.base] = (base_fit, base_fit.evidence)
             # One size that fails is enough: the others may wait for whether it does.
             failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
-            doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
-            if verdict.answer == "holds":
+            of_axis = [min(failing, key=lambda d: d.factor)] if failing else of_axis
+            of_target = verdict.target.advice if verdict.target else Advice()
+            # An open ladder may be settled by a larger size that fails; its seeds wait for it.
+            if verdict.answer == "holds" or of_target.tells:
                 more = self._for_target(ladder)
-                of_target = verdict.target.advice if verdict.target else Advice()
+                of_axis = [] if more.begun else of_axis
                 # A ladder that holds has no advice of its own: the target's is told.
                 advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
@@ -501,8 +503,9 @@ class Settling:
                 new |= more.longer
                 # Of a size whose runs are not back yet nothing is known that seeds would firm up.
                 fits = {d.size: fit for d in more.doubts if (fit := ladder.fits.get(d.size))}
-                doubts += [doubt for doubt in more.doubts if doubt.size in fits]
+                of_axis += [doubt for doubt in more.doubts if doubt.size in fits]
                 evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
+            doubts += of_axis
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
         planned += begun * self.begun
         left = max(0, self.budget - self.runs - planned)
@@ -562,7 +565,7 @@ class Settling:
         return [eta for eta in beyond if eta not in fit.curve.losses]
 
     def _for_target(self, ladder: JudgedLadder) -> ForTarget:
-        """What may settle the target of a ladder that holds, as its verdict advises.
+        """What may settle the target of a ladder that does not fail, as its verdict advises.
 
         Larger sizes, on which it rests most; else points further out on the largest; else all
         optima with half the errors. Nothing where that is not expected to tell.

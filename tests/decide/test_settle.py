@@ -19,7 +19,9 @@ from sweeper.decide.settle import (
     default_budget,
     grids_of,
 )
+from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
+from sweeper.decide.trend import judge_target
 from sweeper.errors import ConfigError
 from sweeper.report.ladder import ladder_table
 from sweeper.report.sentences_transfer import ladder_end
@@ -301,6 +303,25 @@ def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
     ladder = aimed(Advice(axis="width", code="longer_ladder", ladder=WIDER), holds_at=5)
     assert ladder.ending and ladder.ending.ended == "settled"
     assert sorted(size.width for size in ladder.grids) == [*WIDER]
+
+
+def test_a_larger_size_that_fails_settles_an_open_ladder_with_fewer_runs() -> None:
+    """Its last size loses 0.028 nats of 0.03 that are allowed: seeds alone hardly tell."""
+
+    def of_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
+        (ladder,) = judge(ladders)
+        planned = ladder.fits[BASE].optimum.value  # type: ignore[union-attr]
+        target, _ = judge_target(ladder.verdict, ladder.fits, planned, 4096, RULE, THEORY)
+        return [replace(ladder, verdict=ladder.verdict.at_target(target))]
+
+    truth = losses(-0.25, curvature=0.05, noise=0.008)
+    alone, aimed_at = settling(truth), settling(truth, judge=of_target)
+    for ladder in (alone, aimed_at):
+        ladder.missing()
+    assert alone.ending and alone.ending.ended != "settled"
+    assert aimed_at.ending and aimed_at.ending.ended == "settled" and answer(aimed_at) == "fails"
+    assert max(size.width for size in aimed_at.grids) in (512, 1024)
+    assert aimed_at.runs < aimed_at.budget
 
 
 def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
