@@ -147,7 +147,8 @@ class Runs:
         numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
         odd = np.flatnonzero(np.isnan(plain) & values.notna().to_numpy())
         texts = [values.iloc[place] for place in odd]
-        pointed = with_points(texts, of_losses=column == self.columns.get("loss"))
+        of_losses = column == self.columns.get("loss")
+        pointed = with_points([*values.dropna()] if texts else [], of_losses=of_losses)
         if pointed is not None:
             spellings[COMMAS] = None
         for place, text in zip(odd, texts, strict=True):
