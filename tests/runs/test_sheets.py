@@ -224,3 +224,13 @@ def test_texts_that_are_numbers_are_measured_and_no_kind() -> None:
     assert [*numbers.dropna()] == [0.458, 0.46]
     for texts in (["v1", "v2"], ["lion", "0.1"], ["crashed", "1e-3"], [None, None]):
         assert in_numbers(pandas.Series(texts)).dtype.kind == "O"
+
+
+def test_two_columns_that_brackets_tell_apart_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(loss=lambda value: f"{value - 1:.3f},{value}", head=TWO_LOSSES))
+    with raises_config_error("columns"):
+        ladder_runs(read(path))
+
+
+TWO_LOSSES = "width,lr,seed,loss (train),loss (val)\n"
