@@ -515,7 +515,8 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
     before = (reading_text(len(runs), table.name, table.columns),)
     if answer.prediction is None:
         assert answer.too_few is not None
-        return _too_few(answer.too_few, "tokens", before)
+        # Why so few of a table's runs count is told by its notes alone.
+        return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
     return _written(answer.prediction, runs, answer.folder, before, again=_larger(answer, runs))
 
 
@@ -551,7 +552,7 @@ def predicted_shown(
     again = _following(found, settle, question, invocation)
     if found.prediction is None:
         assert found.too_few is not None
-        return _too_few(found.too_few, scales.unit, (), again)
+        return _too_few(found.too_few, scales.unit, before, again)
     if not settle and TargetFolder(found.folder).plan.is_file():
         again = None
     made = _written(found.prediction, runs, found.folder, before, found.drawn, again)

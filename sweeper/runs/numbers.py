@@ -28,7 +28,7 @@ _WITH_UNIT = re.compile(
     r"sample|example|layer|flop)s?",
     re.IGNORECASE,
 )
-_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_COMMA = re.compile(r"([-+]?\d+,\d+(?:[eE][-+]?\d+)?)\s*(?:[A-Za-z]+|%)?")
 _PERCENT = re.compile(rf"({_PLAIN})\s*%")
 _WITH_ERROR = re.compile(rf"({_PLAIN})\s*(?:(?:±|\+/?-)\s*{_PLAIN}|\({_PLAIN}\))")
 _MARKED = re.compile(rf"({_PLAIN})\s*[*†‡§]+")
@@ -148,18 +148,17 @@ def with_points(cells: Sequence[object], *, of_losses: bool) -> dict[object, str
     or lies among the others with its point: 3,412 beside 3.1, and not a perplexity of 3,412.
     """
     texts = {cell: cell.strip() for cell in cells if isinstance(cell, str) and "," in cell}
-    if not texts or not all(map(_COMMA.fullmatch, texts.values())):
+    matches = [_COMMA.fullmatch(text) for text in texts.values()]
+    if not texts or not all(matches):
         return None
     pointed: dict[object, str] = {cell: text.replace(",", ".") for cell, text in texts.items()}
-    if not all(map(_THOUSANDS.fullmatch, texts.values())):
+    if not all(match and _THOUSANDS.fullmatch(match[1]) for match in matches):
         return pointed
     # Of a run that diverged words may stand there.
     others = [number_of(cell)[0] for cell in cells if cell not in texts]
     plain = [number for number in others if number is not None and math.isfinite(number)]
-    among = all(
-        min(plain) / NEAR <= abs(float(text)) <= max(plain) * NEAR
-        for text in (pointed.values() if plain else ())
-    )
+    meant = [number_of(text)[0] or 0.0 for text in pointed.values()]
+    among = not plain or all(min(plain) / NEAR <= n <= max(plain) * NEAR for n in meant)
     return pointed if of_losses and among else None
 
 

@@ -289,6 +289,11 @@ def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -
     assert not Path("runs/predictions").exists()
     document = sweeper(*words, "--json").document
     assert document["answer"] == "cannot say yet" and len(document["settle"]) == 1
+    # Of nine runs, six off their best rate: why three count is said where no law is, too.
+    head, *rows = path.read_text().splitlines()
+    tried = [f"{row}{'1' * n},{rate}" for row in rows for n, rate in enumerate((0.01, 0.02, 0.04))]
+    path.write_text("\n".join([f"{head},lr", *tried]))
+    assert "left out: 6 runs off the best 'lr'" in sweeper(*words).out
 
 
 @pytest.mark.parametrize("head", ["params_M,tokens_B,bpb", "n_params (millions),Tokens (B),loss"])

@@ -174,6 +174,12 @@ def test_a_comma_in_losses_is_decimal_where_the_others_lie_around_it() -> None:
     # A perplexity of a run that diverged: read as 1.7 it would be the best of all.
     assert with_points(["1,707", "36.61", "29.96"], of_losses=True) is None
     assert with_points(["1,024", "512"], of_losses=False) is None
+    # What a letter or a unit stands behind is a number, too.
+    assert with_points(["0,2B", "1,6 B", "3B"], of_losses=False) == {
+        "0,2B": "0.2B",
+        "1,6 B": "1.6 B",
+    }
+    assert with_points(["1,500M", "2,250M"], of_losses=False) is None
     assert number_of("Mar-12")[0] is None and number_of("d12") == (12.0, LETTERED)
 
 
