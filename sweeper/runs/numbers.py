@@ -155,7 +155,7 @@ def with_points(cells: Sequence[object], *, of_losses: bool) -> dict[object, str
     if not all(match and _THOUSANDS.fullmatch(match[1]) for match in matches):
         return pointed
     # Of a run that diverged words may stand there.
-    others = [number_of(cell)[0] for cell in cells if cell not in texts]
+    others = [number_of(c)[0] for c in cells if not (isinstance(c, str) and c in texts)]
     plain = [number for number in others if number is not None and math.isfinite(number)]
     meant = [number_of(text)[0] or 0.0 for text in pointed.values()]
     among = not plain or all(min(plain) / NEAR <= n <= max(plain) * NEAR for n in meant)

@@ -137,8 +137,9 @@ class Runs:
         whole = np.zeros(len(values), bool)
         if values.dtype.kind in "iuf":
             return np.asarray(values.to_numpy(dtype=float, na_value=math.nan)), whole, {}
-        if values.dtype == bool:
-            values = values.astype(object).map(str)
+        if values.dtype.kind in "bmM":
+            # pandas takes truth values for 0 and 1, and dates for nanoseconds since 1970.
+            values = values.astype(object).map(str, na_action="ignore")
         try:
             plain = pandas.to_numeric(values, errors="coerce")
         except OverflowError:  # a whole number of four hundred digits
@@ -152,7 +153,8 @@ class Runs:
         if pointed is not None:
             spellings[COMMAS] = None
         for place, text in zip(odd, texts, strict=True):
-            number, spelling = number_of(pointed.get(text, text) if pointed else text)
+            asked = pointed.get(text, text) if pointed and isinstance(text, str) else text
+            number, spelling = number_of(asked)
             bad[place] = number is None
             numbers[place] = math.nan if number is None else number
             if spelling:

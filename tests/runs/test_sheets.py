@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.errors import BadInput
 from sweeper.runs.grid import ladder_runs
 from sweeper.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.runs.numbers import LETTERED, in_numbers, number_of, with_points
 from sweeper.runs.read import read
-from sweeper.runs.run import log2_of
+from sweeper.runs.run import Runs, log2_of
 from tests.refusals import raises_config_error
 
 ROWS = [
@@ -240,3 +242,19 @@ def test_two_columns_that_brackets_tell_apart_are_asked_for(tmp_path: Path) -> N
 
 
 TWO_LOSSES = "width,lr,seed,loss (train),loss (val)\n"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pandas.date_range("2024-03-12", periods=4),
+        pandas.to_timedelta([1, 2, 3, 4], "D"),
+        pandas.array([True, False, True, True], dtype="boolean"),
+        pandas.Series(["3,412", "3,401", [1], "3,377"]),
+    ],
+    ids=["dates", "durations", "truth", "a list among commas"],
+)
+def test_what_pandas_would_make_numbers_of_is_refused(cells: Any) -> None:
+    runs = Runs(pandas.DataFrame({"loss": cells}), "", "", columns={"loss": "loss"})
+    with pytest.raises(BadInput, match="which is no number"):
+        runs.numbers("loss")
