@@ -520,6 +520,9 @@ def _tuned(runs: Runs) -> Runs:
             f", and the best {ends} of {counted(len(found.at_end), 'size')} at an end of its "
             "rates, where others are not"
         )
+    if found.untuned:
+        why += f"; of {counted(found.untuned, 'size')} it lies at an end of the rates, and none is "
+        why += "known to be tuned"
     notes.append(
         (f"{why}. A law is one of tuned runs; ", Keyword("ignore", rate), " takes all of them")
     )
