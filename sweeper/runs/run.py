@@ -70,7 +70,8 @@ class Runs:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
-        kept = self.frame[rows_where(self.frame, where)]
+        losses = columns_by_role(self.frame, self.asked, {"loss": LADDER_ROLES["loss"]}).get("loss")
+        kept = self.frame[rows_where(self.frame, where, losses)]
         if kept.empty:
             allowed = f"a condition that some of {len(self.frame)} rows meet"
             raise ConfigError(Keyword("where"), where, allowed)

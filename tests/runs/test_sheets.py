@@ -168,6 +168,8 @@ def test_a_word_among_losses_with_decimal_commas_makes_no_thousands_of_them(
     path.write_text("\n".join([head, *rows]))
     losses = values(path)[:, 3]
     assert np.isposinf(losses[0])
+    # A condition reads them alike.
+    assert len(read(path).only("loss < 3.9 and lr > 0.001")) == 2
     np.testing.assert_allclose(losses[1:], [round(row[3], 3) for row in ROWS[1:]])
 
 
