@@ -523,7 +523,8 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
 def _larger(answer: TablePrediction, runs: LossRuns) -> NextCommand | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
     told, design = answer.prediction, Design.of(runs)
-    if told is None or told.target or told.optimum:
+    # Of what came by a pipe nothing is left to be read again.
+    if told is None or told.target or told.optimum or answer.table.name == "stdin":
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
