@@ -306,9 +306,11 @@ class Supervisor:
     def _hides_an_error(self) -> bool:
         """Whether the log ends in an error, and nothing says that the run had come to its end."""
         reached = self.losses.reaches(self.train.steps, self.train.window())
+        # Without steps as many losses say so: of a log with one a step.
+        whole = not self.losses.counted or len(self.losses) >= self.train.steps
         # Python's own exit code is not 0 after an error.
         python = os.path.basename(self._program).startswith("python")
-        if python or (reached and not self.losses.counted):
+        if python or (reached and whole):
             return False
         lines = last_text(self.log)
         killed = [at for at, line in enumerate(lines) if _KILLED.search(line)]

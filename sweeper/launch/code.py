@@ -275,13 +275,13 @@ def command_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: P
 def _script(command: Sequence[str], cwd: Path) -> list[str]:
     """The first argument that is a file and no interpreter, the module after -m, a -c's scripts."""
     for before, argument in zip(("", *command), command, strict=False):
-        module = Path(*argument.split(".")) if before == "-m" else None
-        for path in (module.with_suffix(".py"), module / "__main__.py") if module else ():
-            if (cwd / path).is_file():
-                return [str(path)]
+        for path in _of_module(argument) if before == "-m" else ():
+            if os.path.isfile(cwd / path):
+                return [path]
         # A bare first word is looked up on PATH: a file of that name in `cwd` is not what runs.
         on_path = before == "" and (INTERPRETER.match(Path(argument).name) or "/" not in argument)
-        if argument and not on_path and (cwd / argument).is_file():
+        # Of a text that is longer than a name may be `Path.is_file` raises an error.
+        if argument and not on_path and os.path.isfile(cwd / argument):
             return [argument]
         if re.fullmatch(r"-\w*c", before) and re.search(r"sh$", command[0]):
             return _named(argument, cwd)
@@ -303,12 +303,20 @@ def _started(script: str, cwd: Path) -> list[str]:
 
 def _named(text: str, cwd: Path, *folders: Path) -> list[str]:
     """The scripts that a shell's text names, from `cwd`, or one of the `folders` there."""
-    names = [
-        os.path.normpath(folder / name)
-        for name in re.findall(r"[\w./-]+\.(?:py|sh|bash)\b", text)
-        for folder in (Path(), *folders)
-    ]
-    return [name for name in dict.fromkeys(names) if (cwd / name).is_file()]
+    names = list[str]()
+    for variable, name in re.findall(r"""(\$\w+|[})"'`]*)([\w./-]+\.(?:py|sh|bash)\b)""", text):
+        # In "$HERE/train.py" nobody knows the folder: it is likely that of the script.
+        names += [name, name.lstrip("/")] if variable and name[0] == "/" else [name]
+    for module in re.findall(r"\s-m\s+([\w.]+)", text):
+        names += _of_module(module)
+    paths = (os.path.normpath(folder / name) for name in names for folder in (Path(), *folders))
+    return [path for path in dict.fromkeys(paths) if os.path.isfile(cwd / path)]
+
+
+def _of_module(name: str) -> list[str]:
+    """The paths of which a module may be the file."""
+    path = Path(*name.split("."))
+    return [f"{path}.py", str(path / "__main__.py")]
 
 
 def missing_script(command: Sequence[str], cwd: Path) -> str | None:

@@ -515,14 +515,16 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
     before = (reading_text(len(runs), table.name, table.columns),)
     if answer.prediction is None:
         assert answer.too_few is not None
-        return _too_few(answer.too_few, "tokens", before)
+        # Why so few of a table's runs count is told by its notes alone.
+        return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
     return _written(answer.prediction, runs, answer.folder, before, again=_larger(answer, runs))
 
 
 def _larger(answer: TablePrediction, runs: LossRuns) -> NextCommand | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
     told, design = answer.prediction, Design.of(runs)
-    if told is None or told.target or told.optimum:
+    # Of what came by a pipe nothing is left to be read again.
+    if told is None or told.target or told.optimum or answer.table.name == "stdin":
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
@@ -551,7 +553,7 @@ def predicted_shown(
     again = _following(found, settle, question, invocation)
     if found.prediction is None:
         assert found.too_few is not None
-        return _too_few(found.too_few, scales.unit, (), again)
+        return _too_few(found.too_few, scales.unit, before, again)
     if not settle and TargetFolder(found.folder).plan.is_file():
         again = None
     made = _written(found.prediction, runs, found.folder, before, found.drawn, again)

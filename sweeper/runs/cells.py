@@ -434,12 +434,14 @@ class TriedRun:
 class TunedRuns:
     """Places of runs: those that are `kept`, and those `off` their cell's best.
 
-    `at_end` are those of a cell whose best rate lies at an end of those that were run there.
+    `at_end` are those of a cell whose best rate lies at an end of those that were run there. Where
+    that is so of every cell that was run at several they are kept, and so many are `untuned`.
     """
 
     kept: Sequence[int]
     off: Sequence[int]
     at_end: Mapping[Hashable, Sequence[int]]
+    untuned: int = 0
 
 
 def tuned(runs: Sequence[TriedRun]) -> TunedRuns:
@@ -469,9 +471,11 @@ def tuned(runs: Sequence[TriedRun]) -> TunedRuns:
         rates = [rate for rate, rest in tried[cell] if rest == first.rest]
         sides[cell] = min(rates) < first.rate, max(rates) > first.rate
     bracketed = any(map(all, sides.values()))
-    open_cells = {c for c, of in sides.items() if bracketed and any(of) and not all(of)}
+    at_ends = {c for c, of in sides.items() if any(of) and not all(of)}
+    open_cells = at_ends if bracketed else set[Hashable]()
     return TunedRuns(
         kept=[place for cell, best in bests.items() if cell not in open_cells for place in best],
         off=off,
         at_end={cell: bests[cell] for cell in bests if cell in open_cells},
+        untuned=len(at_ends - open_cells),
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import ConfigError, Keyword, Text, near_misses
-from sweeper.runs.numbers import number_of
+from sweeper.runs.numbers import number_of, with_points
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -53,7 +53,7 @@ _TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 }
 
 
-def rows_where(frame: pandas.DataFrame, text: str) -> Mask:
+def rows_where(frame: pandas.DataFrame, text: str, losses: str | None = None) -> Mask:
     """The rows of `frame` that meet a condition; ConfigError for what is none.
 
     A condition compares columns with numbers, texts and each other by `==`, `!=`, `<`, `<=`, `>`,
@@ -61,7 +61,7 @@ def rows_where(frame: pandas.DataFrame, text: str) -> Mask:
     signs and parentheses join conditions. Names that are no identifiers stand in backquotes; an
     empty cell is `None`.
     """
-    return _Reader(frame, text).mask()
+    return _Reader(frame, text, losses).mask()
 
 
 def where_equal(values: Mapping[str, object]) -> Keyword:
@@ -132,8 +132,8 @@ def _literal(value: object) -> str:
 class _Reader:
     """A condition's text over the columns of one table."""
 
-    def __init__(self, frame: pandas.DataFrame, text: str) -> None:
-        self.frame, self.text = frame, text
+    def __init__(self, frame: pandas.DataFrame, text: str, losses: str | None) -> None:
+        self.frame, self.text, self.losses = frame, text, losses
         self.columns = {str(column): column for column in frame.columns}
         self.names: dict[str, str] = {}
 
@@ -230,7 +230,11 @@ class _Reader:
             raise self._refused(f"{name} holds numbers, and {value!r} is a text")
         if not isinstance(value, str) and not numeric:
             # A column of texts with numbers in it, as YAML writes 1e-3.
-            cells = np.array([_number(cell) for cell in column], float)
+            pointed = with_points([*column.dropna()], of_losses=column.name == self.losses)
+            pointed = pointed or {}
+            cells = np.array(
+                [_number(pointed.get(c, c) if isinstance(c, str) else c) for c in column], float
+            )
             if not np.isfinite(cells).any() and kind not in (ast.Eq, ast.NotEq):
                 raise self._refused(f"{name} holds texts, and {value} is a number")
         try:

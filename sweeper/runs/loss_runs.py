@@ -486,14 +486,19 @@ def _tuned(runs: Runs) -> Runs:
     varied = {role: known[role] for role in roles if known.get(role) not in {None, *runs.ignore}}
     varied = {role: column for role, column in varied.items() if column not in others}
     rate = next((varied[role] for role in RATES if role in varied), None)
-    if rate is None or not (rates := runs.numbers_or_nan(rate)).size or np.isnan(rates).any():
+    if rate is None or not (rates := runs.numbers_or_nan(rate)).size:
         return runs
     counts = [runs.numbers(runs.columns[role]) for role in COUNT_ROLES if role in runs.columns]
     losses = runs.numbers(runs.columns["loss"])
-    cells = [tuple(f"{count:.6g}" for count in row) for row in zip(*counts, strict=True)]
-    places: dict[tuple[str, ...], list[int]] = {}
+    cells = [*zip(*map(_alike_counts, counts), strict=True)]
+    places: dict[tuple[float, ...], list[int]] = {}
     for place, cell in enumerate(cells):
         places.setdefault(cell, []).append(place)
+    if (unknown := np.isnan(rates)).any():
+        if runs.frame[rate].isna().all() or len(places) == len(runs):
+            return runs
+        note = f"{runs.rows(unknown)} has no number in {rate!r}: no run is left out by it"
+        return replace(runs, notes=(*runs.notes, f"{note}, though a law is one of tuned runs"))
     log2 = np.log2(rates) if (rates > 0).all() else rates
     # A rate that a log has of each run's end differs a little, and was not tried.
     if all(np.ptp(log2[of]) < LEAST_TRIED for of in places.values()):
@@ -515,10 +520,24 @@ def _tuned(runs: Runs) -> Runs:
             f", and the best {ends} of {counted(len(found.at_end), 'size')} at an end of its "
             "rates, where others are not"
         )
+    if found.untuned:
+        why += f"; of {counted(found.untuned, 'size')} it lies at an end of the rates, and none is "
+        why += "known to be tuned"
     notes.append(
         (f"{why}. A law is one of tuned runs; ", Keyword("ignore", rate), " takes all of them")
     )
     return replace(runs, frame=runs.frame.iloc[sorted(found.kept)], notes=tuple(notes))
+
+
+def _alike_counts(counts: Array) -> Sequence[float]:
+    """What says which counts are one: whole steps of several batches meet a horizon but roughly."""
+    if (counts > 0).all() and np.isfinite(counts).all():
+        groups = groups_of(np.log(counts), SAME / 4)
+        spans = [np.ptp(np.log(counts[groups == group])) for group in np.unique(groups)]
+        # Of checkpoints a few steps apart all would be one.
+        if max(spans) <= SAME:
+            return [float(group) for group in groups]
+    return [float(f"{count:.6g}") for count in counts]
 
 
 LEAST_TRIED = 0.25

@@ -20,13 +20,15 @@ _GROUPED = re.compile(r"[-+]?\d{1,3}(?:([ '])\d{3})(?:\1\d{3})*(?:\.\d+)?")
 _POWER = re.compile(rf"2\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
 _TENS = re.compile(rf"(?:({_PLAIN})\s*[x*]\s*)?10\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
 _SCALED = re.compile(rf"({_PLAIN})\s*([kKmMbBgGtT])")
-_LETTERED = re.compile(r"[A-Za-z]{1,3}[-_=]?(\d+)")
+# A month with a number is a date, which spreadsheets make of some numbers.
+_MONTH = "jan|feb|mar|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez"
+_LETTERED = re.compile(rf"(?!(?i:{_MONTH}))[A-Za-z]{{1,3}}[-_=]?(\d+)")
 _WITH_UNIT = re.compile(
     r"(.*[\d.]\s*[kKmMbBgGtT]?)\s*(?:tok|token|param|parameter|nat|step|iter|iteration|sequence|seq|"
     r"sample|example|layer|flop)s?",
     re.IGNORECASE,
 )
-_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_COMMA = re.compile(r"([-+]?\d+,\d+(?:[eE][-+]?\d+)?)\s*(?:[A-Za-z]+|%)?")
 _PERCENT = re.compile(rf"({_PLAIN})\s*%")
 _WITH_ERROR = re.compile(rf"({_PLAIN})\s*(?:(?:±|\+/?-)\s*{_PLAIN}|\({_PLAIN}\))")
 _MARKED = re.compile(rf"({_PLAIN})\s*[*†‡§]+")
@@ -142,15 +144,26 @@ def with_points(cells: Sequence[object], *, of_losses: bool) -> dict[object, str
     """Cells with decimal commas as one types them here; None where commas are no decimal ones.
 
     A comma before three digits may stand between thousands: one of the cells, such as 0,003 or
-    4,1653, has to say that it does not. Losses of thousands are none, where each has such a comma.
+    4,1653, has to say that it does not. Losses of thousands are none where each has such a comma,
+    or lies among the others with its point: 3,412 beside 3.1, and not a perplexity of 3,412.
     """
     texts = {cell: cell.strip() for cell in cells if isinstance(cell, str) and "," in cell}
-    if not texts or not all(map(_COMMA.fullmatch, texts.values())):
+    matches = [_COMMA.fullmatch(text) for text in texts.values()]
+    if not texts or not all(matches):
         return None
-    may_be = [bool(_THOUSANDS.fullmatch(text)) for text in texts.values()]
-    if all(may_be) and not (of_losses and len(texts) == len({*cells})):
-        return None
-    return {cell: text.replace(",", ".") for cell, text in texts.items()}
+    pointed: dict[object, str] = {cell: text.replace(",", ".") for cell, text in texts.items()}
+    if not all(match and _THOUSANDS.fullmatch(match[1]) for match in matches):
+        return pointed
+    # Of a run that diverged words may stand there.
+    others = [number_of(c)[0] for c in cells if not (isinstance(c, str) and c in texts)]
+    plain = [number for number in others if number is not None and math.isfinite(number)]
+    meant = [number_of(text)[0] or 0.0 for text in pointed.values()]
+    among = not plain or all(min(plain) / NEAR <= n <= max(plain) * NEAR for n in meant)
+    return pointed if of_losses and among else None
+
+
+NEAR = 2.0
+"""As a factor: so near to other losses of a sheet one with a decimal comma lies."""
 
 
 def says_unfinished(cell: object) -> bool:

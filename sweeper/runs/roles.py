@@ -158,9 +158,10 @@ def columns_by_role(
     for column, end in zip(map(str, frame.columns), ends, strict=True):
         if counts[end] == 1 and end != column and column not in taken:
             free.setdefault(plain_name(end), column)
-    # What stands in brackets behind a name is a unit: val loss (nats).
-    for column in map(str, frame.columns):
-        if (bare := re.sub(r"\s*[(\[][^()\[\]]*[)\]]\s*$", "", column)) and column not in taken:
+    # What stands in brackets behind a name is a unit: val loss (nats). Of two it tells them apart.
+    bares = [re.sub(r"\s*[(\[][^()\[\]]*[)\]]\s*$", "", str(column)) for column in frame.columns]
+    for column, bare in zip(map(str, frame.columns), bares, strict=True):
+        if bare and bares.count(bare) == 1 and column not in taken:
             free.setdefault(plain_name(bare), column)
     for role, names in roles.items():
         if role in asked:

@@ -70,7 +70,8 @@ class Runs:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
-        kept = self.frame[rows_where(self.frame, where)]
+        losses = columns_by_role(self.frame, self.asked, {"loss": LADDER_ROLES["loss"]}).get("loss")
+        kept = self.frame[rows_where(self.frame, where, losses)]
         if kept.empty:
             allowed = f"a condition that some of {len(self.frame)} rows meet"
             raise ConfigError(Keyword("where"), where, allowed)
@@ -137,8 +138,9 @@ class Runs:
         whole = np.zeros(len(values), bool)
         if values.dtype.kind in "iuf":
             return np.asarray(values.to_numpy(dtype=float, na_value=math.nan)), whole, {}
-        if values.dtype == bool:
-            values = values.astype(object).map(str)
+        if values.dtype.kind in "bmM":
+            # pandas takes truth values for 0 and 1, and dates for nanoseconds since 1970.
+            values = values.astype(object).map(str, na_action="ignore")
         try:
             plain = pandas.to_numeric(values, errors="coerce")
         except OverflowError:  # a whole number of four hundred digits
@@ -147,11 +149,13 @@ class Runs:
         numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
         odd = np.flatnonzero(np.isnan(plain) & values.notna().to_numpy())
         texts = [values.iloc[place] for place in odd]
-        pointed = with_points(texts, of_losses=column == self.columns.get("loss"))
+        of_losses = column == self.columns.get("loss")
+        pointed = with_points([*values.dropna()] if texts else [], of_losses=of_losses)
         if pointed is not None:
             spellings[COMMAS] = None
         for place, text in zip(odd, texts, strict=True):
-            number, spelling = number_of(pointed.get(text, text) if pointed else text)
+            asked = pointed.get(text, text) if pointed and isinstance(text, str) else text
+            number, spelling = number_of(asked)
             bad[place] = number is None
             numbers[place] = math.nan if number is None else number
             if spelling:

@@ -335,15 +335,17 @@ class Separated:
         frame = pandas.read_csv(self.path, **self.options, **exact)
         if self.options.get("decimal") != ",":
             return frame
-        # pandas reads the commas; points between thousands leave a column as texts.
+        # pandas reads the commas, but for columns with points between thousands, or with words.
         for column in [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]:
             cells = frame[column].dropna().astype(str).str.strip()
-            if (
-                cells.str.fullmatch(_WITH_COMMA).all()
-                and cells.str.contains(".", regex=False).any()
-            ):
-                plain = frame[column].str.replace(".", "").str.replace(",", ".")
-                frame[column] = pandas.to_numeric(plain, errors="coerce")
+            digits = cells[cells.str.contains(r"\d")]
+            if not len(digits) or not digits.str.fullmatch(_WITH_COMMA).all():
+                continue
+            plain = digits.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            if len(digits) == len(cells):
+                plain = pandas.to_numeric(plain)
+            frame[column] = plain.reindex(frame.index).fillna(frame[column])
+            if digits.str.contains(".", regex=False).any():
                 self.notes.append(f"{column!r} has points between thousands")
         return frame
 
@@ -357,8 +359,8 @@ class Separated:
         return np.asarray(texts.str.strip() == "")
 
 
-_WITH_COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?")
-"""A number with a decimal comma, and points between thousands or none."""
+_WITH_COMMA = re.compile(r"[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][-+]?\d+)?")
+"""A number with a decimal comma, and points between thousands or none; 0.004 has none."""
 
 
 def _encoding(path: Path) -> tuple[str, list[str]]:
@@ -459,6 +461,7 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     for place in places if len(places) <= MOST_REMARKS else ():
         cells = [str(cell).strip(" :").lower() for cell in frame.iloc[place].dropna()]
         remark[place] = cells[0].startswith("#") or bool(SUMMARIES & {*cells})
+    remark |= _named_summaries(frame)
     last = len(frame) - 1
     remark[last] |= not empty[last] and _sums_up(frame[~(empty | remark)])
     if not (of_heads or (empty | remark).any()):
@@ -476,6 +479,19 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     kinds += [f"{counted(int(remark.sum()), 'remark')}"] * bool(remark.any())
     passed = [f"passed over: {' and '.join(kinds)} between the runs"] * bool(kinds)
     return kept, [*of_heads, *passed]
+
+
+def _named_summaries(frame: pandas.DataFrame) -> Mask:
+    """Rows that are called min, or the like, where each other row has a name of its own."""
+    texts = [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]
+    if not texts:
+        return np.zeros(len(frame), bool)
+    names = frame[texts[0]].astype(str).str.strip(" :").str.lower()
+    summed = names.isin(SUMMARIES).to_numpy()
+    others = names[~summed & frame[texts[0]].notna().to_numpy()]
+    # A pooling may be called "mean", too: but other runs have it as well, or another one.
+    own = len(others) > 3 and others.is_unique
+    return np.asarray(summed & own)
 
 
 def _sums_up(frame: pandas.DataFrame) -> bool:

@@ -155,7 +155,7 @@ def _of_table(
             command=command_line(),
         )
     except TooFewRuns as few:
-        return TablePrediction(table=table, runs=runs, folder=folder, too_few=few)
+        return TablePrediction(notes=notes, table=table, runs=runs, folder=folder, too_few=few)
     if curves is not None:
         prediction = _with_curves(prediction, curves)
     return TablePrediction(

@@ -110,8 +110,13 @@ def test_an_error_that_ends_nothing_is_none(
     traceback = ["Traceback (most recent call last):", '  File "a.py", line 1', "TypeError: x"]
     lines = ["loss 3", "loss 2", *filter(None, [before]), *traceback, after]
     text = shlex.quote("\n".join(lines))
-    settings = Command(command=("bash", "-c", f"echo {text}"), metric=r"loss (?P<loss>\S+)")
+    metric = r"loss (?P<loss>\S+)"
+    settings = Command(command=("bash", "-c", f"echo {text}"), metric=metric)
     assert (run(settings, tmp_path)[0].failure is not None) == fails
+    # A loss for each of the 20 steps says that the run had ended before.
+    text = shlex.quote("\n".join([*(f"loss {3 - 0.1 * n:.1f}" for n in range(20)), *lines[2:]]))
+    settings = Command(command=("bash", "-c", f"echo {text}"), metric=metric)
+    assert run(settings, tmp_path / "whole")[0].failure is None
 
 
 def test_a_metric_that_never_appears_is_named_with_what_was_printed(

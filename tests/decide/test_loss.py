@@ -393,6 +393,20 @@ def test_of_a_table_with_rates_the_law_is_that_of_tuned_runs() -> None:
     # A rate that a log has of each run's end is no rate that was tried.
     logged = best.assign(lr=np.linspace(1e-3, 1.05e-3, len(best)))
     assert len(law_runs(read(logged))) == len(best)
+    # Nowhere is a lower rate known to be worse.
+    ends = law_runs(read(grid[grid.lr >= 2.0**-8].reset_index(drop=True)))
+    assert len(ends) == len(best) and "none is known to be tuned" in str(ends.notes[-1])
+    # Whole steps of several batches meet a horizon but roughly.
+    steps = np.random.default_rng(0).uniform(0.999, 1.001, len(grid))
+    assert len(law_runs(read(grid.assign(tokens=grid.tokens * steps)))) == len(best)
+    # Checkpoints a few steps apart, their rate decaying, are no choice among rates.
+    logged = pandas.concat(
+        best.assign(tokens=best.tokens.max() * 1.004**i, lr=2.0**-i) for i in range(16)
+    )
+    logged = logged.drop_duplicates(["params", "tokens"])
+    assert len(law_runs(read(logged))) == len(logged)
+    named = law_runs(read(grid.assign(lr=[f"lr {lr:g}" for lr in grid.lr])[grid.loss < 20]))
+    assert "no number in 'lr'" in str(named.notes) and len(named) > len(every)
     two = pandas.concat([grid.assign(data="a"), grid.assign(data="b", loss=grid.loss + 1)])
     with pytest.raises(BadInput, match="differ in data"):
         law_runs(read(two.reset_index(drop=True)))

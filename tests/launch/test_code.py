@@ -99,7 +99,14 @@ def test_a_waiting_job_s_code_is_compared(folder: Path) -> None:
 
 @pytest.fixture
 def cwd(tmp_path: Path) -> Path:
-    for name in ("train.py", "cfg.yaml", "pkg/mod.py", "pkg/__main__.py", "run.sh", "python"):
+    for name in (
+        "train.py",
+        "cfg.yaml",
+        "pkg/mod.py",
+        "pkg/__main__.py",
+        "run.sh",
+        "python",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     lines = (
@@ -110,6 +117,9 @@ def cwd(tmp_path: Path) -> Path:
     )
     (tmp_path / "wrap.sh").write_text("\n".join(lines))
     (tmp_path / "pkg/in.sh").write_text("python -u mod.py; bash ../wrap.sh")
+    (tmp_path / "pkg/at.sh").write_text(
+        'cd "$(dirname "$0")/.."\npython "$HERE/mod.py" ${HERE}/../train.py; python -m pkg'
+    )
     return tmp_path
 
 
@@ -127,6 +137,9 @@ def cwd(tmp_path: Path) -> Path:
         (["python", "-c", "exec(open('train.py').read())"], []),
         # What a shell script runs is the code, too.
         (["bash", "wrap.sh"], ["wrap.sh", "train.py", "pkg/in.sh", "pkg/mod.py"]),
+        (["bash", "pkg/at.sh"], ["pkg/at.sh", "pkg/mod.py", "train.py", "pkg/__main__.py"]),
+        # A text longer than any file's name.
+        (["bash", "-c", f"python -m pkg.mod {'-v ' * 200}"], ["pkg/mod.py"]),
     ],
 )
 def test_the_script_is_the_first_file_that_is_run(

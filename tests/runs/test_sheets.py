@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.errors import BadInput
 from sweeper.runs.grid import ladder_runs
 from sweeper.runs.loss_runs import law_runs, loss_runs_of
-from sweeper.runs.numbers import in_numbers
+from sweeper.runs.numbers import LETTERED, in_numbers, number_of, with_points
 from sweeper.runs.read import read
-from sweeper.runs.run import log2_of
+from sweeper.runs.run import Runs, log2_of
 from tests.refusals import raises_config_error
 
 ROWS = [
@@ -150,6 +152,60 @@ def test_a_comma_in_every_loss_is_decimal_and_in_every_width_is_not(tmp_path: Pa
     np.testing.assert_allclose(read_back[:, 0], [4 * row[0] for row in ROWS])
 
 
+@pytest.mark.parametrize("separator", [";", ","])
+def test_a_word_among_losses_with_decimal_commas_makes_no_thousands_of_them(
+    separator: str, tmp_path: Path
+) -> None:
+    """Of 3,412 beside "diverged" nothing says that it is three thousand."""
+    quote = '"' if separator == "," else ""
+    head = f"width{separator}lr{separator}seed{separator}loss"
+    rows = [
+        f"{w}{separator}{quote}{comma(lr)}{quote}{separator}{seed}{separator}"
+        + (f"{quote}{comma(round(loss, 3)):0<5}{quote}" if n else "diverged")
+        for n, (w, lr, seed, loss) in enumerate(ROWS)
+    ]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([head, *rows]))
+    losses = values(path)[:, 3]
+    assert np.isposinf(losses[0])
+    # A condition reads them alike.
+    assert len(read(path).only("loss < 3.9 and lr > 0.001")) == 2
+    np.testing.assert_allclose(losses[1:], [round(row[3], 3) for row in ROWS[1:]])
+
+
+def test_a_comma_in_losses_is_decimal_where_the_others_lie_around_it() -> None:
+    assert with_points(["3,412", "3.1", 2.75, "OOM"], of_losses=True) == {"3,412": "3.412"}
+    # A perplexity of a run that diverged: read as 1.7 it would be the best of all.
+    assert with_points(["1,707", "36.61", "29.96"], of_losses=True) is None
+    assert with_points(["1,024", "512"], of_losses=False) is None
+    # What a letter or a unit stands behind is a number, too.
+    assert with_points(["0,2B", "1,6 B", "3B"], of_losses=False) == {
+        "0,2B": "0.2B",
+        "1,6 B": "1.6 B",
+    }
+    assert with_points(["1,500M", "2,250M"], of_losses=False) is None
+    assert number_of("Mar-12")[0] is None and number_of("d12") == (12.0, LETTERED)
+
+
+def test_a_rate_with_a_point_has_one_in_a_sheet_of_commas(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"{w};{10 * lr:.3f};{s};{comma(round(loss, 3))}" for w, lr, s, loss in ROWS]
+    path.write_text("\n".join(["width;lr;seed;loss", *rows]))
+    np.testing.assert_allclose(values(path)[:, 1], [10 * row[1] for row in ROWS])
+
+
+def test_a_row_called_min_is_no_run_where_runs_have_names(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"exp-{n},{w},{lr},{s},{loss}" for n, (w, lr, s, loss) in enumerate(ROWS)]
+    least = [f"{word},{ROWS[0][0]},{ROWS[0][1]},0,2.5" for word in ("Min:", "max")]
+    path.write_text("\n".join(["run,width,lr,seed,loss", *rows, *least]))
+    np.testing.assert_allclose(values(path), ROWS)
+    # Of a setting it is a value like others.
+    pools = [row.replace("exp-", "min,") for row in rows]
+    path.write_text("\n".join(["pool,run,width,lr,seed,loss", *pools]))
+    assert len(values(path)) == len(ROWS)
+
+
 def test_the_unit_of_a_rate_stands_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(sheet(lr=lambda eta: f"{1e3 * eta:g}", head="width,peak lr (1e-3),seed,loss\n"))
@@ -178,3 +234,29 @@ def test_texts_that_are_numbers_are_measured_and_no_kind() -> None:
     assert [*numbers.dropna()] == [0.458, 0.46]
     for texts in (["v1", "v2"], ["lion", "0.1"], ["crashed", "1e-3"], [None, None]):
         assert in_numbers(pandas.Series(texts)).dtype.kind == "O"
+
+
+def test_two_columns_that_brackets_tell_apart_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(loss=lambda value: f"{value - 1:.3f},{value}", head=TWO_LOSSES))
+    with raises_config_error("columns"):
+        ladder_runs(read(path))
+
+
+TWO_LOSSES = "width,lr,seed,loss (train),loss (val)\n"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pandas.date_range("2024-03-12", periods=4),
+        pandas.to_timedelta([1, 2, 3, 4], "D"),
+        pandas.array([True, False, True, True], dtype="boolean"),
+        pandas.Series(["3,412", "3,401", [1], "3,377"]),
+    ],
+    ids=["dates", "durations", "truth", "a list among commas"],
+)
+def test_what_pandas_would_make_numbers_of_is_refused(cells: Any) -> None:
+    runs = Runs(pandas.DataFrame({"loss": cells}), "", "", columns={"loss": "loss"})
+    with pytest.raises(BadInput, match="which is no number"):
+        runs.numbers("loss")

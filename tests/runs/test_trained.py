@@ -89,3 +89,5 @@ def test_each_cell_is_taken_at_its_best_and_not_where_that_lies_at_an_end() -> N
     # Where nothing is bracketed, each says what it can.
     alone = tuned([run for run in runs if run.cell in ("at an end", "one rate")])
     assert len(alone.kept) == 3 and not alone.at_end
+    # And how many are not known to be tuned.
+    assert (found.untuned, alone.untuned) == (0, 1)
