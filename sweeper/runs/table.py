@@ -522,7 +522,7 @@ MOST_SUMMED = 20_000
 def _one_header(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     """Without a second header: names below groups of columns, units, or the same names again."""
     first = [str(cell).strip() for cell in frame.iloc[0]]
-    named = [cell.lower() for cell in first if cell.lower() != "nan"]
+    named = [cell.lower() for cell in first if cell.lower() not in ("nan", "-")]
     notes = list[str]()
     usual = {name for names in (*LADDER_ROLES.values(), *LAW_ROLES.values()) for name in names}
     above = sum(str(column).strip().lower() in usual for column in frame.columns)
@@ -576,8 +576,15 @@ def _filled_down(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
 def _units(frame: pandas.DataFrame) -> bool:
     """Whether the first row has words alone where nearly all below it are numbers."""
     words = [c for c in frame.columns if isinstance(frame[c].iloc[0], str)]
+    # Commas may be decimal ones: which they are is seen later, of the whole column.
     below = [
-        np.mean([number_of(cell)[0] is not None for cell in frame[c].iloc[1:51]]) for c in words
+        np.mean(
+            [
+                any(number_of(of)[0] is not None for of in (cell, str(cell).replace(",", ".", 1)))
+                for cell in frame[c].iloc[1:51]
+            ]
+        )
+        for c in words
     ]
     return bool(words and min(below) > 0.9)
 

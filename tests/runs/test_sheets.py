@@ -69,6 +69,9 @@ SHEETS = {
     "a title above semicolons": "Sweep;;;\n" + sheet(separator=";"),
     "a header above": sheet(head="model,optimizer,run,result\nwidth,lr,seed,loss\n"),
     "units": sheet(head="width,lr,seed,loss\n(neurons),,,(nats)\n"),
+    "units above decimal commas": sheet(
+        lr=comma, loss=comma, head="width,lr,seed,loss\n,-,-,nats\n", separator=";"
+    ),
     "Excel's separator": sheet(head="sep=;\nwidth,lr,seed,loss\n", separator=";"),
     "a header again": sheet() + "width,lr,seed,loss\n",
     "bars": sheet(head="width,lr,seed,loss\n---,---,---,:---\n", separator="|")
