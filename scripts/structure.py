@@ -43,7 +43,8 @@ LADDER = ["transfer", "--study", "a", "--to-width", "32", "--validate", "transfe
 
 
 ROOMS = [
-    *("version", "errors", "face", "records", "registry", "schedule", "trial", "files", "stats"),
+    *("version", "gone", "errors", "face"),
+    *("records", "registry", "schedule", "trial", "files", "stats"),
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
     *("table", "study", "plan", "check", "command", "runs", "decide"),
     *("config", "sweep"),

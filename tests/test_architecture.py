@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
 AT_THE_ROOT = {
     *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
-    *("face", "table", "trial", "version"),
+    *("face", "gone", "table", "trial", "version"),
 }
 OPTUNA = ("copy", "importance", "mapping", "sampling", "storage")
 ONLY = {
