@@ -1,0 +1,209 @@
+"""What people rely on, kept as the code gave it before it was made smaller.
+
+`tests/golden/contract/` holds keys of trials, a small search with its plan and verdict, what
+`judge`, `compare` and `predict` say of published tables, and exit codes. Codes and numbers are
+compared, sentences are not. A commit that changes one of them on purpose runs
+`pytest tests/test_contract.py --update-golden` and says why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import resolve
+from sweeper.sweep.experiment import open_experiment
+from tests.cli.driver import call
+
+KEPT = Path(__file__).parent / "golden/contract"
+DATA = Path(__file__).parents[2] / "shared/data"
+VOLATILE = frozenset(
+    {
+        *("next", "command", "created", "created_at", "finished_at", "started_at", "seconds"),
+        *("time", "version", "sweeper", "code", "sum", "device", "places", "report", "root"),
+    }
+)
+"""Fields that differ from run to run, or that say what to type."""
+
+SPECS = [
+    "optimizer=adamw parameterization=mup model.width=64",
+    "optimizer=adamw parameterization=umup model.width=32 train.precision=bfloat16 fp8=scaled",
+    "optimizer=adamw parameterization=standard model=mlp data=digits model.width=48",
+    "optimizer=adamw parameterization=completep model.depth=3 train.accumulate=2",
+    "optimizer=lion parameterization=mean_field model.width=128 train.warmup=0.02",
+    "optimizer=sgd parameterization=ntk model=mlp data=digits train.batch_size=16",
+    "optimizer=muon parameterization=spectral model.width=64 train.clip=1.0",
+    "optimizer=muonh parameterization=mup model.width=32 train.steps=300",
+    "optimizer=shampoo parameterization=mup model=mlp data=digits model.depth=2",
+    "optimizer=adafactor parameterization=spectral_mup model.width=64",
+]
+"""Setups, from each of which thirty trials are drawn."""
+
+TABLES = {
+    "nanochat": "judge grids/nanochat_pr644.csv",
+    "cliff": "judge cases/cliff_to_5.csv --to-width 4096",
+    "three seeds": "judge cases/cliff_to_6.8_3seeds.csv --to-width 4096",
+    "grid": "judge cases/tables/grid.csv --to-width 4096",
+    "comes apart": "judge cases/tables/base_best_comes_apart.csv",
+    "steplaw over width": "judge steplaw/dense_lr_bs_loss.csv --columns"
+    " 'width=h,eta=lr,loss=smooth loss' --where 'D == 20000000000 and bs == 128'"
+    " --ignore 'N,numl,numh,ffnh,ti,exp_name,loss,D/N'",
+    "speedruns": "compare decisions/speedruns.csv --by recipe --baseline adamw_llama_scaling"
+    " --columns loss=c4_en_bpb --to-params 1.2e9 --to-tokens 2.4e10",
+    "gates": "compare decisions/gates.csv --by change --baseline baseline"
+    " --where 'baseline == \"v16\"' --columns 'flops=budget_flops,loss=macro_loss'"
+    " --to-width 2048",
+    "seeds": "compare curves/runs.csv --by group --baseline g00 --columns loss=val_loss"
+    ' --where \'group in ["g00", "g01", "g02"]\'',
+    "large differences": "compare cases/tables/compare_large_differences.csv --by data"
+    " --baseline a --to-params 1e9 --to-tokens 2e10",
+    "marin": "predict scaling/marin_comma_isoflops.csv --to-params 1e9 --to-tokens 1e11",
+    "chinchilla": "predict scaling/chinchilla_scalefit_isoflops.csv --to-params 7e9"
+    " --to-tokens 1.4e11 --flops 1e22",
+    "four sizes": "predict cases/tables/four_sizes_wide.csv --to-params 1e9 --to-tokens 1e10",
+    "shapes": "predict scaling/shapes_cooled.csv --to-params 3e9 --to-tokens 3e11"
+    " --ignore 'width,depth,step'",
+}
+"""Questions about published tables, and some that show one thing each."""
+
+SEARCH = [
+    *("experiment=demo", "data=text", "data.path=text.txt", "launcher=inline", "study=small"),
+    *("train.steps=30", "train.batch_size=4", "train.seq_len=32", "search.line.points=5"),
+    *("search.seeds=1", "runner.device=cpu", "train.heldout_batches=1"),
+]
+LADDER = [
+    *("transfer", "--study", "small", "--to-width", "64", "--validate"),
+    *("transfer.widths=[16,32,64]", "transfer.seeds=2"),
+]
+
+
+def plain(value: Any) -> Any:
+    """Codes and numbers of a document: no sentence, no path, nothing that differs each time."""
+    if isinstance(value, Mapping):
+        kept = {name: plain(each) for name, each in value.items() if name not in VOLATILE}
+        return {name: each for name, each in kept.items() if each is not ...}
+    if isinstance(value, list | tuple):
+        return [each for each in map(plain, value) if each is not ...]
+    if isinstance(value, str) and (" " in value or "/" in value or len(value) > 60):
+        return ...
+    return value
+
+
+def differences(kept: Any, now: Any, exact: float, place: str = "") -> Iterator[str]:
+    """Where two documents differ by more than a relative `exact`."""
+    if isinstance(kept, Mapping) and isinstance(now, Mapping):
+        for name in kept | now:
+            if name not in kept or name not in now:
+                yield f"{place}.{name}: {'new' if name in now else 'gone'}"
+            else:
+                yield from differences(kept[name], now[name], exact, f"{place}.{name}")
+    elif isinstance(kept, list) and isinstance(now, list):
+        if len(kept) != len(now):
+            yield f"{place}: {len(kept)} items, now {len(now)}"
+        for at, (one, other) in enumerate(zip(kept, now, strict=False)):
+            yield from differences(one, other, exact, f"{place}[{at}]")
+    elif isinstance(kept, float | int) and isinstance(now, float | int):
+        if not (kept == now or math.isclose(kept, now, rel_tol=exact, abs_tol=exact * 1e-3)):
+            yield f"{place}: {kept!r}, now {now!r}"
+    elif kept != now:
+        yield f"{place}: {kept!r}, now {now!r}"
+
+
+Holds = Callable[..., None]
+
+
+@pytest.fixture
+def holds(request: pytest.FixtureRequest) -> Holds:
+    """Compare a document with what is kept under its name, or keep it."""
+
+    def compared(name: str, document: Any, exact: float = 1e-9) -> None:
+        path = KEPT / f"{name}.json"
+        document = json.loads(json.dumps(document))
+        if request.config.getoption("--update-golden"):
+            path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+        kept = json.loads(path.read_text())
+        assert not [*differences(kept, document, exact)]
+
+    return compared
+
+
+def test_keys_of_trials_stay(holds: Holds, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
+    keys = {}
+    for words in SPECS:
+        data = [] if "data=digits" in words else ["data=text", "data.path=text.txt"]
+        experiment = open_experiment(resolve(compose_tree([*words.split(), *data])))
+        space = experiment.settings.space
+        drawn = np.random.default_rng(0).uniform(size=(30, len(space)))
+        keys[words] = [
+            experiment.trial(
+                experiment.settings.base,
+                {
+                    name: axis.low + float(at) * (axis.high - axis.low)
+                    for (name, axis), at in zip(space.items(), row, strict=True)
+                },
+                seed,
+                "",
+            ).key
+            for seed, row in enumerate(drawn)
+        ]
+    assert sum(map(len, keys.values())) == 300
+    holds("keys", keys)
+
+
+def test_a_small_search_its_plan_and_its_verdict_stay(
+    holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    assert call(capsys, "search", *SEARCH).code == 0
+    assert call(capsys, *LADDER).code == 0
+    for name in ("search", "plan", "validation"):
+        (path,) = (tmp_path / "runs/small").rglob(f"{name}.json")
+        # Losses are sums of float32, which another processor adds in another order.
+        holds(name, plain(json.loads(path.read_text())), exact=1e-4)
+
+
+@pytest.mark.long
+def test_the_demo_stays(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, "search", "experiment=demo").code == 0
+    answer = call(capsys, "transfer", "--study", "demo", "--to-width", "64", "--validate", "--json")
+    assert answer.code == 0
+    holds("demo", plain(answer.document), exact=1e-3)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_said_of_a_table_stays(
+    name: str, holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    verb, source, *words = shlex.split(TABLES[name])
+    if not (DATA / source).is_file():
+        pytest.skip("needs the published table")
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, verb, str(DATA / source), *words, "--json")
+    said = {"code": answer.code, "document": plain(json.loads(answer.out or "{}"))}
+    holds(f"{verb}-{name.replace(' ', '-')}", said, exact=1e-6)
+
+
+def test_exit_codes_stay(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("width,lr,loss\n32,0.1,3\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "bad.csv").write_text("width,lr,loss\n32,fast,3\n")
+    lines = (KEPT / "lines.txt").read_text().splitlines()
+    codes = {}
+    for line in lines:
+        before = sorted(tmp_path.rglob("*"))
+        codes[line] = call(capsys, *shlex.split(line)).code
+        assert codes[line] != 2 or sorted(tmp_path.rglob("*")) == before, f"{line} wrote"
+    holds("codes", codes)
