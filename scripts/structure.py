@@ -3,8 +3,11 @@
     python scripts/structure.py              # what the source says
     python scripts/structure.py --trace      # and how many functions a small search enters before
                                              # its first trained step, a validated transfer in all
+    python scripts/structure.py --lower      # and keep what became less in structure.json
 
-The numbers are a mirror, no limit: they show where one subject lies in many pieces.
+`structure.json` is the budget: files and lines that each room may have. A room that is over fails;
+a commit that deletes lowers it, and none raises it but one that removes as much elsewhere. All
+other numbers are a mirror: they show where one subject lies in many pieces.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import os
 import re
 import statistics
@@ -27,6 +31,7 @@ from types import FrameType
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sweeper"
+BUDGET = ROOT / "structure.json"
 PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 TINY = [
     *("data=text", "data.path=a.txt", "model.width=16", "model.depth=1", "model.head_size=8"),
@@ -266,16 +271,55 @@ def measure() -> None:
         f"comments on {commented} lines, {share(commented, total)}; "
         f"{alone} by themselves, {share(alone, total)}"
     )
-    rooms: dict[str, list[Source]] = {}
-    for name, file in files.items():
-        rooms.setdefault(file.room if "." in name or name in PACKAGES else "(root)", []).append(
-            file
-        )
-    for room, members in sorted(rooms.items()):
+    long = sum(len(line) > 90 for file in files.values() for line in file.text.splitlines())
+    print(f"{long} lines longer than 90 characters, {100 * long / total:.1f} of a hundred")
+    for room, members in rooms_of(files).items():
         count = sum(file.lines for file in members)
         remarks = share(sum(len(file.comments) for file in members), count)
         print(f"  {room:<12}{len(members):>4} files {count:>6} lines, {remarks} comments")
     rules(files)
+
+
+def rooms_of(files: Mapping[str, Source]) -> dict[str, list[Source]]:
+    """The files of each room; those at the root are one."""
+    rooms: dict[str, list[Source]] = {}
+    for name, file in sorted(files.items()):
+        room = file.room if "." in name or name in PACKAGES else "(root)"
+        rooms.setdefault(room, []).append(file)
+    return dict(sorted(rooms.items()))
+
+
+def sizes_of(files: Mapping[str, Source]) -> dict[str, dict[str, int]]:
+    """Files and lines of each room, and of all, as the budget has them."""
+    rooms = rooms_of(files)
+    sizes = {
+        room: {"files": len(members), "lines": sum(file.lines for file in members)}
+        for room, members in rooms.items()
+    }
+    every = {unit: sum(size[unit] for size in sizes.values()) for unit in ("files", "lines")}
+    return {"(all)": every, **sizes}
+
+
+def over_budget(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """What has more than its budget; a room that the budget does not know has none."""
+    budget = json.loads(BUDGET.read_text())
+    return [
+        f"{room} has {count} {unit}, its budget is {budget.get(room, {}).get(unit, 0)}"
+        for room, size in sizes.items()
+        for unit, count in size.items()
+        if count > budget.get(room, {}).get(unit, 0)
+    ]
+
+
+def lower(sizes: Mapping[str, Mapping[str, int]]) -> None:
+    """Keep what became less; nothing is raised."""
+    budget = json.loads(BUDGET.read_text())
+    kept = {
+        room: {unit: min(size[unit], budget[room][unit]) for unit in size}
+        for room, size in sizes.items()
+        if room in budget
+    }
+    BUDGET.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def rules(files: Mapping[str, Source]) -> None:
@@ -350,10 +394,16 @@ def main() -> None:
     """Measure, and trace where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--trace", action="store_true", help="run a small search and transfer")
+    parser.add_argument("--lower", action="store_true", help="lower structure.json to what is")
     options = parser.parse_args()
     measure()
+    sizes = sizes_of(sources())
+    if options.lower:
+        lower(sizes)
     if options.trace:
         trace()
+    if over := over_budget(sizes):
+        sys.exit("over the budget of structure.json:\n" + "\n".join(over))
 
 
 if __name__ == "__main__":

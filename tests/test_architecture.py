@@ -71,6 +71,10 @@ def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_o
     assert not structure.circles(structure.between_rooms(imports()))
 
 
+def test_no_room_is_over_its_budget() -> None:
+    assert not structure.over_budget(structure.sizes_of(files()))
+
+
 def test_the_command_line_is_read_in_one_room() -> None:
     assert not structure.argv_uses(files())
 
