@@ -174,15 +174,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Values, one a column, and a sentence on them: `subject` is what it is on, in a list.
-
-    Where a screen has no room for all, the rows of the least `weight` go.
-    """
+    """Values, one a column, and a sentence on them: `subject` is what it is on, in a list."""
 
     values: Sequence[Value]
     note: str = ""
     subject: str = ""
-    weight: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +213,9 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     section_ends: set[int] = field(default_factory=set)
 
-    def add(self, *values: Value, note: str = "", subject: str = "", weight: float = 0.0) -> None:
+    def add(self, *values: Value, note: str = "", subject: str = "") -> None:
         """Add a row, a value for each column."""
-        self.rows.append(Row(values=values, note=note, subject=subject, weight=weight))
+        self.rows.append(Row(values=values, note=note, subject=subject))
 
     def end_section(self) -> None:
         """Draw a line under the last row."""
@@ -232,11 +228,6 @@ class Table:
         # A box has an edge, a blank here.
         lines = (line[1:].rstrip() for line in capture.get().splitlines())
         return "\n".join(line for line in (self.title, *lines) if line)
-
-    def heaviest(self, count: int) -> Table:
-        """The table with `count` of its rows, those of the most weight, in their order."""
-        order = sorted(range(len(self.rows)), key=lambda i: (-self.rows[i].weight, i))
-        return replace(self, rows=[self.rows[i] for i in sorted(order[:count])], section_ends=set())
 
     def dropped(self, width: int) -> list[Column]:
         """The columns that a terminal of `width` leaves out, the least important first."""

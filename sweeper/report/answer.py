@@ -34,15 +34,13 @@ class Sentence(BaseItem):
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
     Keywords and commands in it are values, which each rendering spells.
-    Codes such as "holds" and "fails" give it a colour, and on a page a mark. An `aside` is the
-    first to go where a terminal has no room.
+    Codes such as "holds" and "fails" give it a colour, and on a page a mark.
     """
 
     text: str | Text
     _: KW_ONLY
     code: str = ""
     listed: bool = False
-    aside: bool = False
 
     def __str__(self) -> str:
         return spelled(as_text(self.text), SHELL)

@@ -142,10 +142,8 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             cells.append(Cell(farthest.slope, text * unknown))
         # Each cell may be of another layer, so that no failing number hides behind the worst one.
         reason = f": {worst.worst.reason}" * (worst.answer != "pass")
-        # First what is at fault, then what lies farthest from theory.
-        weight = 100.0 * CHECK_ANSWERS.index(worst.answer) + min(worst.worst.deviation, 99.0)
         judged = replace(answer(worst.answer), small=reason)
-        table.add(name, str(worst.role or ""), *cells, judged, weight=weight)
+        table.add(name, str(worst.role or ""), *cells, judged)
     note, *remarks = legend(check, threshold)
     # The list's own dash is put before each remark again where the table is shown.
     table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
@@ -285,7 +283,6 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
                 _range([s.rms for s in of_operand if s.step == 0]),
                 _range([s.rms for s in ends]),
                 *(Cell(share, f"{100 * share:.2f} %" if share else "0") for share in shares),
-                weight=max(shares),
             )
         table.end_section()
     return table

@@ -107,10 +107,7 @@ def dry_run(
 ) -> list[Item]:
     """What a command would run, by `name`, and the `facts` to be said of it."""
     costs = [((label,), cost) for label, cost in rows]
-    table = cost_table(title, [name], costs, runs=runs, total=True)
-    # The sum of all stays.
-    table.rows[-1] = replace(table.rows[-1], weight=1.0)
-    return [table, Sentence(facts)]
+    return [cost_table(title, [name], costs, runs=runs, total=True), Sentence(facts)]
 
 
 def conclusion(conclusion: Conclusion, space: Space) -> list[Item]:
@@ -221,30 +218,26 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
         elif axis:
             default, low, high = (short(2.0**end) for end in (axis.default, axis.low, axis.high))
             ends = f"{low} to {high}"
-        # What is as it was by default tells least.
-        table.add(
-            name, Cell(value, text), default, ends, weight=float(value_text(value) != default)
-        )
+        table.add(name, Cell(value, text), default, ends)
     return table
 
 
 # The plan.
 
 
-def plan(plan: TransferPlan, *, deep: bool = True, detail: bool = False) -> list[Item]:
+def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     """Every parameter of the target; layers that are alike share a row.
 
-    Not `deep`: a user command takes no depth. The table is a `detail` beside a verdict.
+    Not `deep`: a user command takes no depth.
     """
     items = list[Item]()
     if plan.parameters:
-        items.append(replace(plan_table(plan), detail=detail))
+        items.append(plan_table(plan))
     else:
         target, base = (size_text(size, deep=deep) for size in (plan.target, plan.base))
         table = Table(
             f"For {target} (tuned at {base}) the command gets:",
             [Column("hyperparameter", left=True), Column("value")],
-            detail=detail,
         )
         for name, value in plan.hps.items():
             table.add(name, Cell(value, value_text(value)))
@@ -325,7 +318,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     columns += [Column("fan in/out", importance=0)] * verbose
     columns += [Column(name, form="g") for name in "abc"]
     has_gammas = any(row.parameter.gamma != 1 for row in rows)
-    columns += [Column("gamma", form=".3g", importance=5)] * has_gammas
+    columns += [Column("gamma", form=".3g")] * has_gammas
     title = f"From {plan.base} (upper) to {plan.target} (lower)"
     if not verbose:
         title = f"At {plan.target} (tuned at {plan.base})"
@@ -380,7 +373,7 @@ def verdicts(
         table = _joint_table(results, hyperparameter)
     items: list[Item] = [table]
     notes = dict.fromkeys(result.note for result in results if result.note)
-    items += [Sentence(f"Note: {note}.", listed=True, aside=True) for note in notes]
+    items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
     for result in results:
         for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
             # The verb's last lines repeat the answers, and not what would settle them.
@@ -528,7 +521,6 @@ def verdict_table(
             answer(size.answer),
             note="" if size.answer in ("holds", "base") else size.reason,
             subject=describe_size(size.size, result.axis),
-            weight=2.0 * size.is_base + (size.answer not in ("holds", "base")),
         )
     return table
 

@@ -370,7 +370,7 @@ def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
         items += [Sentence(f"At {key_text(ladder)}:"), *tables(ladder)]
         items += map(Sentence, headline(ladder))
     if judged.verdict is not None and judged.verdict.note:
-        items.append(Sentence(f"Note: {judged.verdict.note}.", aside=True))
+        items.append(Sentence(f"Note: {judged.verdict.note}."))
     items += map(Sentence, trend_lines(judged, whole=True))
     notes = [Sentence(f"{note}.", listed=True) for note in judged.notes]
     unlike = "What makes these curves unlike a ladder's"

@@ -51,10 +51,10 @@ def _table(findings: Sequence[Finding]) -> Table:
         # What others say of a failure may be long: it stands below the table.
         is_short = len(finding.what) <= MOST_LETTERS
         note = "; ".join(filter(None, ("" if is_short else finding.what, get)))
-        what, weight = finding.what if is_short else "see below", 1.0 * (not finding.here)
+        what = finding.what if is_short else "see below"
         name, use = _name(finding), USES.get(finding.extra, "")
         row = (_state(finding), name, what, use)
-        table.add(*row, note=note, subject=name, weight=weight + finding.needed)
+        table.add(*row, note=note, subject=name)
     return table
 
 

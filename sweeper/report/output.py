@@ -76,7 +76,8 @@ class Output:
         """Print what was to be shown so far, and the `end` of the verb."""
         explained, folder = self._terminal.explained, self._folder
         before, items, self._items = len(explained), self._items, []
-        self._terminal.print(items, end)
+        self._terminal.print(items)
+        self._terminal.print(end)
         if folder is not None and folder.is_dir() and len(explained) > before:
             # Told once more where it cannot be kept.
             with suppress(OSError):
@@ -103,7 +104,7 @@ class Output:
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
         new = [f"{path}: {why}" for path, why in damaged.items() if path not in notes_text]
-        self.notes(new, aside=False)
+        self.notes(new)
         end: list[Item] = [Sentence(answer)]
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
@@ -126,11 +127,11 @@ class Output:
             }
         )
 
-    def notes(self, notices: Sequence[str], *, aside: bool = True) -> None:
+    def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""
         self._notes.extend(notices)
         for notice in notices:
-            self.show(Sentence(f"Note: {notice}", aside=aside))
+            self.show(Sentence(f"Note: {notice}"))
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:

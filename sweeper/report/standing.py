@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.errors import SHELL, Call, Text, as_text, spelled
+from sweeper.errors import SHELL, Call, Keyword, Text, as_text, spelled
 from sweeper.report.answer import Item, Sentence
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import NextCommand, next_of
@@ -82,6 +82,10 @@ def _items(answer: StatusAnswer) -> list[Item]:
     return items
 
 
+MOST_JOBS = 20
+"""A cluster may hold hundreds of one study, alike but for their numbers."""
+
+
 def jobs_items(jobs: Jobs) -> list[Item]:
     """A row a job, or why nothing is known of them."""
     items = list[Item]()
@@ -95,11 +99,13 @@ def jobs_items(jobs: Jobs) -> list[Item]:
         f"Jobs: {len(jobs.states)}; their trials: {counts}",
         [*left, Column("trials"), Column("done", form=".0%")],
     )
-    for job in jobs.states:
+    for job in jobs.states[:MOST_JOBS]:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
     failed = Counter(job.error for job in jobs.states if job.error)
     told = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
+    if (more := len(jobs.states) - MOST_JOBS) > 0:
+        told.append(Sentence((f"{more} more: ", Keyword("json"), " lists all jobs")))
     return [*items, table, *told]
 
 

@@ -145,9 +145,8 @@ def _planned(
     if ladders.exponents is not None:
         items += map(Sentence, exponent_lines(ladders.exponents))
     notes += map(_removed_note, answer.removed)
-    # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
     deep = settings.runner.takes("depth")
-    items += console.plan(plan, deep=deep, detail=bool(verdicts))
+    items += console.plan(plan, deep=deep)
     items += _trend_items(answer, verbose=verbose)
     notes += [answer.notice] * bool(answer.notice)
     notes += map(_unvalidated_note, answer.unvalidated)

@@ -1,4 +1,4 @@
-"""How the end of a verb looks on a terminal: every one that a test brings about is counted."""
+"""How the end of a verb looks on a terminal: every one that a test brings about is looked at."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from sweeper.report.output import Output
 from sweeper.table import Table
 
 WIDTHS = (80, 100)
-LINES = 25
-"""What a terminal shows without scrolling."""
 
 
 def terminal(width: int) -> Console:
@@ -35,16 +33,9 @@ def text_of(console: Console) -> str:
     return "\n".join(line.rstrip() for line in plain.splitlines())
 
 
-def height(text: str, width: int) -> int:
-    """The lines that a terminal needs: what is too wide goes on in the next."""
-    return sum(max(1, -(-len(line) // width)) for line in text.splitlines())
-
-
 def faults(text: str, width: int) -> list[str]:
     """What is wrong with a screen."""
     found = []
-    if (lines := height(text, width)) > LINES:
-        found.append(f"{lines} lines")
     for line in text.splitlines():
         # Only a word that nothing can break, such as a path, is as long as that.
         if len(line) > width and max(map(len, line.split())) < width // 2:

@@ -11,7 +11,6 @@ import pytest
 
 import sweeper as package
 from tests.cli.driver import Run, assert_refused
-from tests.cli.screens import LINES
 from tests.decide.test_rate_law import best, frame
 
 STEPLAW = Path(__file__).parents[3] / "shared/data/steplaw/dense_lr_bs_loss.csv"
@@ -22,7 +21,7 @@ def test_a_table_of_two_sizes_tells_the_rate_and_the_batch(sweeper: Run, tmp_pat
     asked = ("judge", "runs.csv", "--to-params", "8e8", "--to-tokens", "4e10")
     answer = sweeper(*asked)
     eta, batch = best(8e8, 4e10)
-    assert answer.code == 0 and len(answer.out.splitlines()) <= LINES
+    assert answer.code == 0
     document = json.loads((tmp_path / "runs/judged/runs/rates.json").read_text())
     told = document["prediction"]
     assert document["answer"] == "predicted" and document["code"] == "predicted"

@@ -1,6 +1,6 @@
 """How verbs end where they have much to say: `tests/cli/screens.py` counts it, as in every test.
 
-At 80 and 100 columns: at most 25 lines, no broken row, nothing cut.
+At 80 and 100 columns: no broken row, nothing cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.files import write_json
 from sweeper.launch.slurm import Slurm
 from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
-from tests.cli.screens import LINES, WIDTHS, faults
+from tests.cli.screens import WIDTHS, faults
 from tests.cli.test_compare import record
 from tests.command.commands import METRIC, SCRIPT
 from tests.decide.made import prediction
@@ -53,12 +53,10 @@ def ends(sweeper: Run, screen: Screens) -> Run:
 
 
 def test_what_is_a_fault() -> None:
-    assert faults("a word\n" * LINES, 80) == []
-    assert faults("a word\n" * (LINES + 1), 80) == ["26 lines"]
+    assert faults("a word\n" * 60, 80) == []
     (broken,) = faults("a word " * 20, 80)
     assert broken.startswith("a broken line")
     assert faults("Report: " + "/a/path" * 20, 80) == []
-    assert faults(f"{'/a/path' * 20}\n" * 13, 80) == ["26 lines"]
     assert faults("a na…", 80) == ["a cut line: 'a na…'"]
 
 
