@@ -35,7 +35,6 @@ from sweeper.scaling.spec import NUMBER, Update
 NAMES: Mapping[str, str] = {
     "optimizer": "another optimizer than the plan's",
     "frozen": "parameters that are to stay as they are",
-    "tied": "a head of its own beside the embedding",
     "embedding_lr": "the learning rate of embeddings",
     "hidden_lr": "the learning rate of hidden matrices",
     "readout_lr": "the learning rate of the head",
@@ -143,7 +142,7 @@ def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
 
 
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Differences of the optimizer, of frozen parameters, and of a head that must be tied."""
+    """Differences of the optimizer, and of frozen parameters."""
     name, known = optimizer_name(plan), exporter.optimizers
     if by_atan2(plan):
         yield Difference("optimizer", f"{name} by atan2", None, None)
@@ -171,8 +170,6 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
     for parameter in plan.parameters:
         if parameter.frozen and not exporter.freezes:
             yield Difference("frozen", parameter.name, None, None)
-    if exporter.ties and (head := head_of(plan)) is not None:
-        yield Difference("tied", head.name, None, None)
 
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:

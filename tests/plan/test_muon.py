@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from sweeper.export.groups import OlmoCore, Pytorch
+from sweeper.export.groups import Pytorch, Torchtitan
 from sweeper.export.hf import Hf
 from sweeper.export.lacks import lacking
 from sweeper.plan.muon import performed
@@ -222,7 +222,7 @@ def test_the_text_names_the_update() -> None:
 def test_an_export_says_it() -> None:
     plan, model = planned(momentum=0.9, nesterov=False), Net(16)
     assert lacking(plan, Pytorch()) == ()
-    for exporter in (Hf(family="granite"), OlmoCore()):
+    for exporter in (Hf(family="granite"), Torchtitan()):
         assert "optimizer" in [lack.name for lack in lacking(plan, exporter)]
     space: dict[str, Any] = {}
     exec(Pytorch().files(plan, "A plan")["plan_pytorch.py"], space)
