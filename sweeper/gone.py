@@ -11,6 +11,8 @@ from collections.abc import Mapping
 YOUR_GROUPS = "write your trainer's groups from plan.json (docs/export.md)"
 
 GONE: Mapping[str, str] = {
+    "check rules": "the measured table is in docs/parameterizations.md",
+    "search=grid2d": "search=pairs 'search.pairs=[[eta,weight_decay]]' lays a grid over the two",
     "explain published": "`sweeper explain --to-width N` shows what a model of ours is prescribed",
     "export to=automodel": YOUR_GROUPS,
     "export to=llm-foundry": YOUR_GROUPS,

@@ -322,9 +322,6 @@ class CheckRequest(Request, panel=MODEL):
     scales: Annotated[
         bool, Flag("Report the RMS of every matrix product's operands instead, for FP8.")
     ] = False
-    rules: Annotated[
-        bool, Flag("Measure every printed learning-rate rule over shapes instead.")
-    ] = False
     kernels: Annotated[
         bool,
         Flag("Put a drawn Vision Transformer's kernels beside the effective theory's instead."),

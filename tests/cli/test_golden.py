@@ -150,8 +150,6 @@ check check.device=moon
 check --study a transfer.widths=[20]
 check --study a check.batch=99999999
 check --study a --folder /dev/null/there
-check --rules --folder /dev/null
-check --strict --rules
 check --study nope
 check --study a --root empty
 export --study a
