@@ -53,7 +53,7 @@ test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm,
 TRAINERS := build/trainers
 $(TRAINERS)/.installed: Makefile $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TRAINERS) \
-		torchtitan==0.3.0 nemo-automodel==0.7.0 datasets==4.7.0 dill==0.4.1 \
+		torchtitan==0.3.0 datasets==4.7.0 dill==0.4.1 \
 		multiprocess==0.70.19 pyarrow==26.0.1 spmd_types==0.2.3 torchdata==0.11.0 \
 		triton==3.9.0 typeguard==4.6.0 tyro==1.0.17 xxhash==4.1.0
 	@touch $@

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-GONE: Mapping[str, str] = {}
+YOUR_GROUPS = "write your trainer's groups from plan.json (docs/export.md)"
+
+GONE: Mapping[str, str] = {
+    "check rules": "the measured table is in docs/parameterizations.md",
+    "search=grid2d": "search=pairs 'search.pairs=[[eta,weight_decay]]' lays a grid over the two",
+    "explain published": "`sweeper explain --to-width N` shows what a model of ours is prescribed",
+    "export to=automodel": YOUR_GROUPS,
+    "export to=llm-foundry": YOUR_GROUPS,
+    "export to=nanogpt-mup": YOUR_GROUPS,
+    "export to=olmo-core": YOUR_GROUPS,
+}
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
 

@@ -39,7 +39,7 @@ from optuna.trial import BaseTrial, FrozenTrial, TrialState, create_trial
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.records import call_checked
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.grids import Grid2DStrategy, PairsStrategy
+from sweeper.search.grids import PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.optuna.mapping import LUCKY, is_same, plain_range
@@ -61,7 +61,6 @@ from sweeper.trial import (
 )
 
 __all__ = [
-    "Grid2D",
     "IndependentLines",
     "Line",
     "Pairs",
@@ -800,17 +799,6 @@ class Pairs(_Named):
     """
 
     _kind = PairsStrategy
-
-
-class Grid2D(_Named):
-    """A grid over two hyperparameters, then a walk to better neighbours: `search=grid2d`.
-
-    Keywords, beside those of `StrategySampler` but `strategy`: `axes`, the two names, `step`,
-    `extend` and `seeds`, as in conf/search/grid2d.yaml.
-    """
-
-    _kind = Grid2DStrategy
-    _needs_eta = False
 
 
 _NAMES = ("axes", "pairs")

@@ -78,7 +78,7 @@ NAMES = {
         "umup",
     ],
     "runner": ["command", "engine"],
-    "search": ["grid2d", "independent", "lr", "optuna", "pairs", "random", "tpe"],
+    "search": ["independent", "lr", "optuna", "pairs", "random", "tpe"],
 }
 
 

@@ -19,7 +19,6 @@ from optuna.trial import TrialState
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.samplers import (
-    Grid2D,
     IndependentLines,
     Line,
     Pairs,
@@ -28,7 +27,7 @@ from sweeper.samplers import (
     read_space,
 )
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.grids import Grid2DStrategy, PairsStrategy
+from sweeper.search.grids import PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.random_grid import RandomGridStrategy
@@ -107,11 +106,6 @@ PAIRS: dict[str, tuple[Callable[..., StrategySampler], Callable[[], Strategy], S
     ),
     "line": (Line, LearningRateLine, SPACE),
     "pairs": (lambda space: Pairs(space, points=3), lambda: PairsStrategy(points=3), SPACE),
-    "grid2d": (
-        lambda space: Grid2D(space, axes=("eta", "alpha")),
-        lambda: Grid2DStrategy(axes=("eta", "alpha")),
-        SPACE,
-    ),
 }
 
 
@@ -573,7 +567,6 @@ def test_a_range_that_is_none_is_refused_by_name(axis: Any, key: str) -> None:
         (lambda: IndependentLines(SPACE, axes=["gamma"]), "axes"),
         (lambda: Line(SPACE, prune="median"), "prune"),
         (lambda: Line(SPACE, fresh_seeds=-1), "fresh_seeds"),
-        (lambda: Grid2D(SPACE), "axes"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_by_name(make: Any, key: str) -> None:

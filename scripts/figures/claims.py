@@ -68,8 +68,7 @@ CAPTIONS = {
     "gammas": "Below, right: the optimum's shift.",
     "effective_theory": TRAINING,
     "encoder_decoder": TRAINING,
-    "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
-    "that keep it (it stays constant to a factor of 1.25), dashed: rules that do not.",
+    "spectral": "A title has Muon's rule and the verdict over width.",
     "muon": "Last: by how much the best rate moves per doubling of the width, in log2.",
     "hyperball": "Fourth row: one rate over width, the others held. Below: the optimum's shift; "
     "over steps it is what the law leaves.",
@@ -78,7 +77,7 @@ CAPTIONS = {
 }
 """What a picture's marks are that the page does not explain for all of them."""
 SHORTER = (
-    (r", at most \S+ on the ladder|(?<=nats) here| \(constant: at most [\d.]+\)", ""),
+    (r", at most \S+ on the ladder|(?<=nats) here", ""),
     (
         r"; [a-z ]+ (\d+): (?:the base's optimum|training at the base's optimum)"
         r" (?:(?:costs|loses) (at least)|may (?:cost (up to)|lose)) ([\d.]+) nats",

@@ -1,7 +1,7 @@
 """Spectral learning-rate rules: which keep the change of activations, and so Muon's best rate.
 
-The rules are those that lecture, notes, and the papers of Muon print; the first part measures one
-step of a layer, the second trains with Muon over a ladder of widths.
+The rules are those that lecture, notes, and the papers of Muon print. What one step of a layer does
+under each is measured by tests/scaling/test_spectral.py; here Muon trains over a ladder of widths.
 
 python scripts/figures/spectral.py [size=paper] [OVERRIDES]
 """
@@ -9,9 +9,8 @@ python scripts/figures/spectral.py [size=paper] [OVERRIDES]
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from lab import (
     ANSWERS,
@@ -28,85 +27,41 @@ from lab import (
     within,
 )
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.check.rules import MAX_SPREAD
-from sweeper.report.drawing import MARKERS, STYLE
+from sweeper.report.drawing import STYLE
 from sweeper.stats.estimate import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """A rule as a source prints it; `keeps`: it is said to keep the change of activations."""
+    """A rule of Muon's as a source prints it."""
 
     source: str
     formula: str
-    optimizer: str
-    keeps: bool = True
 
 
-PRINTED: Mapping[tuple[str, str], Printed] = {
-    ("inverse_fan_in", "sign"): Printed(
-        source="lecture, I.3, for signs", formula="1/d_in", optimizer="Adam"
-    ),
-    ("inverse_root_product", "sign"): Printed(
-        source="notes", formula="1/√(d_in d_out)", optimizer="Adam"
-    ),
-    ("inverse_root_fan_in", "sign"): Printed(
-        source="lecture, III", formula="1/√d_in", optimizer="Adam"
-    ),
-    ("root_ratio", "orthogonal"): Printed(
-        source="lecture, I.3", formula="√(d_out/d_in)", optimizer="Muon"
-    ),
-    ("root_ratio_floored", "orthogonal"): Printed(
-        source="Muon (Jordan et al.)", formula="√max(1, d_out/d_in)", optimizer="Muon"
-    ),
-    ("root_max", "orthogonal"): Printed(
-        source="Moonlight (Liu et al.)",
-        formula="0.2 √max(d_in, d_out)",
-        optimizer="Muon",
-        keeps=False,
-    ),
-    ("root_ratio", "normalized"): Printed(
-        source="lecture, I.3", formula="√(d_out/d_in)", optimizer="unit Frobenius norm"
-    ),
+MUON: Mapping[str, Printed] = {
+    "root_ratio": Printed(source="lecture, I.3", formula="√(d_out/d_in)"),
+    "root_ratio_floored": Printed(source="Muon (Jordan et al.)", formula="√max(1, d_out/d_in)"),
+    "root_max": Printed(source="Moonlight (Liu et al.)", formula="0.2 √max(d_in, d_out)"),
 }
-MUON = {rule: printed for (rule, update), printed in PRINTED.items() if update == "orthogonal"}
 
 
 def main() -> None:
-    """The table of rules; then a search and a ladder over width for each of Muon's."""
+    """A search and a ladder over width for each of Muon's rules."""
     lab = Lab.of("spectral")
-    folder = str(lab.folder / "rules")
-    rows = lab.sweeper("check", "--rules", "--folder", folder)["rules"]
     found = {rule: _ladder(lab, rule) for rule in MUON}
-    for row in rows:
-        _keeps(lab, row)
     for rule in ("root_ratio", "root_ratio_floored"):
         _stays(lab, rule, found[rule])
     _falls(lab, found["root_max"])
     _faster(lab, found)
-    lab.finish(_figure(rows, found))
+    lab.finish(_figure(found))
 
 
 def _ladder(lab: Lab, rule: str) -> Document:
     searched = lab.search(rule, f"parameterization.rule={rule}")
     return lab.transfer(rule, 8 * searched["base"]["width"])
-
-
-def _keeps(lab: Lab, row: Document) -> None:
-    """Measured on one draw: an update of given inputs, with no noise of training."""
-    printed = PRINTED[row["rule"], row["update"]]
-    what = "keeps the change of activations" if printed.keeps else "lets the change grow"
-    changes = row["changes"].values()
-    lab.claim(
-        printed.source,
-        f"{printed.optimizer}: {printed.formula} {what} over shapes and widths",
-        f"changes from {min(changes):.2f} to {max(changes):.2f} over {len(changes)} shapes, "
-        f"a factor of {row['spread']:.2f} (constant: at most {MAX_SPREAD})",
-        "reproduced" if row["keeps"] == printed.keeps else "not reproduced",
-    )
 
 
 def _measured(found: Document) -> str:
@@ -158,37 +113,19 @@ def _slope(found: Document) -> Estimate:
 
 
 @rc_context(STYLE)
-def _figure(rows: Sequence[Document], found: Mapping[str, Document]) -> Figure:
-    """Above the changes by shape, below the curves over width."""
-    figure = Figure(figsize=(2.5 * len(found) + 0.6, 5.4), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.1))
-    upper, lower = parts
-    _changes(upper.subplots(), rows)
-    axes = lower.subplots(1, len(found), sharey=True)
+def _figure(found: Mapping[str, Document]) -> Figure:
+    """The curves over width."""
+    figure = Figure(figsize=(2.5 * len(found) + 0.6, 2.8), layout="constrained")
+    axes = figure.subplots(1, len(found), sharey=True)
     for ax, (rule, validation) in zip(axes, found.items(), strict=True):
         answer = verdict(validation, "width")["answer"]
         curves(ax, validation, "width", f"Muon, {MUON[rule].formula}\ntransfer: {answer}")
         ax.get_legend().remove()
-    lower.legend(*axes[0].get_legend_handles_labels(), title="width", loc="outside right center")
-    lower.supxlabel("learning rate, log2 η", fontsize=9)
-    lower.supylabel("training loss (nats)", fontsize=9)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, title="width", loc="outside right center")
+    figure.supxlabel("learning rate, log2 η", fontsize=9)
+    figure.supylabel("training loss (nats)", fontsize=9)
     return figure
-
-
-def _changes(ax: Axes, rows: Sequence[Document]) -> None:
-    """RMS of the change over its value at the first shape: a right rule is a flat line."""
-    for index, row in enumerate(rows):
-        printed = PRINTED[row["rule"], row["update"]]
-        shapes, changes = list(row["changes"]), list(row["changes"].values())
-        label = f"{printed.optimizer}: {printed.formula}"
-        right: dict[str, Any] = {"linestyle": "-" if row["keeps"] else (0, (4, 2)), "markersize": 4}
-        relative = [change / changes[0] for change in changes]
-        names = [shape.replace("x", " x ") for shape in shapes]
-        ax.plot(names, relative, marker=MARKERS[index], label=label, **right)
-    ax.set_yscale("log", base=2)
-    ax.set(ylabel="RMS of the change, relative", title="One step: solid rules keep the change")
-    ax.set_xlabel("shape, out x in")
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def curve_means(curve: Sequence[float]) -> list[float]:
 
 
 def tuned_strategy(lab: Lab, name: str) -> Strategy:
-    """A grid over (lr, wd) with the neighbour test, then curves over width."""
+    """A line over lr, a grid over (lr, wd) around its optimum, then curves over width."""
     searched = lab.search(name, *_words(lab, name), *ALONE)
     found = lab.transfer(name, 4 * searched["base"]["width"])
     results = Study.read(lab.folder / name).results()
@@ -158,20 +158,26 @@ def judge_extreme(
 
 
 def judge_product(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
-    """Two accepted points, each known to a factor of 2: they differ when it is by more than 4."""
+    """Two points within their grids, each known to a factor of 2: by more than 4 they differ."""
     best = {name: found[name].searched["best_log2"] for name in (ONE_RATE, TANGENT)}
     products = [one["eta"] + one["weight_decay"] + UNIT for one in best.values()]
-    notes = [note for name in best for note in found[name].searched["notes"]]
-    accepted = sum(note.startswith("accepted") for note in notes) == len(best)
+    inside = all(_within_grid(found[name].searched) for name in best)
     gap = abs(products[0] - products[1])
     answer: Answer = "reproduced" if gap <= 1 else "not reproduced" if gap > 2 else "cannot say"
     lab.claim(
         source,
         f"the best lr x wd is the same under one rate and {TANGENT} rates",
         f"one rate 2^{products[0]:g}, {TANGENT} 2^{products[1]:g}, each to a factor of 2"
-        + ("" if accepted else "; not all neighbours were worse"),
-        answer if accepted else "cannot say",
+        + ("" if inside else "; a best point lies at its grid's end"),
+        answer if inside else "cannot say",
     )
+
+
+def _within_grid(searched: Document) -> bool:
+    """Whether the best point has neighbours on all sides of its grid."""
+    best, (grid,) = searched["best_log2"], searched["pairs"]
+    axes = zip(grid["names"], grid["values_log2"], strict=True)
+    return all(values[0] < best[name] < values[-1] for name, values in axes)
 
 
 def judge_rate(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:

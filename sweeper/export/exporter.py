@@ -14,8 +14,8 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sweeper.command.template import float_text
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.gone import gone
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
 from sweeper.records import check_type
@@ -69,7 +69,7 @@ class Exporter:
 
     Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
     for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
-    parameter from being trained. `ties`: whether its models have no head beside the embedding.
+    parameter from being trained.
     `two_optimizers`: whether Muon and AdamW can share the parameters.
     `plain_sgd`: whether SGD is torch's, whose decay goes through the
     momentum, and without Nesterov's step. The fields of a subclass are its options.
@@ -82,7 +82,6 @@ class Exporter:
     """What begins a line of the header; nothing inside a docstring."""
     optimizers: ClassVar[Mapping[str, str] | None] = None
     freezes: ClassVar[bool] = True
-    ties: ClassVar[bool] = False
     two_optimizers: ClassVar[bool] = False
     plain_sgd: ClassVar[bool] = False
     own_model: ClassVar[bool] = False
@@ -369,7 +368,7 @@ def one_line(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Texts for programs, so nothing is escaped. `py` and `yaml` write values exactly."""
+    """Texts for programs, so nothing is escaped. `py` writes values exactly."""
     environment = Environment(
         loader=PackageLoader("sweeper.export"),
         autoescape=False,
@@ -378,9 +377,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    filters: dict[str, Callable[..., str]] = {"py": repr, "yaml": float_text("yaml")}
-    filters["line"] = one_line
-    environment.filters.update(filters)
+    environment.filters.update({"py": repr, "line": one_line})
     environment.globals["lines"] = quoted_lines
     return environment
 
@@ -389,12 +386,8 @@ def _environment() -> Environment:
 
 
 EXPORTERS: Mapping[str, str] = {
-    "automodel": "sweeper.export.groups.Automodel",
     "hf": "sweeper.export.hf.Hf",
-    "llm-foundry": "sweeper.export.groups.LlmFoundry",
     "megatron": "sweeper.export.megatron.Megatron",
-    "nanogpt-mup": "sweeper.export.nanogpt_mup.NanogptMup",
-    "olmo-core": "sweeper.export.groups.OlmoCore",
     "pytorch": "sweeper.export.groups.Pytorch",
     "torchtitan": "sweeper.export.groups.Torchtitan",
 }
@@ -416,7 +409,7 @@ def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:
         )
     if name not in EXPORTERS and "." not in name:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
-        raise ConfigError(Keyword("to"), name, allowed)
+        raise ConfigError(Keyword("to"), name, allowed + gone(f"export to={name}"))
     target = EXPORTERS.get(name, name)
     name_classes([target])
     try:

@@ -6,10 +6,9 @@ What a plan trains alike stands in one `ParamGroup`; a trainer's file lists them
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from math import prod
 from typing import Any, ClassVar
 
 from sweeper.errors import BadInput, ConfigError
@@ -18,11 +17,9 @@ from sweeper.export.exporter import (
     Setting,
     as_planned,
     has_muon,
-    once_a_plan,
     optimizer_choices,
     optimizer_name,
     optimizer_settings,
-    trained,
 )
 from sweeper.plan.muon import CONVENTIONS
 from sweeper.plan.plan import PlannedParameter, TransferPlan
@@ -141,139 +138,6 @@ def patterns(names: Collection[str], all_names: Collection[str]) -> tuple[str, .
         matched = {name for name in all_names if fnmatchcase(name, pattern)}
         chosen.update(dict.fromkeys([pattern] if matched == members else sorted(members)))
     return tuple(chosen)
-
-
-def regex(patterns: Sequence[str], prefix: str = "") -> str:
-    r"""A regular expression of whole names, for `re.search`; * is a number.
-
-    `prefix` is a part that may stand before every name.
-    """
-    before = f"(?:{prefix}\\.)?" if prefix else ""
-    names = [re.escape(pattern).replace(r"\*", r"\d+") for pattern in patterns]
-    return f"^{before}{names[0]}$" if len(names) == 1 else f"^{before}(?:{'|'.join(names)})$"
-
-
-# NeMo Automodel: the section `optimizer` of its YAML, with multiples of one rate and decay.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Automodel(Exporter):
-    """`param_group_overrides`: `lr_mult` and `wd_mult`, nothing else of a group.
-
-    There is one eps for all; it is the one that most parameters have.
-    """
-
-    trainer: ClassVar[str] = "NeMo Automodel"
-    template: ClassVar[str] = "automodel.yaml"
-    schedules: ClassVar[Mapping[str, str]] = {
-        name: f"lr_scheduler with lr_decay_style: {style}, lr_warmup_steps: {{warmup}}, "
-        "lr_decay_steps: {steps}, and as min_lr {final} of lr"
-        for name, style in {
-            "constant": "constant",
-            "linear": "linear",
-            "cosine": "cosine",
-            "wsd linear": "WSD, lr_wsd_decay_style: linear, wsd_decay_steps: {decay}",
-            "wsd 1-sqrt": "WSD, lr_wsd_decay_style: minus_sqrt, wsd_decay_steps: {decay}",
-        }.items()
-    }
-    comment: ClassVar[str] = "# "
-    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "torch.optim.AdamW"}
-
-    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
-        """Rates and decay as planned; eps is the base group's, and init the model's own."""
-        return replace(as_planned(parameter), eps=_commonest_eps(plan), init_std=None)
-
-    def values(self, plan: TransferPlan) -> dict[str, Any]:
-        """Rows as multiples of the first one's rate and decay."""
-        all_rows = rows(plan)
-        base = next(row for row in all_rows if not row.frozen)
-        decay = base.decay_over_lr
-        # (row, lr_mult, wd_mult); a group cannot be frozen, so its rate is 0.
-        multiples = [
-            (row, 0.0, 0.0)
-            if row.frozen
-            else (row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0)
-            for row in all_rows
-        ]
-        base = replace(base, eps=_commonest_eps(plan))
-        return {"base": base, "decay": decay, "multiples": multiples, "regex": regex}
-
-
-@once_a_plan
-def _commonest_eps(plan: TransferPlan) -> float:
-    """The eps of most entries."""
-    counts: dict[float, int] = {}
-    for parameter in trained(plan):
-        eps = as_planned(parameter).eps or 0.0
-        counts[eps] = counts.get(eps, 0) + prod(parameter.shape)
-    return max(counts, key=lambda eps: counts[eps])
-
-
-# llm-foundry: the section `optimizer` of its YAML, with groups by regexes of names.
-
-
-@dataclass(frozen=True, kw_only=True)
-class LlmFoundry(Exporter):
-    """`param_groups` of Composer's decoupled optimizers.
-
-    Their decay is the plan's own: a step removes weight_decay x lr / initial lr of a weight.
-    """
-
-    trainer: ClassVar[str] = "llm-foundry"
-    template: ClassVar[str] = "llm_foundry.yaml"
-    schedules: ClassVar[Mapping[str, str]] = {
-        "constant": "scheduler: {{name: constant_with_warmup, t_warmup: {warmup}ba}}",
-        "linear": "scheduler: {{name: linear_decay_with_warmup, t_warmup: {warmup}ba, "
-        "alpha_f: {final}}}",
-        "cosine": "scheduler: {{name: cosine_with_warmup, t_warmup: {warmup}ba, alpha_f: {final}}}",
-    }
-    comment: ClassVar[str] = "# "
-    optimizers: ClassVar[Mapping[str, str]] = {
-        "adamw": "decoupled_adamw",
-        "lion": "decoupled_lionw",
-    }
-
-    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
-        """As planned, but for initial values: `init_config` has one rule for all weights."""
-        return replace(as_planned(parameter), init_std=None)
-
-    def values(self, plan: TransferPlan) -> dict[str, Any]:
-        """Groups by regexes; what is frozen stands by itself."""
-        name, all_rows = optimizer_name(plan), rows(plan)
-        # All rows are groups; the optimizer's own numbers, of the first, serve no parameter.
-        moving = [row for row in all_rows if not row.frozen]
-        return {
-            "rows": moving,
-            "frozen": [row for row in all_rows if row.frozen],
-            "regex": regex,
-            "optimizer": self.optimizers.get(name, "decoupled_adamw"),
-            "lr": moving[0].lr,
-            "decay": moving[0].weight_decay,
-            "eps": None if name == "lion" else moving[0].eps,
-        }
-
-
-# OLMo-core: group overrides by shell patterns of names, in the Python of its own scripts.
-
-
-@dataclass(frozen=True, kw_only=True)
-class OlmoCore(Exporter):
-    """`OptimGroupOverride`s for AdamWConfig or LionConfig, and the plan's own initial weights."""
-
-    trainer: ClassVar[str] = "OLMo-core"
-    template: ClassVar[str] = "olmo_core.py"
-    schedules: ClassVar[Mapping[str, str]] = {
-        "constant": "ConstantWithWarmup(warmup={warmup})",
-        "linear": "LinearWithWarmup(warmup={warmup}, alpha_f={final})",
-        "cosine": "CosWithWarmup(warmup={warmup}, alpha_f={final})",
-        "wsd linear to 0": "WSD(warmup={warmup}, decay={decay}, decay_fraction=None)",
-    }
-    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamWConfig", "lion": "LionConfig"}
-
-    def values(self, plan: TransferPlan) -> dict[str, Any]:
-        """Overrides by shell patterns."""
-        optimizer = self.optimizers.get(optimizer_name(plan), "AdamWConfig")
-        return {"rows": rows(plan), "optimizer": optimizer}
 
 
 # Plain PyTorch: one file without sweeper in it, to be read in a pull request.

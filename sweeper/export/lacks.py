@@ -15,7 +15,6 @@ from sweeper.export.exporter import (
     Exporter,
     by_atan2,
     has_muon,
-    head_of,
     in_gauge,
     is_head,
     one_line,
@@ -23,19 +22,15 @@ from sweeper.export.exporter import (
     optimizer_name,
     optimizer_settings,
     own_lines,
-    rows_multiplier,
     schedule_lines,
-    table_of,
     trained,
 )
-from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import TransferPlan, hps_text, named_sizes, value_text
 from sweeper.scaling.spec import NUMBER, Update
 
 NAMES: Mapping[str, str] = {
     "optimizer": "another optimizer than the plan's",
     "frozen": "parameters that are to stay as they are",
-    "tied": "a head of its own beside the embedding",
     "embedding_lr": "the learning rate of embeddings",
     "hidden_lr": "the learning rate of hidden matrices",
     "readout_lr": "the learning rate of the head",
@@ -58,27 +53,18 @@ NAMES: Mapping[str, str] = {
 }
 """What may be missing, by the name that `--accept` takes."""
 
-FACTOR_NAMES: Mapping[tuple[str, str], str] = {
-    ("attention", "logit"): "attention",
-    ("attention", "output"): "attention_output",
-    ("residual", "branch"): "residual",
-    ("residual", "skip"): "skip",
-    ("tied_readout", "output"): "output",
-    ("loss", "logit"): "loss",
-    ("gated_silu", "alpha"): "gate",
-    ("gated_silu", "output"): "gate_output",
+FACTORS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("attention", "logit"): ("attention", "F.scaled_dot_product_attention(q, k, v, scale={})"),
+    ("attention", "output"): ("attention_output", "{} * F.scaled_dot_product_attention(...)"),
+    ("residual", "branch"): ("residual", "x + {} * branch(x)"),
+    ("residual", "skip"): ("skip", "{} * x + branch(x)"),
+    ("tied_readout", "output"): ("output", "logits = {} * head(x)"),
+    ("loss", "logit"): ("loss", "F.cross_entropy({} * logits, targets)"),
+    ("gated_silu", "alpha"): ("gate", "x * torch.sigmoid({} * x) in place of F.silu(x)"),
+    ("gated_silu", "output"): ("gate_output", "{} * F.silu(gate) * up"),
 }
-EDITS: Mapping[str, str] = {
-    "attention": "F.scaled_dot_product_attention(q, k, v, scale={})",
-    "attention_output": "{} * F.scaled_dot_product_attention(...)",
-    "residual": "x + {} * branch(x)",
-    "skip": "{} * x + branch(x)",
-    "output": "logits = {} * head(x)",
-    "loss": "F.cross_entropy({} * logits, targets)",
-    "gate": "x * torch.sigmoid({} * x) in place of F.silu(x)",
-    "gate_output": "{} * F.silu(gate) * up",
-}
-"""The line of a model that applies a factor, by what may be missing."""
+"""The name of an operation's factor, and the line of a model that applies it."""
+EDITS = dict(FACTORS.values())
 CLOSE = 1e-9
 """Numbers that differ by a smaller share are equal: flags and fields are written exactly."""
 MAX_DETAILS = 6
@@ -143,7 +129,7 @@ def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
 
 
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Differences of the optimizer, of frozen parameters, and of a head that must be tied."""
+    """Differences of the optimizer, and of frozen parameters."""
     name, known = optimizer_name(plan), exporter.optimizers
     if by_atan2(plan):
         yield Difference("optimizer", f"{name} by atan2", None, None)
@@ -171,8 +157,6 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
     for parameter in plan.parameters:
         if parameter.frozen and not exporter.freezes:
             yield Difference("frozen", parameter.name, None, None)
-    if exporter.ties and (head := head_of(plan)) is not None:
-        yield Difference("tied", head.name, None, None)
 
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
@@ -223,7 +207,7 @@ def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
             continue
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):
-            name = FACTOR_NAMES.get((factor.kind, factor.factor), factor.kind)
+            name, _ = FACTORS.get((factor.kind, factor.factor), (factor.kind, ""))
             yield Difference(name, NUMBER.sub("*", factor.where), factor.value, applied)
 
 
@@ -246,18 +230,6 @@ def _line(what: str, asked: float | None, got: float | None, count: int) -> str:
 
 
 WIDTH = 96
-ALWAYS = (("attention", "logit"), ("residual", "branch"), ("tied_readout", "output"))
-"""Factors that are named also where they are the usual ones."""
-FACTOR_WORDS = {
-    ("attention", "logit"): "attention: q k^T times {}",
-    ("attention", "output"): "attention: its output times {}",
-    ("residual", "branch"): "residual branches: their outputs times {}",
-    ("residual", "skip"): "residual branches: the skipped stream times {}",
-    ("tied_readout", "output"): "output: logits of the tied head times {}",
-    ("loss", "logit"): "loss: logits times {}",
-    ("gated_silu", "alpha"): "gated SiLU: the sigmoid's argument times {}",
-    ("gated_silu", "output"): "gated SiLU: its output times {}",
-}
 
 
 def is_export(text: str) -> bool:
@@ -279,7 +251,7 @@ def header(
         f"Tuned at {named_sizes(plan, 'base')}; for {named_sizes(plan, 'target')}.",
         *("", *_assumptions(plan, exporter), ""),
         *([*plan.law.lines(), ""] if plan.law else []),
-        *(*_forward(plan), ""),
+        *_unseen(plan),
     ]
     if not exporter.has_own_factors(plan) and (own := [*own_lines(plan)]):
         lines.append("The study's model multiplies by itself, and yours must too:")
@@ -321,34 +293,10 @@ def _assumptions(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     yield "Gradient clipping is no part of the plan: at one norm for all widths it undoes scales."
 
 
-def _forward(plan: TransferPlan) -> Iterator[str]:
-    """Lines on the forward pass: what is multiplied, by how much, and how a plain model does it.
-
-    Attention, residual branches and output are always named, others where they are not the usual.
-    """
-    yield "Factors of the forward pass:"
-    factors: dict[tuple[str, str], list[PlannedFactor]] = {}
-    for factor in plan.factors or ():
-        factors.setdefault((factor.kind, factor.factor), []).append(factor)
-    # A plan without these was made of a model that shows none: the reader should know.
-    for kind, factor_name in (("attention", "logit"), ("residual", "branch")):
-        if (kind, factor_name) not in factors:
-            yield f"- {kind}: the plan has none"
-    for key, alike in factors.items():
-        if key not in ALWAYS and all(isclose(factor.value, factor.usual) for factor in alike):
-            continue
-        values, usual = (sorted({getattr(f, name) for f in alike}) for name in ("value", "usual"))
-        text = FACTOR_WORDS.get(key, f"{key[0]}: its {key[1]} times {{}}").format(_ends(values))
-        where = _some(list(dict.fromkeys(NUMBER.sub("*", factor.where) for factor in alike)))
-        yield f"- {text}, where a plain model has {_ends(usual)} ({where})"
-    if head := head_of(plan):
-        yield f"- output: logits times {head.target.multiplier:.6g}, a factor of {head.name}"
-    if table := table_of(plan):
-        yield f"- embedding: rows times {rows_multiplier(plan):.6g}, a factor of {table.name}"
-    yield (
-        "A factor of a weight is in its init, learning rate and eps, unless the trainer has a "
-        "setting for it."
-    )
+def _unseen(plan: TransferPlan) -> Iterator[str]:
+    """What a plan has no factors of: it was made of a model that shows none."""
+    seen = {factor.kind for factor in plan.factors or ()}
+    yield from (f"The plan has no {k}." for k in ("attention", "residual") if k not in seen)
 
 
 def _some(places: Sequence[str]) -> str:

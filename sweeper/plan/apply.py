@@ -6,6 +6,7 @@ served; nothing is ever kept on a tensor.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import norm_like, normal, padding_rows
-from sweeper.plan.muon import CONVENTIONS, FACTORS, NORMUON, Performed, asked, performed
+from sweeper.plan.muon import CONVENTIONS, NORMUON, Performed, asked, documented
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
 
@@ -322,13 +323,14 @@ class Pair:
     @property
     def factor(self) -> float:
         """What the optimizer multiplies the group's rate by for a matrix of this shape."""
-        does = self.held.does
-        if does is None or not does.orthogonal or self.planned.update is not Update.ORTHOGONAL:
+        does, shape = self.held.does, (self.planned.shape, self.planned.matrix)
+        if self.planned.update is not Update.ORTHOGONAL:
             return 1.0
-        if not does.factor:
-            return 1.0
+        if does is None:  # the one that the group was made for
+            made_for = str(self.group.get("muon"))
+            return CONVENTIONS.get(made_for, CONVENTIONS["plain"]).factor_of(*shape)
         convention = CONVENTIONS["dion" if self.group.get("flatten") else "torch"]
-        return convention.factor_of(self.planned.shape, self.planned.matrix, does.factor)
+        return convention.factor_of(*shape, does.factor) if does.orthogonal else 1.0
 
     @property
     def lr(self) -> float:
@@ -348,7 +350,7 @@ def check(
     """
     problems: list[str] = []
     groups = [
-        Held(optimizer, group, performed(optimizer, group))
+        Held(optimizer, group, documented(optimizer, group))
         for optimizer in optimizers
         for group in optimizer.param_groups
     ]
@@ -495,24 +497,23 @@ def _pairs_by_parameter(
 
 
 def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Steps must be of the planned kind, and Muon's have a factor of shape that is known."""
+    """Steps must be of the planned kind, where an optimizer's are known."""
     wrong: dict[tuple[str, str, str], list[str]] = {}
-    strange: dict[str, list[str]] = {}
     for pair in pairs:
         does, planned = pair.held.does, pair.planned.update
         if does is not None and does.differs(planned):
             key = (pair.held.name, does.words, asked(planned).words)
             wrong.setdefault(key, []).append(_short(pair.label))
-        elif does is not None and planned is Update.ORTHOGONAL and not does.factor:
-            strange.setdefault(pair.held.name, []).append(_short(pair.label))
     for (name, is_, planned_words), labels in wrong.items():
         of_norm = any(pair.planned.update.holds_norm for pair in pairs)
         advice = SPLIT_HELD if of_norm else SPLIT
         yield f"{name}'s updates are {is_}, the plan's {planned_words}: {_listed(labels)}; {advice}"
-    for name, labels in strange.items():
-        yield (
-            f"{name} multiplies its orthogonal updates by none of {', '.join(FACTORS)}, so that no "
-            f"rate of the plan's is known to be right: {_listed(labels)}"
+    own_kind = [p for p in pairs if p.planned.update.orthogonal or p.planned.update.holds_norm]
+    for name in sorted({pair.held.name for pair in own_kind if pair.held.does is None}):
+        warnings.warn(
+            f"plan.check does not know {name}: that its updates are the plan's, and that groups "
+            "are made for its factor of a matrix's shape (muon=...), is for you to see",
+            stacklevel=4,
         )
 
 

@@ -30,9 +30,6 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
     settings, folder, checks = found.settings, found.folder, found.checks
     items, pictures = list[Item](), dict[str, Path]()
     document: dict[str, Any] = {}
-    if found.rules:
-        document["rules"] = [to_json(row) for row in found.rules]
-        items.append(show.rules_table(found.rules))
     if found.operands:
         document["scales"] = [to_json(operand) for operand in found.operands]
         items.append(show.scale_table(found.operands))
@@ -51,7 +48,6 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
     if measured and found.is_study_s and StudyFolder(settings.folder).config.is_file():
         places["report"] = write_report(settings.folder)
     subjects = ["the operands of every matrix product"] * bool(found.operands)
-    subjects += ["every printed learning-rate rule"] * bool(found.rules)
     subjects += ["the kernels of every block"] * bool(found.kernels)
     told = " ".join(check_sentence(axis, settings.check) for axis in checks)
     where = settings.folder if found.is_study_s else folder

@@ -1,4 +1,4 @@
-"""What a check measured: tables and figures of the coordinate check, scales and rules."""
+"""What a check measured: tables and figures of the coordinate check, and of scales."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sweeper.check.judge import (
     ModuleCheck,
 )
 from sweeper.check.recursion import KernelRow
-from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.answer import Drawing, Item, Section, Sentence
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
@@ -370,26 +369,3 @@ def _log(value: float) -> float:
 def _dot(face: str) -> dict[str, Any]:
     look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE_COLOR}
     return {**look, "markerfacecolor": face}
-
-
-def rules_table(rows: Sequence[RuleRow]) -> Table:
-    """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
-    shapes = list(rows[0].changes)
-    columns = [Column("rule", left=True), Column("updates", left=True)]
-    for place, (fan_out, fan_in) in enumerate(shapes):
-        # Where room is scarce the outer shapes stay.
-        inner = 0 < place < len(shapes) - 1
-        columns.append(
-            Column(f"{fan_out}x{fan_in}", form=".3g", importance=place if inner else None)
-        )
-    columns += [Column("spread", form=".3g"), Column("constant")]
-    table = Table("RMS of the change by rule and shape (out x in)", columns)
-    table.brief = f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}."
-    for row in rows:
-        keeps = Cell(row.keeps, "yes", tone="good") if row.keeps else Cell(False, "no", tone="bad")
-        table.add(row.rule, str(row.update), *row.changes.values(), row.spread, keeps)
-    table.legend = [
-        f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
-        "orthogonal: Muon; normalized: unit Frobenius norm, one input."
-    ]
-    return table

@@ -1,4 +1,4 @@
-"""What parameters are prescribed, what a published model's multipliers mean, what was exported."""
+"""What parameters are prescribed, and what was exported."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from sweeper.report import console
 from sweeper.report.answer import Item, Sentence
 from sweeper.report.next import again
 from sweeper.report.present import Shown
-from sweeper.table import Column, Table
-from sweeper.verbs.explain import ExplainAnswer, PublishedAnswer
+from sweeper.verbs.explain import ExplainAnswer
 from sweeper.verbs.export import ExportAnswer
 
 
-def shown(
-    answer: ExplainAnswer | PublishedAnswer | ExportAnswer, *, verbose: bool = False
-) -> Shown:
-    """The table of prescriptions, that of a published model beside ours, or what was exported."""
+def shown(answer: ExplainAnswer | ExportAnswer, *, verbose: bool = False) -> Shown:
+    """The table of prescriptions, or what was exported."""
     if isinstance(answer, ExportAnswer):
         return _exported(answer)
-    if isinstance(answer, PublishedAnswer):
-        return _published(answer)
     plan, source = answer.plan, str(answer.plan.source["hyperparameters"])
     items: list[Item] = []
     if answer.optimum is not None and answer.optimum.unfinished:
@@ -58,34 +53,6 @@ def shown(
             "tied_readouts": answer.tied,
         },
         next=(check,) if answer.measures else (),
-    )
-
-
-def _published(answer: PublishedAnswer) -> Shown:
-    model = answer.model
-    shape = model.shape
-    sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
-    names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
-    table = Table(
-        f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
-        [Column("", left=True), *map(Column, names.values())],
-    )
-    for row in model.ours:
-        table.add(row["what"], *(row.get(name) for name in names))
-    legend = (
-        "Numbers of parameters are standard deviations of initial values, published as one "
-        "initializer_range. The configuration does not say learning rates and eps by parameter, "
-        "nor weight decay: a plan of ours does."
-    )
-    return Shown(
-        items=[
-            Sentence(f"{answer.path}: {model.family}, {sizes}"),
-            *(Sentence(line, listed=True) for line in model.lines()),
-            table,
-            Sentence(legend, detail=True),
-        ],
-        answer=f"It stands for {model.parameterization}.",
-        document=to_json(model),
     )
 
 

@@ -1,4 +1,4 @@
-"""Check a model: the coordinate check, scales of operands, the rules' table, kernels."""
+"""Check a model: the coordinate check, scales of operands, kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck
 from sweeper.check.recursion import KernelRow, kernel_rows
-from sweeper.check.rules import RuleRow, rule_table
 from sweeper.config.command_line import with_place
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.config.studies import Invocation, tree_of
@@ -34,7 +33,7 @@ from sweeper.verbs.requests import CheckRequest
 
 @dataclass(frozen=True, kw_only=True)
 class CheckAnswer(VerbAnswer):
-    """What was measured, as far as it was asked for: `rules`, `operands`, `kernels`, or `record`.
+    """What was measured, as far as it was asked for: `operands`, `kernels`, or `record`.
 
     All is written to `folder`, which `is_study_s` where nobody named another. `unfinished` is
     the number of trials of the study's search where that is not at its end.
@@ -44,7 +43,6 @@ class CheckAnswer(VerbAnswer):
     invocation: Invocation
     folder: Path
     is_study_s: bool
-    rules: Sequence[RuleRow] = ()
     operands: Sequence[OperandScale] = ()
     kernels: Sequence[KernelRow] = ()
     record: CheckRecord | None = None
@@ -63,37 +61,32 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     settings, ladders = resolve(tree, placed), dict[str, list[Size]]()
     _check_asked(request, settings)
     # Asked for nothing else, it is the coordinate check.
-    if not (request.scales or request.rules or request.kernels):
+    if not (request.scales or request.kernels):
         ladders = _ladders(settings)
-    rules, operands, kernels = list[RuleRow](), list[OperandScale](), list[KernelRow]()
+    operands, kernels = list[OperandScale](), list[KernelRow]()
     record, notes, unfinished = None, list[str](), 0
     folder = request.folder or StudyFolder(settings.folder).check
-    if request.rules:
-        rules = rule_table()
-        _make_folder(settings, request)
-        write_json(folder / "rules.json", [to_json(row) for row in rules])
-    if request.scales or request.kernels or ladders:
-        experiment = open_experiment(settings)
-        check_model(experiment, watcher)
-        log2_hps = defaults(settings.space)
-        if invocation.study is not None:
-            study = Study.read(settings.folder)
-            found = planned_optimum(experiment, study)
-            log2_hps, unfinished = found.conclusion.best_log2, found.unfinished
-            notes += study.notices
-        # The user's own eta goes before what the study has found.
-        if settings.check.eta is not None:
-            log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
-        if ladders:
-            check_batch(experiment)
-        _make_folder(settings, request)
-        if request.scales:
-            operands = _scales(experiment, log2_hps, folder, watcher)
-        if request.kernels:
-            kernels = _kernels(experiment, log2_hps, folder, watcher)
-        if ladders:
-            record = _coordinates(experiment, log2_hps, ladders, folder, watcher)
-            write_json(folder / "check.json", to_json(record))
+    experiment = open_experiment(settings)
+    check_model(experiment, watcher)
+    log2_hps = defaults(settings.space)
+    if invocation.study is not None:
+        study = Study.read(settings.folder)
+        found = planned_optimum(experiment, study)
+        log2_hps, unfinished = found.conclusion.best_log2, found.unfinished
+        notes += study.notices
+    # The user's own eta goes before what the study has found.
+    if settings.check.eta is not None:
+        log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
+    if ladders:
+        check_batch(experiment)
+    _make_folder(settings, request)
+    if request.scales:
+        operands = _scales(experiment, log2_hps, folder, watcher)
+    if request.kernels:
+        kernels = _kernels(experiment, log2_hps, folder, watcher)
+    if ladders:
+        record = _coordinates(experiment, log2_hps, ladders, folder, watcher)
+        write_json(folder / "check.json", to_json(record))
     passed = record is not None and all(axis.answer == "pass" for axis in record.axes)
     return CheckAnswer(
         outcome=Outcome.NOT_VALIDATED if request.strict and not passed else Outcome.DONE,
@@ -102,7 +95,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         invocation=invocation,
         folder=folder,
         is_study_s=request.folder is None,
-        rules=rules,
         operands=operands,
         kernels=kernels,
         record=record,
@@ -112,16 +104,14 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
 
 def _check_asked(request: CheckRequest, settings: Settings) -> None:
     """BadInput for what does not go together, or what the runner cannot measure."""
-    scales, rules, kernels = Keyword("scales"), Keyword("rules"), Keyword("kernels")
-    coordinates = not (request.scales or request.rules or request.kernels)
+    scales, kernels = Keyword("scales"), Keyword("kernels")
+    coordinates = not (request.scales or request.kernels)
     if request.strict and not coordinates:
-        raise BadInput(
-            *(Keyword("strict"), " judges the coordinate check: leave ", scales, ", ", rules),
-            *(" and ", kernels, " out"),
-        )
+        what = " judges the coordinate check: leave "
+        raise BadInput(Keyword("strict"), what, scales, " and ", kernels, " out")
     if not coordinates and not settings.runner.measures("scales"):
         engine = "sweeper's own engine: runner=engine"
-        raise BadInput(scales, ", ", rules, " and ", kernels, f" measure in {engine}")
+        raise BadInput(scales, " and ", kernels, f" measure in {engine}")
     if coordinates and not settings.runner.measures("coordinates"):
         raise ConfigError(
             "runner.uses",

@@ -1,16 +1,14 @@
-"""What every parameter of a model is prescribed at a size, and what published multipliers mean."""
+"""What every parameter of a model is prescribed at a size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
-from sweeper.files import parse_json, read_bounded
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
@@ -22,18 +20,9 @@ from sweeper.verbs.requests import ExplainRequest
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.engine.prepare import PreparedSpec
-    from sweeper.export.families import Published
     from sweeper.plan.explain import Explained
     from sweeper.plan.plan import TransferPlan
     from sweeper.sweep.optimum import Optimum
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedAnswer(VerbAnswer):
-    """What the multipliers of a published model at `path` stand for."""
-
-    path: Path
-    model: Published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,50 +46,17 @@ class ExplainAnswer(VerbAnswer):
     optimum: Optimum | None = None
 
 
-def explain(request: ExplainRequest, watcher: Watcher) -> VerbAnswer:
-    """The prescription at `to_width`, or what a `published` configuration stands for."""
-    if (request.to_width is None) == (request.published is None):
-        width, published = Keyword("to_width", 256), Keyword("published", "FOLDER")
-        one = "one of the two" if request.published else "a width"
-        raise BadInput(
-            *("explain takes ", one, ": ", Call("explain", width), " of a model as it is "),
-            *("configured, or ", Call("explain", published), " of one with a config.json"),
-        )
-    if request.published is not None:
-        for name in ("to_depth", "study", "root", "config_dir"):
-            if getattr(request, name) is not None:
-                raise BadInput(
-                    *(Keyword(name, ...), " does not go with ", Keyword("published", ...)),
-                    ": a published model has its own",
-                )
-        return _published(request.published, request.overrides)
+def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
+    """The prescription at `to_width`."""
+    if request.to_width is None:
+        example = Call("explain", Keyword("to_width", 256))
+        raise BadInput("explain takes a width: ", example, " of a model as it is configured")
     placed = with_place(request.overrides, None, request.root)
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     # A misspelt setting is refused before torch loads.
     from sweeper.config.settings import resolve
 
     return _explained(request, resolve(tree, placed), invocation)
-
-
-def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:
-    """Parameterization and base of a config.json; BadInput where `path` leads to none."""
-    from sweeper.export.families import Published
-
-    if overrides:
-        raise BadInput(
-            Keyword("published", ...),
-            f" reads one file, and takes no settings: {' '.join(overrides)}",
-        )
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        fields = parse_json(read_bounded(file))
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BadInput(f"{file} is no JSON: {error}") from error
-    if not isinstance(fields, Mapping):
-        raise BadInput(f"{file} is no configuration: a JSON object is expected")
-    return PublishedAnswer(path=path, model=Published.of(fields))
 
 
 def _explained(

@@ -257,20 +257,13 @@ class DiagnoseRequest(Request, panel=TUNE):
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainRequest(Request, panel=MODEL):
-    """Show what every parameter of a model is prescribed, and why. Trains nothing.
-
-    With --published: what a published model's multipliers stand for, and our muP from its base.
-    """
+    """Show what every parameter of a model is prescribed, and why. Trains nothing."""
 
     to_width: Annotated[int | None, AT_LEAST_ONE, Flag("Width of the target model.")] = None
     overrides: Overrides = ()
     to_depth: ToDepth = None
     study: StudyInPlace = None
     root: Root = None
-    published: Annotated[
-        Path | None,
-        Flag("A published model's config.json: which rules and base its multipliers stand for."),
-    ] = None
     trust: Trust = False
     config_dir: ConfigDir = None
 
@@ -281,16 +274,13 @@ class ExportRequest(Request, panel=TUNE):
 
     to: Annotated[
         str | None,
-        Flag(
-            "The trainer: automodel, hf, llm-foundry, megatron, nanogpt-mup, olmo-core, pytorch "
-            "or torchtitan."
-        ),
+        Flag("The trainer: hf, megatron, pytorch or torchtitan; others read plan.json."),
     ] = None
     options: Annotated[
         tuple[str, ...],
         Flag(
             "The trainer's own, as key=value: family=granite (hf), recipe=true (megatron), "
-            "completep=true (nanogpt-mup), config=module:function (torchtitan)",
+            "config=module:function (torchtitan)",
             metavar="KEY=VALUE",
             positional=True,
         ),
@@ -331,9 +321,6 @@ class CheckRequest(Request, panel=MODEL):
     root: Root = None
     scales: Annotated[
         bool, Flag("Report the RMS of every matrix product's operands instead, for FP8.")
-    ] = False
-    rules: Annotated[
-        bool, Flag("Measure every printed learning-rate rule over shapes instead.")
     ] = False
     kernels: Annotated[
         bool,

@@ -158,15 +158,6 @@ def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> Non
     assert not (study.parent / "b/report.html").exists()
 
 
-def test_rules(sweeper: Run, workplace: Path) -> None:
-    answer = sweeper("check", "--rules", "--folder", "out", "--json")
-    assert answer.code == 0 and [path.name for path in (workplace / "out").iterdir()] == [
-        "rules.json"
-    ]
-    kept = {(one["rule"], one["update"]) for one in answer.document["rules"] if one["keeps"]}
-    assert ("inverse_fan_in", "sign") in kept and ("root_max", "orthogonal") not in kept
-
-
 ODD = """
 import torch
 from torch import nn

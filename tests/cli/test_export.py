@@ -1,4 +1,4 @@
-"""`sweeper export`, and `sweeper explain --published`."""
+"""`sweeper export`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sweeper.export.lacks import NAMES
 from sweeper.files import read_json
 from sweeper.plan.plan import TransferPlan
 from tests.cli.driver import Run, assert_refused, measured, run_in
-from tests.export.test_published import GRANITE_8B
 from tests.golden import Golden
 
 TRANSFER = ("transfer", "--to-width", "32", "--study", "a")
@@ -174,15 +173,6 @@ def test_plans_that_say_too_little_are_refused(planned: Path, sweeper: Run, gold
 
 def test_the_plan_says_what_its_model_was(planned: Path) -> None:
     assert TransferPlan.load(planned).source["model"]["name"] == "llama"
-
-
-def test_explain_from_a_published_config(sweeper: Run, workplace: Path, golden: Golden) -> None:
-    (workplace / "config.json").write_text(json.dumps(GRANITE_8B))
-    answer = sweeper("explain", "--published", "config.json")
-    assert answer.code == 0
-    golden.says(answer.out)
-    answer = sweeper("explain", "--published", ".", "--json")
-    assert answer.code == 0 and answer.document["base_width"] == 256
 
 
 def test_what_is_missing_is_told_with_the_verb_s_help_and_the_families(

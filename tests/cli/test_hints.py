@@ -222,10 +222,9 @@ def test_after_a_diagnosis(validated: Path, sweeper: Run) -> None:
     type_next(sweeper, ended)
 
 
-@pytest.mark.parametrize("words", [[], ["--rules"]], ids=["coordinates", "rules"])
-def test_after_a_check(study: Path, sweeper: Run, words: list[str]) -> None:
+def test_after_a_check(study: Path, sweeper: Run) -> None:
     ladder = ["transfer.widths=[16,32]", "check.seeds=1"]
-    answer = sweeper("check", "--study", "a", *ladder, *words)
+    answer = sweeper("check", "--study", "a", *ladder)
     assert answer.code == 0, answer.err
     if answer.next and "sweeper check" not in answer.next:
         type_next(sweeper, answer)

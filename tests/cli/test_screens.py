@@ -23,7 +23,6 @@ from tests.cli.test_compare import record
 from tests.command.commands import METRIC, SCRIPT
 from tests.decide.made import prediction
 from tests.decide.made import run as course
-from tests.export.test_published import GRANITE_8B
 from tests.runs.grids import runs
 
 Screens = dict[int, str]
@@ -146,8 +145,3 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
     said = follow(course(1))
     assert " predicted end " in said and ": no alarm" in said and "|" not in said
     assert ": alarm" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
-
-
-def test_a_published_model(workplace: Path, ends: Run) -> None:
-    write_json(workplace / "config.json", GRANITE_8B)
-    assert "stands for muP" in ends("explain", "--published", "config.json").out

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import sweeper
 from sweeper.export.exporter import EXPORTERS
 from sweeper.export.lacks import NAMES
-from sweeper.plan.plan import TransferPlan
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.scaling.prescription import Prescription
 from tests.export.plans import HPS, OPTIONS, made, missing, plan
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
@@ -77,7 +85,30 @@ def test_a_tied_head_s_factor_is_said_to_be_missing() -> None:
     lacking = [to for to in EXPORTERS if "output" in missing(tied, to)]
     names = ", ".join(f"`{to}`" for to in lacking[:-1]) + f" and `{lacking[-1]}`"
     assert f"`output` is missing in {names} then" in " ".join(PAGE.read_text().split())
-    for to in ("megatron", "nanogpt-mup"):
-        (text,) = made(tied, to).values()
-        (untied,) = made(plan("mup"), to).values()
-        assert "is a matrix of its own" in untied and "is a matrix of its own" not in text
+    (text,) = made(tied, "megatron").values()
+    (untied,) = made(plan("mup"), "megatron").values()
+    assert "is a matrix of its own" in untied and "is a matrix of its own" not in text
+
+
+def test_every_field_of_a_plan_is_on_the_page() -> None:
+    kinds = (TransferPlan, PlannedParameter, Prescription, PlannedFactor)
+    page = PAGE.read_text()
+    names = {field.name for kind in kinds for field in fields(kind)}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_the_page_s_groups_are_those_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = plan("mup")
+    planned.save(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(plan = json.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"json": json, "Path": Path}
+    exec(code, names)
+    for group, one in zip(names["groups"], planned.absorbed(), strict=True):
+        wanted = (one.lr, one.eps, one.weight_decay / one.lr)
+        assert group["name"] == one.name
+        assert (group["lr"], group["eps"], group["weight_decay"]) == pytest.approx(
+            wanted, rel=1e-12
+        )

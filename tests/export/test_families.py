@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import ConfigError
 from sweeper.export.families import FAMILIES, Multipliers, Shape, family_of_class
-from tests.golden import Golden
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
@@ -70,7 +69,7 @@ def test_the_fields_do_what_is_read_from_them(family: str) -> None:
     neutral = Multipliers(attention=SHAPE.usual_attention)
     _, _, attention, ends = CASES[family]
     one, other = built(family, WANTED), built(family, neutral)
-    read = FAMILIES[family].read(one.config.to_dict(), Shape.of(one.config.to_dict()))
+    read = FAMILIES[family].read(one.config.to_dict(), SHAPE)
     if family == "minicpm3":  # it has no field for attention
         assert read.attention == pytest.approx(SHAPE.usual_attention)
     else:
@@ -134,13 +133,14 @@ def test_only_classes_of_these_families_have_one() -> None:
     assert family_of_class("LlamaForCausalLM") is None
 
 
-def test_a_field_that_is_no_size_is_refused(golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
-        Shape.of({})
-    golden.says(caught)
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        *(("granite", "logits_scaling", value) for value in (0, 1e-320, "x", True)),
+        *(("falcon_h1", "mlp_multipliers", value) for value in (3, [1], [1, 0])),
+    ],
+)
+def test_a_multiplier_that_no_model_has_is_refused(family: str, field: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        Shape.of({"hidden_size": "x", "num_hidden_layers": 1, "num_attention_heads": 1})
-    assert (caught.value.key, caught.value.value) == ("hidden_size", "x")
-    with pytest.raises(ConfigError) as caught:
-        FAMILIES["granite"].read({"logits_scaling": 0}, SHAPE)
-    assert (caught.value.key, caught.value.value) == ("logits_scaling", 0)
+        FAMILIES[family].read({field: value}, SHAPE)
+    assert caught.value.key.partition("[")[0] == field

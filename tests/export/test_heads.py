@@ -56,7 +56,7 @@ def test_a_router_is_a_readout_and_no_head() -> None:
 
 def test_only_the_head_is_left_to_the_factor_of_the_logits() -> None:
     plan = routed()
-    for to, options in (("hf", {"family": "granitemoe"}), ("megatron", {}), ("nanogpt-mup", {})):
+    for to, options in (("hf", {"family": "granitemoe"}), ("megatron", {})):
         exporter = build_exporter(to, options)
         forward = {p.name: exporter.setting(plan, p).forward for p in plan.parameters}
         assert forward.pop("head.weight") == 3 / 4

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.export.exporter import build_exporter
+from sweeper.export.exporter import EXPORTERS, build_exporter
 from sweeper.laws.law import AppliedLaw, Factors, Scale
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
@@ -33,10 +33,7 @@ def with_law() -> TransferPlan:
     return replace(tuned, hps=hps, law=law)
 
 
-NAMED_BETAS = ("automodel", "llm-foundry", "megatron", "nanogpt-mup", "olmo-core", "pytorch")
-
-
-@pytest.mark.parametrize("to", [*NAMED_BETAS, "torchtitan", "hf"])
+@pytest.mark.parametrize("to", EXPORTERS)
 def test_a_law_s_betas_and_words_are_in_the_files(to: str) -> None:
     exported = with_law()
     text = "\n".join(made(exported, to).values())

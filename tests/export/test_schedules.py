@@ -98,8 +98,6 @@ def test_every_trainer_has_words_or_says_that_it_has_none(to: str) -> None:
             r"--lr-decay-style WSD .*minus_sqrt --lr-wsd-decay-iters 120 --lr-warmup-iters 40",
         ),
         ("torchtitan", r'warmup_steps=40, decay_ratio=0.3, decay_type="sqrt"'),
-        ("nanogpt-mup", None),
-        ("llm-foundry", None),
     ],
 )
 def test_wsd(to: str, has: str | None) -> None:

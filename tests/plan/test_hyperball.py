@@ -215,39 +215,36 @@ def test_the_published_rule_is_that_of_steps_without_alignment() -> None:
     assert np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0] == pytest.approx(0.5, abs=0.06)
 
 
-class Held(torch.optim.Optimizer):
-    """AdamH's first step, or MuonH's, by the words of the rule."""
+class AdamH(torch.optim.Optimizer):
+    """By its name."""
 
-    def __init__(self, groups: Any, *, back: bool = True) -> None:
+    def __init__(self, groups: Any) -> None:
         super().__init__(groups, {"lr": 1.0})
-        self.back = back
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                u = p.grad.sign()
-                if group["update"].startswith("orthogonal"):
-                    left, _, right = torch.linalg.svd(p.grad, full_matrices=False)
-                    u = left @ right
-                norm = p.norm()
-                p.sub_(group["lr"] * norm * u / u.norm())
-                if self.back:
-                    p.mul_(norm / p.norm())
+
+class MuonH(AdamH):
+    """By its name."""
+
+
+class Other(AdamH):
+    """Of a name that tells nothing."""
 
 
 def test_check_knows_who_holds_the_norm() -> None:
     plan, model = planned("muonh", {"width": 16, "depth": 2}), Net(16, 2)
     groups = plan.param_groups(model)
-    assert {g["update"] for g in groups} == {"sign", "hyperball", "orthogonal_hyperball"}
-    held = [g for g in groups if g["update"] != "sign"]
-    adam = torch.optim.Adam([g for g in groups if g["update"] == "sign"])
-    plan.check([Held(held), adam], model)
+    kinds = {g["update"]: [] for g in groups}
+    assert kinds.keys() == {"sign", "hyperball", "orthogonal_hyperball"}
+    for group in groups:
+        kinds[group["update"]].append(group)
+    adam, adamh = torch.optim.Adam(kinds["sign"]), AdamH(kinds["hyperball"])
+    plan.check([MuonH(kinds["orthogonal_hyperball"]), adamh, adam], model)
+    with pytest.warns(UserWarning, match="plan.check does not know Other"):
+        plan.check([Other(kinds["orthogonal_hyperball"]), adamh, adam], model)
     for wrong in (
-        [Held(held, back=False), adam],
-        [torch.optim.AdamW(held), adam],
-        [Held(groups)],
-        [Held([{**g, "update": "hyperball"} for g in held]), adam],
+        [torch.optim.AdamW(kinds["orthogonal_hyperball"]), adamh, adam],
+        [AdamH(groups)],
+        [AdamH(kinds["orthogonal_hyperball"]), adamh, adam],
     ):
         with pytest.raises(BadInput, match="hyperball"):
             plan.check(wrong, model)

@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
-from sweeper.check.rules import rule_table
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
@@ -81,13 +80,11 @@ def test_names_are_collapsed_whatever_their_order() -> None:
     assert found["a.2-10.b"] == ["a.10.b", "a.2.b", "a.2.b"]
 
 
-def test_scales_and_rules_are_shown(golden: Golden) -> None:
+def test_scales_are_shown(golden: Golden) -> None:
     text = printed([show.scale_table(SCALES)])
     (row,) = (line.split() for line in text.splitlines() if "layers.0-1.up  gradient" in line)
     assert row[2:5] == ["1", "8", "25.00"]
     golden.says(text)
-    rules = printed([show.rules_table(rule_table([(16, 16), (16, 64)]))])
-    golden.says(rules)
 
 
 def test_figures_have_a_panel_a_module_and_a_row_a_product(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from sweeper.check.judge import CheckRule
-from sweeper.check.rules import rule_table
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.files import take_damaged
 from sweeper.plan.explain import Explained
@@ -119,7 +118,6 @@ ENDINGS: dict[str, Callable[[], Sequence[Item]]] = {
     "check": checked,
     "check, two axes": lambda: checked(2),
     "scales": lambda: [checks.scale_table(test_checks.SCALES)],
-    "rules": lambda: [checks.rules_table(rule_table())],
     "diagnose": diagnosed,
     "dry run": dry,
 }

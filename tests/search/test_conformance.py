@@ -50,7 +50,7 @@ LISTS: Space = {
 }
 """Lists of choices, whose values are places."""
 DECAY = {"weight_decay": Axis(low=-4, high=4)}
-"""What a space may have beside its parameterization's own; search=grid2d asks for it."""
+"""What a space may have beside its parameterization's own."""
 SPACES = {
     name: space | DECAY
     for name, space in {
