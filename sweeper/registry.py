@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, Keyword, suggest
+from sweeper.gone import gone
 from sweeper.records import call_checked, import_target
 
 OVERLAYS = ("experiment", "size")
@@ -92,7 +93,8 @@ def plugin_target(group: str, name: str) -> str:
     """
     targets = plugins().get(group, {})
     if "." not in name and name not in targets:
-        allowed = f"a dotted path such as package.module.Class; {suggest(name, targets)}"
+        went = gone(f"{group}={name}") or f"; {suggest(name, targets)}"
+        allowed = f"a dotted path such as package.module.Class{went}"
         raise ConfigError(TARGET, name, allowed)
     return targets.get(name, name)
 

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sweeper.command.template import float_text
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.gone import gone
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
 from sweeper.records import check_type
@@ -416,7 +417,7 @@ def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:
         )
     if name not in EXPORTERS and "." not in name:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
-        raise ConfigError(Keyword("to"), name, allowed)
+        raise ConfigError(Keyword("to"), name, allowed + gone(f"export to={name}"))
     target = EXPORTERS.get(name, name)
     name_classes([target])
     try:
