@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-GONE: Mapping[str, str] = {}
+GONE: Mapping[str, str] = {
+    "diagnose": "`sweeper check` names the modules whose rule is wrong, a failed verdict what else "
+    "to look at",
+}
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
 

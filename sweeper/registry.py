@@ -25,8 +25,6 @@ OVERLAYS = ("experiment", "size")
 TARGET = "_target_"
 """The key of a config that names its class."""
 _TARGET_RE = re.compile(rf"^{TARGET}: *(\S+)", re.MULTILINE)
-_UNLISTED_PLUGINS = {"parameterization": {"adjusted": "sweeper.scaling.relative.Adjusted"}}
-"""Plugins that no user chooses, and that have no config."""
 
 
 def conf_folder() -> Path:
@@ -74,10 +72,7 @@ def plugins() -> Mapping[str, Mapping[str, str]]:
     for group, classes in registry.items():
         if len(classes) > len(set(classes.values())) == 1:
             registry[group] = {group: next(iter(classes.values())), **classes}
-    return {
-        group: {**classes, **_UNLISTED_PLUGINS.get(group, {})}
-        for group, classes in registry.items()
-    }
+    return registry
 
 
 def plugin_name(group: str, target: str) -> str:

@@ -14,7 +14,6 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 
 from sweeper.command.logged import logged
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.each import judge_each
 from sweeper.decide.saving import saving
@@ -36,7 +35,6 @@ from sweeper.report.answer import (
     Verbatim,
 )
 from sweeper.report.console import (
-    ablation_table,
     best_table,
     clip_note,
     plan_table,
@@ -294,7 +292,6 @@ def study_report(
         _answer(documents, targets, following),
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
-        *map(diagnosis_section, documents.diagnoses),
         *([] if _of_table(documents) else [_best(documents)]),
         _search(documents, figures),
         *_checks(documents),
@@ -333,16 +330,9 @@ def _running(running: Running) -> Section:
 def _answer(
     documents: Documents, targets: Sequence[_Target], following: NextCommand | None
 ) -> Section:
-    """What the page says first: each verdict, and checks and diagnoses that speak against it."""
-    # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
-    failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
-    code = answer_of(documents) or "fails" * failed
+    """What the page says first: each verdict, and checks that speak against it."""
+    code = answer_of(documents)
     items: list[Item] = [sentence for target in targets for sentence in target.answers()]
-    items += [
-        Sentence(f"Diagnosis over {each.axis}: {each.conclusion}", listed=True)
-        for each in documents.diagnoses
-        if each.answer == "fails"
-    ]
     if documents.check is not None:
         rule = documents.check.rule
         items += [
@@ -513,22 +503,6 @@ def _scales(documents: Documents) -> list[Section]:
     from sweeper.report.checks import scales_section
 
     return [scales_section(documents.scales)]
-
-
-def diagnosis_section(diagnosis: Diagnosis) -> Section:
-    """What is left of a failure with each thing changed alone."""
-    items: list[Item] = [Sentence(diagnosis.conclusion, code=diagnosis.answer)]
-    if diagnosis.results:
-        items += [replace(ablation_table(diagnosis), title=""), Sentence(ABLATIONS)]
-    return Section(f"Diagnosis over {diagnosis.axis}", items)
-
-
-ABLATIONS = (
-    "Each ablation changes one thing and trains the learning-rate curves of the base and the "
-    "largest size anew. It explains the fraction of the failure that is gone with the change. "
-    "Shift, loss gap and loss are those of the largest size; ranges are 95 % intervals. A change "
-    "that helps need not be the only cause."
-)
 
 
 def _partly(ladder: LadderSoFar) -> Figure | None:

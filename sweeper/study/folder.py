@@ -100,7 +100,7 @@ class StudyFolder:
     flops = _File("flops.json")
     """FLOPs of whole runs, by the digest of what they train."""
     transfer = _File("transfer")
-    """A folder for every target, and the diagnoses."""
+    """A folder for every target."""
     check = _File("check")
     """What `sweeper check` measured, and the check that came with a plan."""
     set_aside = _File("setups")
@@ -116,7 +116,7 @@ class StudyFolder:
     """What libraries warned of while its latest command ran."""
 
     FINDINGS = ("transfer", "check")
-    """Folders of what was found out of one setup: plans, verdicts, diagnoses, coordinate checks."""
+    """Folders of what was found out of one setup: plans, verdicts, coordinate checks."""
 
     def target(self, name: str) -> TargetFolder:
         """The folder of a target."""
@@ -129,10 +129,6 @@ class StudyFolder:
             return [int(digits) for digits in re.findall("[0-9]+", path.name)], path.name
 
         return [TargetFolder(path) for path in sorted(self.transfer.glob("*/"), key=by_numbers)]
-
-    def diagnosis(self, axis: str) -> Path:
-        """Why the transfer fails over an axis."""
-        return self.transfer / f"diagnosis-{axis}.json"
 
     def measured(self, name: str) -> Path:
         """What `sweeper check` measured: `check`, `scales` or `rules`."""

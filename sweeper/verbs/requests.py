@@ -239,23 +239,6 @@ class TransferRequest(Request, panel=TUNE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseRequest(Request, panel=TUNE):
-    """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
-
-    The ladder is that of the newest verdict; what `transfer --validate` has trained is taken.
-    """
-
-    overrides: Changes = ()
-    study: Study = None
-    root: Root = None
-    over: Annotated[str, Flag("The ladder: width or depth.")] = "width"
-    only: Annotated[tuple[str, ...], Flag("An ablation to run; may be repeated.")] = ()
-    dry_run: DryRun = False
-    trust: Trust = False
-    config_dir: ConfigDir = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExplainRequest(Request, panel=MODEL):
     """Show what every parameter of a model is prescribed, and why. Trains nothing.
 

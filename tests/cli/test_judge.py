@@ -441,7 +441,6 @@ def test_a_saved_table_reports_compares_and_predicts_and_cannot_be_continued(
     for words in (
         ("transfer", "--study", "mup", "--to-width", "2048"),
         ("search", "--study", "mup", "model.width=64", "--new-setup"),
-        ("diagnose", "--study", "mup"),
         ("export", "--study", "mup", "--for", "megatron"),
         ("judge", str(two_studies / "runs.csv"), "--save", "mup"),
         ("judge", str(two_studies / "runs.csv"), "--save", "../mup"),

@@ -15,7 +15,7 @@ import pytest
 from sweeper.records import to_json
 from sweeper.report.live import mark_left
 from sweeper.report.study_page import write_report
-from tests.report import diagnosis_samples, samples
+from tests.report import check_samples, samples
 from tests.report.chromium import FOUND, Browser
 from tests.report.test_trials import results
 
@@ -75,7 +75,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return write_report(diagnosis_samples.add(folder))
+    return write_report(check_samples.add(folder))
 
 
 @pytest.mark.parametrize("width", [390, 1280])

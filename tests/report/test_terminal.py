@@ -13,7 +13,6 @@ from rich.console import Console
 
 from sweeper.check.judge import CheckRule
 from sweeper.check.rules import rule_table
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.files import take_damaged
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
@@ -27,7 +26,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
-from tests.report import diagnosis_samples, samples, test_checks
+from tests.report import samples, test_checks
 
 NEXT = NextCommand.of(
     "transfer",
@@ -96,11 +95,6 @@ def checked(count: int = 1) -> list[Item]:
     return checks.coordinates(many, CheckRule())
 
 
-def diagnosed() -> list[Item]:
-    found = from_json(Diagnosis, to_json(diagnosis_samples.diagnosis()))
-    return [console.ablation_table(found)]
-
-
 def dry() -> list[Item]:
     costs = [(f"phase {i}", Cost(trials=9, flops=1e12, seconds=60.0)) for i in range(30)]
     return console.dry_run("This would run", "phase", costs, "trials", "A fact of it. " * 20)
@@ -121,7 +115,6 @@ ENDINGS: dict[str, Callable[[], Sequence[Item]]] = {
     "check, two axes": lambda: checked(2),
     "scales": lambda: [checks.scale_table(test_checks.SCALES)],
     "rules": lambda: [checks.rules_table(rule_table())],
-    "diagnose": diagnosed,
     "dry run": dry,
 }
 
