@@ -17,7 +17,7 @@ from sweeper.files import write_atomically
 from sweeper.report.answer import Item, Report, Section, Sentence
 from sweeper.report.comparison import findings, panels, write_several
 from sweeper.report.figures import write_picture
-from sweeper.report.live import EVERY, is_live
+from sweeper.report.live import EVERY
 from sweeper.report.next import NextCommand, next_of
 from sweeper.report.page import page
 from sweeper.report.present import Shown
@@ -38,7 +38,7 @@ def shown(answer: ReportAnswer | SeveralAnswer, *, verbose: bool = False) -> Sho
 def _study(answer: ReportAnswer) -> Shown:
     folder, documents, csv = answer.folder, answer.documents, answer.csv
     # A page that its driver keeps writing goes on renewing itself.
-    runs = is_live(StudyFolder(folder).report) and live_holder(folder) is not None
+    runs = live_holder(folder) is not None
     path = write_report(folder, documents, live=EVERY if runs else 0.0)
     items: Sequence[Item] = ()
     document = {"study": folder.name, "report": str(path)}

@@ -91,9 +91,9 @@ class SweepProgress:
         self._bar.stop()
         self.snapshot.over = kind is None
         self._write(force=True)
-        if self._page is not None:
-            # A verb that goes on to its end writes the last page itself.
-            self._page.close(is_last=kind is not None)
+        # A verb that goes on to its end writes the last page itself.
+        if self._page is not None and kind is not None:
+            self._page.stopped()
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Write the jobs, too, from here on."""
@@ -126,8 +126,6 @@ class SweepProgress:
 
     def finished(self, result: Result) -> None:
         """Count a result."""
-        if self._page is not None:
-            self._page.changed()
         if self._heard is not None:
             self._heard(result)
         snapshot = self.snapshot
@@ -157,6 +155,8 @@ class SweepProgress:
             self._task, completed=min(1.0, share), description=snapshot.where(), facts=self.facts()
         )
         self._write()
+        if self._page is not None and snapshot.trained:
+            self._page.changed()
         if self._notebook_bar is not None:
             if now - self._drawn >= BAR_EVERY or share >= 1:
                 self._drawn = now

@@ -342,7 +342,7 @@ class StatusRequest(Request, panel=STUDY):
 class ReportRequest(Request, panel=STUDY):
     """Write a study's report, report.html: one page that needs no network.
 
-    While a study runs, the page is there from its first results on, and renews itself. Of several
+    While a study runs, its page is there, and renews itself. Of several
     studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
     their pages, is then written to the root's index.html.
     """

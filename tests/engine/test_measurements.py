@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sweeper.engine.measurements import (
+    MEASUREMENTS,
     RANGES,
     OperandScale,
     OperandSums,
@@ -16,6 +17,7 @@ from sweeper.engine.measurements import (
     operand_scales,
     recording,
 )
+from sweeper.launch.job import Control, Leave
 from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree, trial
