@@ -11,6 +11,7 @@ from collections.abc import Mapping
 GONE: Mapping[str, str] = {
     "diagnose": "`sweeper check` names the modules whose rule is wrong, a failed verdict what else "
     "to look at",
+    "report picture": "a page saves each of its drawings, as SVG or PNG",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""

@@ -30,10 +30,6 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
         return _ranked(answer)
     found, comparison = answer.found, answer.found.comparison
     assert comparison is not None
-    next_commands = after_comparison(comparison, found.entries)
-    if not next_commands:
-        why = "to see them on one page"
-        next_commands = [NextCommand.of("report", *found.costs, root=answer.root, why=why)]
     picture, _ = save(show.comparison_figure(comparison), answer.folder / "comparison")
     places, *others = show.tables(comparison, found.parameterizations, found.costs)
     if answer.faster:
@@ -45,7 +41,7 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
         answer=" ".join(sentences),
         places={"figure": picture},
         document={**answer.record, "found": sentences, "figure": str(picture)},
-        next=next_commands,
+        next=after_comparison(comparison, found.entries),
         folder=answer.folder,
     )
 

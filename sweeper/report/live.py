@@ -1,4 +1,4 @@
-"""`report.html` while a study runs: its driver writes it anew as results come, and not too often."""
+"""`report.html` while a study runs: its driver writes it anew as results come, but seldom."""
 
 from __future__ import annotations
 

@@ -123,7 +123,6 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudi
             ranked = compare([entry.ladder for entry in entries])
             comparison = replace(ranked, flops_known=known)
         except ValueError as error:
-            # No ranking, but no error: `report A B` shows the curves all the same.
             notes = [f"{error}: validate ladders whose widths meet"]
     return ComparedStudies(entries=entries, comparison=comparison, notes=notes)
 

@@ -342,29 +342,12 @@ class StatusRequest(Request, panel=STUDY):
 class ReportRequest(Request, panel=STUDY):
     """Write a study's report, report.html: one page that needs no network.
 
-    While a study runs, its page is there, and renews itself. Of several
-    studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
-    their pages, is then written to the root's index.html.
+    While a study runs, its page is there, and renews itself.
     """
 
-    name: Annotated[
-        tuple[str, ...],
-        Flag(
-            "The study, as {study...} names it; several for one page.",
-            metavar="NAME",
-            positional=True,
-            completes="study",
-        ),
-    ] = ()
+    name: StudyName = ()
     study: Study = None
     root: Root = None
-    picture: Annotated[
-        Path | None,
-        Flag(
-            "Of several studies: write their curves there too, and as FILE-dark.svg.",
-            metavar="FILE.svg",
-        ),
-    ] = None
     csv: Annotated[
         Path | None,
         Flag(

@@ -171,13 +171,10 @@ compare a --baseline b --baseline c
 compare a a
 compare a nope
 report a nope
-report a --picture x.svg
 report a --study b
 report --watch
 report --json --root empty
 report --study b
-report a a --picture x.png
-report a a --picture no/x.svg
 report a a
 status nope
 status --study=b

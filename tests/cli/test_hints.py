@@ -205,7 +205,6 @@ def test_after_a_check(study: Path, sweeper: Run, words: list[str]) -> None:
 def test_after_a_comparison(ranked: Path, sweeper: Run) -> None:
     [plan] = type_next(sweeper, sweeper("compare", "a", "b"))
     assert plan.out.count("Planned") == 1
-    type_next(sweeper, sweeper("report", "a", "b"))
 
 
 def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Run) -> None:
