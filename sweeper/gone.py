@@ -11,6 +11,11 @@ from collections.abc import Mapping
 GONE: Mapping[str, str] = {
     "diagnose": "`sweeper check` names the modules whose rule is wrong, a failed verdict what else "
     "to look at",
+    "judge grid_step": "it was of optima alone; judge takes runs with their losses, a row a run",
+    "columns optimum": "judge takes runs with their losses, a row a run",
+    "judge save": "judge, predict and compare take the table itself, as often as you like",
+    "saved": "a table that `judge` saved is no study any more; judge, predict and compare take the "
+    "table itself",
     "report picture": "a page saves each of its drawings, as SVG or PNG",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config

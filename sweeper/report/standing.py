@@ -125,12 +125,6 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             return (f"Running ({driver}): starting",)
         left = "" if progress.left is None else f", about {duration(progress.left)} left"
         return (f"Running ({driver}): {progress.where()}: {_count(progress)}{left}",)
-    if answer.is_table:
-        return (
-            "Saved from a table's runs by ",
-            Call("judge"),
-            ": nothing in it can be continued.",
-        )
     counts = answer.jobs.trials
     if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
         return (

@@ -82,7 +82,6 @@ from sweeper.study.cost import NOT_KNOWN, cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
-from sweeper.study.study import is_saved
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
@@ -292,7 +291,7 @@ def study_report(
         _answer(documents, targets, following),
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
-        *([] if _of_table(documents) else [_best(documents)]),
+        _best(documents),
         _search(documents, figures),
         *_checks(documents),
         *_scales(documents),
@@ -349,15 +348,9 @@ def _answer(
     return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
-def _of_table(documents: Documents) -> bool:
-    return documents.folder is not None and is_saved(documents.folder)
-
-
 def _state(documents: Documents) -> str:
     """How far a study is that has neither plan nor check."""
     searched = documents.searched
-    if _of_table(documents):
-        return "The runs of a table: no search of sweeper's trained them."
     if searched is not None and searched.finished:
         return "The search is finished. No plan has been made from it yet."
     if searched is not None:
@@ -412,7 +405,7 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         items += search_items(judge_each(varied))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
-    return Section("Runs" if _of_table(documents) else "Search", items)
+    return Section("Search", items)
 
 
 def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> list[Item]:

@@ -18,7 +18,7 @@ from sweeper.stats.ladder import LadderRule, LadderSize
 from sweeper.study.cost import Cost, flops_in, relative_flops, spent
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
+from sweeper.study.study import Study, check_folder, find_study
 from sweeper.trial import TrialSpec, digest
 
 IMMATERIAL = ("accumulate",)
@@ -97,11 +97,6 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudi
     check_distinct(names)
     folders = [root / find_study(name, root) for name in names]
     validations = {folder: _validation(folder) for folder in folders}
-    if saved := [f.name for f, found in validations.items() if found is None and is_saved(f)]:
-        raise BadInput(
-            f"{saved[0]} was saved from a table without a ladder over width, and compare ranks by "
-            "the losses over width"
-        )
     if absent := [folder for folder, validation in validations.items() if validation is None]:
         calls = [part for folder in absent for part in (", ", ladder_call(folder))][1:]
         raise BadInput(
@@ -210,7 +205,6 @@ def not_comparable(notes: Sequence[str]) -> Text:
 def ladder_call(folder: Path, *overrides: str) -> Call:
     """What trains a study's ladder over width, no plugin built; BadInput where no width is said."""
     check_folder(folder)
-    check_not_saved(folder)
     path = StudyFolder(folder).config
     # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())

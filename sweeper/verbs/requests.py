@@ -614,8 +614,8 @@ class JudgeRequest(Request, panel=TUNE):
         str | Mapping[str, str],
         Flag(
             "Which column is what, as in 'width=n_embd,eta=lr,loss=val_loss,seed=seed'; also "
-            "depth, batch_size, steps, tokens, decay, first, or optimum in place of eta and loss. "
-            "What is not named is found by its usual name."
+            "depth, batch_size, steps, tokens and first. What is not named is found by its usual "
+            "name."
         ),
     ] = ""
     to_width: Annotated[
@@ -645,18 +645,12 @@ class JudgeRequest(Request, panel=TUNE):
         float | None, Flag("A run's standard deviation in nats, where one seed shows none.")
     ] = None
     diverged: Annotated[float | None, Flag("A loss above this is of a run that diverged.")] = None
-    grid_step: Annotated[
-        float | None, Flag("The step of the grid in octaves, of a table of optima alone.")
-    ] = None
     max_shift: Annotated[float, Flag("Octaves within which a size holds.")] = 1.0
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     each: Annotated[
         bool, Flag("Of settings varied one at a time around a point: carry, retune or leave each.")
     ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
-    save: Annotated[
-        str | None, Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME")
-    ] = None
     out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
     root: Root = None
 

@@ -22,7 +22,6 @@ from sweeper.report.next import next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
-from tests.runs.grids import runs
 
 __all__ = ["ranked"]
 
@@ -233,11 +232,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
     type_next(sweeper, answer)
 
 
-def test_after_a_judgement(validated: Path, workplace: Path, sweeper: Run) -> None:
-    runs().to_csv(workplace / "runs.csv", index=False)
-    words = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
-    kept = sweeper("judge", "runs.csv", *words, "--save", "kept")
-    type_next(sweeper, kept)
+def test_after_a_judgement(validated: Path, sweeper: Run) -> None:
     answer = sweeper("judge", "--study", "a")
     assert answer.code == 0, answer.err
     if answer.next:
