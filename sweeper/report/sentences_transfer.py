@@ -159,7 +159,7 @@ def suspects_text(verdict: Verdict) -> str:
         many = f"{seeds} seed{'s' * (seeds != 1)} a point"
         suspects.append(f"the noise of {many} (transfer.seeds={FEW_SEEDS})")
     if verdict.axis in ("width", "depth"):
-        suspects.append("exponents that are off: `sweeper check` names the modules")
+        suspects.append("exponents that are off (`sweeper check` names the modules)")
         suspects.append("an eps that gradients shrink below (a smaller optimizer.eps)")
     return f"{LOOK_AT}{'; '.join(suspects)}." if suspects else ""
 

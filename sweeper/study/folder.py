@@ -139,11 +139,6 @@ class StudyFolder:
         """The coordinate check that came with a plan."""
         return self.check / _PLANS_CHECK
 
-    def sources(self) -> list[Path]:
-        """What a page on the study is made from."""
-        findings = (*self.transfer.glob("*/*.json"), *self.transfer.glob("*.json"))
-        return [*self.results.glob("*.jsonl"), self.search, *findings, *self.check.glob("*.json")]
-
     def plans(self) -> list[Path]:
         """All plans, the newest first."""
         return newest_first(self.transfer.glob(f"*/{PLAN}"))

@@ -49,11 +49,6 @@ class ComparedStudies:
     notes: Sequence[str | Text]
 
     @property
-    def validations(self) -> dict[str, Validation]:
-        """The curves over the width, by study."""
-        return {entry.ladder.name: entry.validation for entry in self.entries}
-
-    @property
     def parameterizations(self) -> dict[str, str]:
         """The parameterization's name, by study."""
         return {e.ladder.name: e.spec.parameterization.name for e in self.entries}
@@ -62,12 +57,6 @@ class ComparedStudies:
     def costs(self) -> dict[str, tuple[Cost, Cost]]:
         """What tuning and validation took, by study."""
         return {entry.ladder.name: (entry.tuning, entry.validating) for entry in self.entries}
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The answer over the width, by study."""
-        verdicts = {name: each.over("width") for name, each in self.validations.items()}
-        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
 def named_studies(
