@@ -60,7 +60,7 @@ STUDY_FILES = ("config.yaml", "plan.json", "validation.json", "search.json")
 """Files of a study, each of which one file alone may spell."""
 VERBS = (
     *("search", "transfer", "judge", "compare", "predict", "follow", "check", "explain"),
-    *("diagnose", "export", "status", "report", "doctor", "cancel"),
+    *("export", "status", "report", "doctor", "cancel"),
 )
 Imports = Mapping[str, set[str]]
 """The modules that each module imports, by their dotted names within the package."""

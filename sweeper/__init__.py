@@ -94,7 +94,9 @@ def __getattr__(name: str) -> Any:
     if name in ("search", "export"):  # the package is the function: see face.py
         return import_module(f"sweeper.{name}")
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from sweeper.gone import gone
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{gone(name)}")
     from sweeper.api.interrupt import asked_by_user, whole_imports
 
     with whole_imports():

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Protocol
 
+from sweeper.gone import gone
+
 
 @dataclass(frozen=True)
 class Keyword:
@@ -186,7 +188,9 @@ class ConfigError(BadInput):
 
     def below(self, prefix: str) -> ConfigError:
         """The same error, its key seen from one level further out."""
-        return self.renamed(f"{prefix}.{self.key}" if prefix else self.key)
+        key = f"{prefix}.{self.key}" if prefix else self.key
+        went = gone(key)
+        return ConfigError(key, self.value, (*self.remedy, went)) if went else self.renamed(key)
 
     def renamed(self, key: str | Keyword) -> ConfigError:
         """The same error, its key called otherwise."""

@@ -18,6 +18,14 @@ GONE: Mapping[str, str] = {
     "export to=llm-foundry": YOUR_GROUPS,
     "export to=nanogpt-mup": YOUR_GROUPS,
     "export to=olmo-core": YOUR_GROUPS,
+    "diagnose": "`sweeper check` names the modules whose rule is wrong, a failed verdict what else "
+    "to look at",
+    "judge grid_step": "it was of optima alone; judge takes runs with their losses, a row a run",
+    "columns optimum": "judge takes runs with their losses, a row a run",
+    "judge save": "judge, predict and compare take the table itself, as often as you like",
+    "saved": "a table that `judge` saved is no study any more; judge, predict and compare take the "
+    "table itself",
+    "report picture": "a page saves each of its drawings, as SVG or PNG",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, Keyword, suggest
+from sweeper.gone import gone
 from sweeper.records import call_checked, import_target
 
 OVERLAYS = ("experiment", "size")
@@ -24,8 +25,6 @@ OVERLAYS = ("experiment", "size")
 TARGET = "_target_"
 """The key of a config that names its class."""
 _TARGET_RE = re.compile(rf"^{TARGET}: *(\S+)", re.MULTILINE)
-_UNLISTED_PLUGINS = {"parameterization": {"adjusted": "sweeper.scaling.relative.Adjusted"}}
-"""Plugins that no user chooses, and that have no config."""
 
 
 def conf_folder() -> Path:
@@ -73,10 +72,7 @@ def plugins() -> Mapping[str, Mapping[str, str]]:
     for group, classes in registry.items():
         if len(classes) > len(set(classes.values())) == 1:
             registry[group] = {group: next(iter(classes.values())), **classes}
-    return {
-        group: {**classes, **_UNLISTED_PLUGINS.get(group, {})}
-        for group, classes in registry.items()
-    }
+    return registry
 
 
 def plugin_name(group: str, target: str) -> str:
@@ -92,7 +88,8 @@ def plugin_target(group: str, name: str) -> str:
     """
     targets = plugins().get(group, {})
     if "." not in name and name not in targets:
-        allowed = f"a dotted path such as package.module.Class; {suggest(name, targets)}"
+        went = gone(f"{group}={name}") or f"; {suggest(name, targets)}"
+        allowed = f"a dotted path such as package.module.Class{went}"
         raise ConfigError(TARGET, name, allowed)
     return targets.get(name, name)
 

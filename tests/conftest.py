@@ -48,14 +48,6 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_live_pages() -> None:
-    """Searches of tests are many and short; `tests/report/test_live.py` looks at the live page."""
-    from sweeper.report import live
-
-    live.ENABLED = False
-
-
-@pytest.fixture(scope="session", autouse=True)
 def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A command in this process trains in it where it names no launcher: workers take seconds.
 

@@ -35,7 +35,7 @@ ONLY = {
 """The only modules that may know these libraries."""
 TORCH = (
     *("models.", "classifier.", "engine.", "plan."),
-    *("command.", "decide.diagnosis", "launch.machine", "data.arrays"),
+    *("command.", "launch.machine", "data.arrays"),
 )
 """Who may know torch: all else must start fast; which GPUs a machine has only torch can say, and
 torchvision's transforms, where they are asked for, take its tensors."""

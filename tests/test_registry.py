@@ -65,7 +65,6 @@ NAMES = {
     "model": ["encoder_decoder", "hf", "llama", "mlp", "moe", "own", "vit"],
     "optimizer": ["adafactor", "adamh", "adamw", "lion", "muon", "muonh", "sgd", "shampoo", "soap"],
     "parameterization": [
-        "adjusted",
         "effective_theory",
         "mean_field",
         "mup",
@@ -122,15 +121,15 @@ def test_a_name_that_nobody_has_is_refused(golden: Golden) -> None:
 
 
 def test_plugins_within_plugins_are_renamed_too() -> None:
-    mup, adjusted = (registry.plugin_target("parameterization", n) for n in ("mup", "adjusted"))
+    mup, umup = (registry.plugin_target("parameterization", n) for n in ("mup", "umup"))
     config = {
-        "_target_": adjusted,
+        "_target_": umup,
         "parameterization": {"_target_": mup},
         "list": [{"_target_": mup}, 1],
     }
     named = registry.with_names("parameterization", config)
     assert named == {
-        "_target_": "adjusted",
+        "_target_": "umup",
         "parameterization": {"_target_": "mup"},
         "list": [{"_target_": "mup"}, 1],
     }

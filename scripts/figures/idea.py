@@ -13,6 +13,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
@@ -26,8 +27,16 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from sweeper.decide.transfer import judge_ladder
 from sweeper.files import write_atomically, write_json
 from sweeper.records import to_json
-from sweeper.report.drawing import legend_key, look_of
-from sweeper.report.figures import DARK, LIGHT, Theme
+from sweeper.report.drawing import (
+    DEEP,
+    FAINT,
+    INK,
+    PALE,
+    STRIP,
+    STYLE,
+    legend_key,
+    look_of,
+)
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
@@ -43,6 +52,29 @@ NANOGPT = Estimate(value=-0.16, low=-1.10, high=0.78)
 """The shift that docs/your-model.md shows: widths 32 and 64, three seeds of 200 steps."""
 LETTERS = 8.5
 """Points; the pictures are made for a phone's width and shown larger elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theme:
+    """Colours of a figure; `pale` and `deep` are places in viridis: narrowest and widest model."""
+
+    ink: str
+    faint: str
+    grid: str
+    strip: str
+    pale: float
+    deep: float
+
+    @property
+    def style(self) -> Any:
+        """The settings of matplotlib that follow."""
+        names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor")
+        inks = dict.fromkeys(names, self.ink)
+        return STYLE | inks | {"grid.color": self.grid, "axes.edgecolor": self.faint}
+
+
+LIGHT = Theme(ink=INK, faint=FAINT, grid="#e4e4e4", strip=STRIP, pale=PALE, deep=DEEP)
+DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pale=0.95, deep=0.45)
 
 
 def main() -> None:

@@ -179,7 +179,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
     run. `columns` name them by role, as a text or a mapping: `{"width": "n_embd", "eta": "lr"}`.
-    Nothing is written but with `out` or `save`; BadInput says what is missing.
+    Nothing is written but with `out`; BadInput says what is missing.
     """
     request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
     with _TURNS:
@@ -197,7 +197,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
                 found = Judgement(answer)
             case _:
                 raise TypeError(type(answer).__name__)
-        if request.out is not None or request.save is not None:
+        if request.out is not None:
             written = present("judge", answer).places
             found.places = {name: Path(str(place)) for name, place in written.items()}
     return found

@@ -16,6 +16,7 @@ from sweeper.api.interrupt import asked_by_user
 from sweeper.api.words import in_python, settings_words
 from sweeper.errors import ConfigError, Keyword, spelled, suggest
 from sweeper.files import is_path, is_text
+from sweeper.gone import gone
 from sweeper.verbs.requests import Option, Request, checked, options_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +46,9 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
         @wraps(function)
         def called(*arguments: Any, **keywords: Any) -> Any:
             with in_python(keywords):
+                for name, value in keywords.items():
+                    if went := gone(f"{request.verb} {name}"):
+                        raise ConfigError(Keyword(name), value, f"no keyword has this name{went}")
                 return function(*arguments, **keywords)
 
         made: Any = called

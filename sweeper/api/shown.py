@@ -402,7 +402,7 @@ class Judgement(Answer):
         return self.judged.answer
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The sizes, or the optima, a row each; BadInput without any."""
+        """The sizes, a row each; BadInput without any."""
         tables = judged_tables(self.judged)
         if not tables:
             raise BadInput("nothing was judged")

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sweeper.cli.verb import INTERRUPTED, USAGE, say, stopped_to_go_on, usage_text
 from sweeper.config.command_line import missing_dashes
+from sweeper.gone import gone
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 """Settings of a context: the words that ask for help."""
@@ -165,7 +166,19 @@ def _say_usage(error: Any, advice: str) -> int:
         return int(error.exit_code)
     reason = usage_text(error)
     path = "sweeper" if error.ctx is None else error.ctx.command_path
+    if went := _went(error):
+        # Without the near misses, which are none.
+        reason = f"{error.message.partition('. ')[0].rstrip('.')}{went}."
     return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
+
+
+def _went(error: Any) -> str:
+    """What takes the place of a verb or a flag that an earlier version had."""
+    if option := getattr(error, "option_name", ""):
+        verb = error.ctx.info_name if error.ctx else ""
+        return gone(f"{verb} {option.lstrip('-').replace('-', '_')}")
+    unknown = re.match(r"No such command '(.*?)'", error.message)
+    return gone(unknown[1]) if unknown else ""
 
 
 # The text of `--help`: usage, what it is, and a panel for each group of options or verbs.

@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sweeper.config.command_line import FROM, literal_metric, missing_dashes
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, key_prefix, suggest
 from sweeper.files import MOST_YAML, check_summed, parse_yaml, read_bounded
+from sweeper.gone import gone
 from sweeper.records import arguments
 from sweeper.registry import (
     OVERLAYS,
@@ -143,8 +144,7 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
             OmegaConf.update(config, key, override.value(), merge=True)
         except OmegaConfBaseException as error:
             tree = cast(Tree, OmegaConf.to_container(config))
-            allowed = f"there is no such key; {suggest_key(key, tree)}"
-            raise ConfigError(key, override.value(), allowed) from error
+            raise ConfigError(key, override.value(), _no_such_key(key, tree)) from error
     return _resolve(config)
 
 
@@ -282,7 +282,8 @@ def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
         if override.is_add():
             raise BadInput(f"+{key}: the group is there already; write {key}={choice}")
         if choice not in options[key] and not (key in OVERLAYS and choice is None):
-            raise ConfigError(key, choice, f"one of {', '.join(options[key])}")
+            went = gone(f"{key}={choice}")
+            raise ConfigError(key, choice, f"one of {', '.join(options[key])}{went}")
 
 
 # Hydra at work, and what its errors mean.
@@ -397,11 +398,15 @@ def _key_error(
         if key in names or override.is_add() or override.is_force_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            allowed = _no_such_key(key, tree)
             if user_model and key.startswith("model."):
                 allowed += f" An argument of a class of your own is added: +{key}=..."
             return ConfigError(key, override.value(), allowed)
     return BadInput(_message(error))
+
+
+def _no_such_key(key: str, tree: Mapping[str, Any]) -> str:
+    return f"there is no such key{gone(key) or f'; {suggest_key(key, tree)}'}"
 
 
 def suggest_key(key: str, tree: Mapping[str, Any]) -> str:

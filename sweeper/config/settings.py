@@ -23,6 +23,7 @@ from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, flag, key_prefix, suggest
+from sweeper.gone import gone
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.launch.inline import Inline
@@ -94,7 +95,8 @@ def resolve(raw: Mapping[str, Any], words: Sequence[str] = ()) -> Settings:
     keys = {*SECTIONS, "root"}
     for key in raw:
         if key not in keys:
-            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, keys)}")
+            near = gone(key) or f"; {suggest(key, keys)}"
+            raise ConfigError(key, raw[key], f"there is no such key{near}")
     for key in SECTIONS:
         if not isinstance(raw.get(key), Mapping):
             raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")

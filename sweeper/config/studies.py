@@ -12,7 +12,7 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
 from sweeper.search.optuna.url import redact_word
 from sweeper.study.folder import StudyFolder
-from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
+from sweeper.study.study import check_folder, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
 
 
@@ -85,7 +85,6 @@ def study_tree(
                 ),
             )
     check_folder(root / study)
-    check_not_saved(root / study)
     path = StudyFolder(root / study).config
     tree = read_tree(path, others, config_dir) | {"root": str(root)}
     _check_code(path, tree, others, config_dir, trust=trust)

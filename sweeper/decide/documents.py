@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sweeper.check.judge import CheckRecord
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.validation import Validation
 from sweeper.files import note_damage
 from sweeper.plan.plan import TransferPlan
@@ -82,7 +81,6 @@ class Documents:
     searched: Searched | None
     targets: tuple[TargetDocuments, ...]
     config: str
-    diagnoses: tuple[Diagnosis, ...] = ()
     predictions: tuple[PredictionSummary, ...] = ()
     check: CheckRecord | None = None
     scales: tuple[Any, ...] = ()
@@ -150,7 +148,6 @@ class Documents:
             read(place.prediction, partial(PredictionSummary.read, place.path.name))
             for place in places
         )
-        diagnoses = [read(files.diagnosis(axis), Diagnosis) for axis in ("width", "depth")]
         checks = files.checks()
         operands = read(files.measured("scales"), scales)
         # No page shows it; it is read so that damage is told.
@@ -160,7 +157,6 @@ class Documents:
             searched=searched,
             targets=tuple(targets),
             config=config_text(folder),
-            diagnoses=tuple(filter(None, diagnoses)),
             predictions=tuple(filter(None, predictions)),
             check=read(checks[0], CheckRecord) if checks else None,
             scales=operands or (),

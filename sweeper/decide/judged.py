@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.decide.movement import edge_columns, movements
 from sweeper.decide.next_runs import next_of_one_size, next_runs_of
-from sweeper.decide.optima import judge_optima
 from sweeper.decide.table_verdict import UNDECIDED, Edge, TableQuestion, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder, worst
@@ -38,8 +36,6 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
         "columns": runs.columns,
         "command": command,
     }
-    if "optimum" in runs.columns and "loss" not in runs.columns:
-        return replace(judge_optima(runs, runs.columns, question), **facts)
     verdicts, refused, left_out = list[TableVerdict](), list[BadInput](), list[Text]()
     parts = ladders_of(runs, question.reading)
     if (rest := len(runs) - sum(len(part) for _, _, part in parts)) > 0:
@@ -94,19 +90,13 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     transferred = _transferred(grid, question, fits)
     edges = _edges(grid, fits)
     sides = {edge.size: edge.side or 1 for edge in edges}
-    moved, optima = movements(grid) if grid.cells else ((), ())
-    sizes = sorted({cell.size for cell in grid.cells})
     column = grid.columns.get("loss", "")
     common: dict[str, Any] = {
         "axis": grid.axis,
         "transferred_log2_eta": transferred,
         "bound": _bound(grid, question, edges),
         "curves": grid.curves,
-        "cells": grid.cells,
-        "optima": optima,
-        "movements": moved,
         "edges": edges,
-        "edge_columns": tuple(edge for size in sizes for edge in edge_columns(grid, size)),
         "remarks": tuple(as_text(note) for note in grid.notes),
         "bits": "" if unit_of(column) == "nats" else column,
         "rounded": grid.rounded,

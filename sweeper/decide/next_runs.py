@@ -19,7 +19,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve
 
 NextReason = (
     Literal["", "edge", "one_seed", "sizes", "no_noise", "seeds", "longer_ladder", "errors"]
-    | Literal["finer", "longer_curves", "losses"]
+    | Literal["finer", "longer_curves"]
 )
 
 

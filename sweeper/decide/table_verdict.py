@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sweeper.decide.movement import EdgeColumns, Movement, SizeOptimum
 from sweeper.decide.next_runs import NextRuns
 from sweeper.decide.transfer import Answer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.errors import ConfigError, Keyword, Text
 from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET, to_json
-from sweeper.runs.cells import DecayCell
 from sweeper.runs.grid import GridOptions
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, SizeCurve
 
 UNDECIDED: Answer = "cannot say yet"
-Finding = Literal["", "ladder", "ladders", "one_size", "one_optimum", "optima"]
+Finding = Literal["", "ladder", "ladders", "one_size"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,34 +30,13 @@ class Edge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimaFinding:
-    """What optima without losses say: how far they lie from the base's, and how sure that is.
-
-    They lie on a grid of `step` (log2), which was `step_asked` for or is the least difference of
-    two; NaN where nothing shows it. `farthest` and its shift; `failing`, its shift, and how much of
-    it is sure. `means_of` so many optima, where a size has several. `at_target` tells whether the
-    transfer fails there, where it was asked.
-    """
-
-    slope: Estimate
-    step: float
-    step_asked: bool
-    sizes: tuple[int, ...]
-    means_of: int = 0
-    farthest: tuple[int, float] | None = None
-    failing: tuple[int, float, float] | None = None
-    at_target: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TableVerdict:
     """What `judge.json` holds: the answer, and the verdict behind it, if any.
 
-    `finding` says what it rests on, `edges` and `edge_columns` where an optimum is not bracketed,
-    `of_optima` what a table of optima alone says. `ours`: the runs are of a study of ours, whose
-    settings mean something to the user. `rounded` is the step that losses are rounded to, `bits`
-    the column that is in bits per byte, `remarks` what made the curves unlike a ladder's. A record
-    has `sentences`, `ends` and `notes` in words instead.
+    `finding` says what it rests on, `edges` where an optimum is not bracketed. `ours`: the runs are
+    of a study of ours, whose settings mean something to the user. `rounded` is the step that losses
+    are rounded to, `bits` the column that is in bits per byte, `remarks` what made the curves
+    unlike a ladder's. A record has `sentences`, `ends` and `notes` in words instead.
 
     `curves` are what was judged, `next_runs` would tell more. `bound` is set where the transferred
     value is the base's best and the base's optimum lies "at or above" or "at or below" it.
@@ -81,9 +58,6 @@ class TableVerdict:
     axes: tuple[Verdict, ...] = ()
     trend: Trend | None = None
     curves: tuple[SizeCurve, ...] = ()
-    optima: tuple[SizeOptimum, ...] = ()
-    movements: tuple[Movement, ...] = ()
-    cells: tuple[DecayCell, ...] = ()
     ends: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     next_runs: tuple[NextRuns, ...] = ()
@@ -102,8 +76,6 @@ class TableVerdict:
     ladders: tuple[TableVerdict, ...] = field(default=(), metadata=WRITTEN_IF_SET)
     finding: Finding = field(default="", compare=False, metadata=NOT_WRITTEN)
     edges: tuple[Edge, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
-    edge_columns: tuple[EdgeColumns, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
-    of_optima: OptimaFinding | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     ours: bool = field(default=False, compare=False, metadata=NOT_WRITTEN)
     rounded: float = field(default=0.0, compare=False, metadata=NOT_WRITTEN)
     remarks: tuple[Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
@@ -125,15 +97,13 @@ class TableVerdict:
 class TableQuestion:
     """What is asked of a table: how to read it, the target, the value to judge, the thresholds.
 
-    `eta` is the transferred learning rate, None: the base's optimum. `grid_step` is the grid's, in
-    octaves, of a table of optima alone. `theory`: whether the runs are of a parameterization whose
-    optima converge, None: by the column of that name.
+    `eta` is the transferred learning rate, None: the base's optimum. `theory`: whether the runs are
+    of a parameterization whose optima converge, None: by the column of that name.
     """
 
     reading: GridOptions = field(default_factory=GridOptions)
     to: int | None = None
     eta: float | None = None
-    grid_step: float | None = None
     max_shift: float = 1.0
     max_loss_gap: float = 0.01
     theory: bool | None = None
@@ -154,7 +124,6 @@ LEAST_LOG2 = -1000.0
 """A learning rate below it is 0 in numbers."""
 POSITIVE = {
     "to": "to_width",
-    "grid_step": "grid_step",
     "max_shift": "max_shift",
     "max_loss_gap": "max_loss_gap",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,16 +63,6 @@ class Validation:
     def over(self, axis: str) -> Verdict | None:
         """The verdict over an axis."""
         return next((verdict for verdict in self.axes if verdict.axis == axis), None)
-
-    def ladder_words(self) -> list[str]:
-        """Settings of the command that trained it that say which ladders, and by which law."""
-        try:
-            _, verb, *words = shlex.split(self.command)
-        except ValueError:  # none is kept, or none that a shell reads
-            return []
-        ours = ("transfer.", "law=", "law.")
-        of_transfer = verb == "transfer"
-        return [word for word in words if of_transfer and word.lstrip("+").startswith(ours)]
 
     def ladder(self, axis: str) -> list[SizeCurve]:
         """The curves along `axis`, ascending: all else of their size is as in its verdict.

@@ -2,12 +2,11 @@
 
 Operand scales: the RMS of what enters a model's matrix products, and how much of it FP8 could not
 hold. As Figure 3 of the u-muP paper: input, weight and gradient of the output of every product.
-Beside them what an optimizer's eps holds back, and coordinates (`measure.py`).
+Beside them coordinates (`measure.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,42 +188,6 @@ def _softmax(module: Attention, q: Tensor, k: Tensor) -> Tensor:
     return logits.softmax(-1)
 
 
-# How many entries of the weights an optimizer's eps holds back.
-
-
-def fraction_below_eps(
-    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
-) -> float:
-    """Fraction of the entries whose root of the second moment is below eps at the trial's end.
-
-    Each parameter has the eps that its parameterization gives it. Entries that never had a gradient
-    (of tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
-    not finite, and for optimizers that divide by no such root.
-    """
-    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus), device)
-    second_moment_roots = getattr(run.prepared.optimizer, "second_moment_roots", None)
-    if second_moment_roots is None:
-        run.program.release()
-        return math.nan
-    with quiet_attention():
-        try:
-            while run.step_index < run.prepared.train.steps:
-                control.leave_if_asked()
-                run.step()
-        finally:
-            run.program.release()
-    small = total = 0
-    with torch.no_grad():
-        roots = second_moment_roots(run.state, run.update_hps, run.step_index)
-        for root, eps in zip(roots, run.update_hps.eps, strict=True):
-            if not root.isfinite().all():
-                return math.nan
-            # A root of 0 is that of an entry that never had a gradient.
-            total += int((root > 0).sum())
-            small += int(((root > 0) & (root < eps)).sum())
-    return small / total if total else math.nan
-
-
 # What a trial's `measurement` names.
 
 
@@ -234,7 +197,5 @@ MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str, Control], Any]] = {
     "coordinates": lambda *args: to_json(measure_modules(*args)),
     "scales": lambda *args: to_json(operand_scales(*args)),
     "kernels": lambda *args: to_json(measure_kernels(*args)),
-    "below_eps": lambda *args: to_json(fraction_below_eps(*args)),
 }
-"""What can be measured: outputs and their changes, operands of products, kernels, entries below
-eps."""
+"""What can be measured: outputs and their changes, operands of products, kernels."""

@@ -17,7 +17,6 @@ from sweeper.report.next import NextCommand, options, validated_by
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
 from sweeper.report.winner import winner_shown
-from sweeper.study.study import is_saved
 from sweeper.sweep.compared import ComparedStudy, ladder_call
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
 
@@ -30,10 +29,6 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
         return _ranked(answer)
     found, comparison = answer.found, answer.found.comparison
     assert comparison is not None
-    next_commands = after_comparison(comparison, found.entries)
-    if not next_commands:
-        why = "to see them on one page"
-        next_commands = [NextCommand.of("report", *found.costs, root=answer.root, why=why)]
     picture, _ = save(show.comparison_figure(comparison), answer.folder / "comparison")
     places, *others = show.tables(comparison, found.parameterizations, found.costs)
     if answer.faster:
@@ -45,7 +40,7 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
         answer=" ".join(sentences),
         places={"figure": picture},
         document={**answer.record, "found": sentences, "figure": str(picture)},
-        next=next_commands,
+        next=after_comparison(comparison, found.entries),
         folder=answer.folder,
     )
 
@@ -53,16 +48,11 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
 def after_comparison(
     comparison: StudyComparison, entries: Sequence[ComparedStudy]
 ) -> list[NextCommand]:
-    """The best study's plan; with none told apart, seeds that would tell; empty where none do.
-
-    None for studies that were saved from tables: nothing in them can be continued.
-    """
-    folders = {entry.ladder.name: entry.folder for entry in entries if not is_saved(entry.folder)}
+    """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
+    folders = {entry.ladder.name: entry.folder for entry in entries}
     leader = comparison.by_transferred[0]
     # A place is an interval, `first` to `last`: of this study the seeds leave only one.
     if leader.last == 1:
-        if leader.name not in folders:
-            return []
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
         root, why = folders[leader.name].parent, "to plan with the best"
         target = ("--to-width", str(width))
@@ -71,7 +61,7 @@ def after_comparison(
     if seeds is None:
         return []
     first = [rank.name for rank in comparison.by_transferred if rank.first == 1]
-    commands = [_more_seeds(folders[name], seeds) for name in first if name in folders]
+    commands = [_more_seeds(folders[name], seeds) for name in first]
     return [command for command in commands if command is not None]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,17 +16,13 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Standing, StudyComparison
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
-from sweeper.errors import Text, as_text
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
-from sweeper.report.figures import AXIS, Panel, ladders_figure
-from sweeper.report.page import write_page
-from sweeper.stats.estimate import UNKNOWN, Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost, cost_table
-from sweeper.table import Cell, Column, Table, answer, number, within
+from sweeper.table import Cell, Column, Table, number, within
 
 if TYPE_CHECKING:
-    from sweeper.sweep.compared import ComparedStudies
+    pass
 
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -402,104 +397,3 @@ def _finish_losses(ax: Axes, comparison: StudyComparison) -> None:
         ax.set_ylim(low - room, max(top, high + room))
     ax.set(xlabel="width", ylabel="loss (nats)")
     ax.set_title("Solid: transferred η. Dashed: re-tuned. Dotted: law")
-
-
-# The page of several studies: their curves side by side, and how they rank.
-
-
-def panels(compared: ComparedStudies) -> list[Panel]:
-    """A panel a study."""
-    return [Panel(title=name, validation=each) for name, each in compared.validations.items()]
-
-
-def write_several(
-    several: ComparedStudies, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
-) -> Path:
-    """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
-
-    `pages` has the address of a study's own page, where there is one; `faster`: what compute the
-    others need for the first one's loss.
-    """
-    drawn = {"ladders": ladders_figure(panels(several))}
-    if several.comparison is not None:
-        drawn["comparison"] = comparison_figure(several.comparison)
-    report = several_report(several, pages, drawn, faster)
-    return write_page(folder, "report", report, drawn)["page"]
-
-
-def several_report(
-    several: ComparedStudies,
-    pages: Mapping[str, str],
-    drawn: Mapping[str, Figure],
-    faster: Sequence[SpeedUp],
-) -> Report:
-    """What was found, the ladders beside each other, and which study is worth its compute."""
-    comparison, count = several.comparison, len(several.validations)
-    lines = findings(comparison) if comparison else []
-    notes: list[str | Text] = [(*as_text(note), ".") for note in several.notes]
-    sentences = [Sentence(line, listed=True) for line in [*lines, *notes]]
-    head = "What was found" if lines else "Not ranked"
-    ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
-    over_width: list[Item] = [_transfer_table(several, pages), ladders]
-    sections = [
-        Section(head, sentences, is_answer=True),
-        Section("Does the learning rate transfer over width?", over_width),
-    ]
-    if comparison is not None:
-        caption = (
-            "Left: the loss over the width, with 95 % intervals. Right: what a learning rate "
-            "beside the best one costs."
-        )
-        places, *others = tables(comparison, several.parameterizations, several.costs)
-        shown = [places, *[speed_table(faster)] * bool(faster), *others]
-        drawing = Drawing(lambda: drawn["comparison"], caption=caption, wide=True)
-        sections.append(Section("Which is worth it?", [drawing, *shown]))
-    return Report(
-        title=", ".join(several.validations),
-        about=f"{count} studies beside each other. A report of sweeper.",
-        sections=sections,
-    )
-
-
-LADDERS = (
-    "Loss against the learning rate, one panel a study and one line a width, on one loss "
-    "scale and with as many octaves in each panel. The stars are the optima, the line through them "
-    "is their way over the width: upright where the learning rate transfers. The dashed line is "
-    "the transferred one."
-)
-
-
-def _transfer_table(several: ComparedStudies, pages: Mapping[str, str]) -> Table:
-    """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
-    table = Table(
-        "",
-        [
-            Column("study", left=True),
-            Column("parameterization", left=True),
-            Column("transfer over width", left=True),
-            Column("widths"),
-            Column("shift at the widest", unit="log2", form="+z.2f"),
-            Column("loss gap there", unit="% of loss", form=".2%"),
-        ],
-        legend=[
-            "Ranges are 95 % intervals. The shift is how far the optimum of the widest model lies "
-            "from the base's; the loss gap is the loss from training that model at the base's "
-            "optimum."
-        ],
-    )
-    for name, validation in several.validations.items():
-        verdict = validation.over(AXIS)
-        sizes = verdict.sizes if verdict else ()
-        last, share = sizes[-1] if sizes else None, UNKNOWN
-        if last is not None and last.loss.value:  # a loss of 0 would be no scale for a gap
-            gap, loss = last.loss_gap, last.loss.value
-            share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
-        table.add(
-            Cell(name, name, link=pages.get(name, "")),
-            several.parameterizations[name],
-            answer(several.verdicts[name]),
-            " to ".join(str(size.size.width) for size in (*sizes[:1], *sizes[-1:])),
-            last.shift_log2 if last else UNKNOWN,
-            share,
-        )
-    return table

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.target import TURNING
-from sweeper.decide.transfer import SizeVerdict, Verdict
+from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.answer import Item, Sentence
+from sweeper.report.sentences_transfer import LOOK_AT, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -357,7 +357,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     return items
 
 
-# What validation and diagnosis found.
+# What validation found.
 
 
 def verdicts(
@@ -377,7 +377,8 @@ def verdicts(
     for result in results:
         for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
             # The verb's last lines repeat the answers, and not what would settle them.
-            items.append(replace(sentence, detail=TO_SETTLE not in str(sentence.text)))
+            more = any(begin in str(sentence.text) for begin in (TO_SETTLE, LOOK_AT))
+            items.append(replace(sentence, detail=not more))
     if settled:
         items.append(Sentence(f"{settled}."))
     return items + [Sentence(beside)] * bool(beside)
@@ -404,10 +405,13 @@ def verdict_sentences(
     answers = [(result.answer, text, result.todo)]
     if (target := result.target) is not None:
         answers.append((target.answer, f"{target.sentence}.", target.todo))
-    return [
+    sentences = [
         Sentence(text + (f" {TO_SETTLE}{todo}." if todo and todo not in settled else ""), code=code)
         for code, text, todo in answers
     ]
+    fails = result.answer == "fails" and hyperparameter == "eta"
+    suspects = suspects_text(result) if fails else ""
+    return [*sentences, *[Sentence(suspects)] * bool(suspects)]
 
 
 def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
@@ -581,41 +585,3 @@ def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True, brief: boo
             f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
         )
     return text + end
-
-
-def ablation_table(diagnosed: Diagnosis) -> Table:
-    """The failure as it is, and a row an ablation with what is left of the failure."""
-    columns = [
-        Column("ablation", left=True),
-        Column("evidence", left=True, importance=0),
-        Column("shift", unit="log2", form="+z.2f", importance=2),
-        Column("loss gap", unit="nats", form="z.4f"),
-        Column("loss", unit="nats", form=".4f", importance=1),
-        Column("explains", form=".0%"),
-    ]
-    table = Table(f"Ablations of the transfer over {diagnosed.axis}", columns)
-
-    def numbers(size: SizeVerdict) -> list[Value]:
-        loss = Cell(size.loss, number(size.loss.value, ".3f"))
-        return [size.shift_log2, size.loss_gap, loss]
-
-    # All have the same one before: the transfer as the study has it.
-    for before in (result.before for result in diagnosed.results[:1]):
-        table.add("as it is", "", *numbers(before), None)
-    for result in diagnosed.results:
-        ablation = result.ablation
-        cells: list[Value] = [None, None, None, Cell(None, "not tried")]
-        if result.after is not None:
-            share = result.explained.value
-            bar = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
-            explained = Cell(result.explained, number(share, ".0%"), bar=bar)
-            cells = [*numbers(result.after), explained]
-        note = f"{result.sentence}."
-        if ablation.evidence:
-            note += f" Evidence without training: {ablation.evidence}."
-        table.add(ablation.name, "yes" * bool(ablation.evidence), *cells, note=note)
-    table.brief = (
-        "Shift and loss gap at the largest size, each thing changed alone; explains: how much of "
-        "the failure is gone then."
-    )
-    return table

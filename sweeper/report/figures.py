@@ -1,7 +1,4 @@
-"""Figures of a study: curves over a ladder, the search's best loss, lines and pairs, single runs.
-
-And of several studies: their ladders beside each other.
-"""
+"""Figures of a study: curves over a ladder, a search's best loss, lines and pairs, single runs."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from io import StringIO
 from itertools import accumulate, pairwise
-from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -24,23 +19,18 @@ from matplotlib.lines import Line2D
 
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.files import write_atomically
 from sweeper.report.drawing import (
-    BESIDE,
     DASHED,
-    DEEP,
     DOTTED,
     FAINT,
     INK,
     LINE_COLOR,
     LOSS_LABEL,
     MOST_COLUMNS,
-    PALE,
     STAR,
     STOPPED,
     STRIP,
     STYLE,
-    TOOLTIP_PREFIX,
     WIDTH,
     Points,
     draw_curve,
@@ -498,145 +488,3 @@ def _draw_run(ax: Axes, chosen: Chosen, color: Any) -> None:
     where = "" if eta is None else f"log2 η {eta:g}, "
     what = f"{chosen.name}, {where}seed {result.trial.seed}, step"
     draw_tips(ax, finite[stride - 1 :: stride], math.inf, what)
-
-
-# Several studies side by side: loss against the learning rate, a line a width, on one scale.
-
-
-AXIS = "width"
-PANEL_WIDTH, PANEL_HEIGHT = 2.9, 3.0
-"""Inches."""
-MOST_LETTERS = 30
-"""So long is a title over a panel."""
-MARGIN = 0.3
-"""Octaves of the learning rate beside the outermost points."""
-
-
-_STAR: dict[str, Any] = {"marker": "*", "markersize": 11, "markeredgewidth": 0.7, "zorder": 5}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours of a figure; `pale` and `deep` are places in viridis: narrowest and widest model."""
-
-    ink: str
-    faint: str
-    grid: str
-    strip: str
-    pale: float
-    deep: float
-
-    @property
-    def style(self) -> Any:
-        """The settings of matplotlib that follow."""
-        names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor")
-        inks = dict.fromkeys(names, self.ink)
-        return STYLE | inks | {"grid.color": self.grid, "axes.edgecolor": self.faint}
-
-
-LIGHT = Theme(ink=INK, faint=FAINT, grid="#e4e4e4", strip=STRIP, pale=PALE, deep=DEEP)
-DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pale=0.95, deep=0.45)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """A study: what is written over its panel, and its validation over the width."""
-
-    title: str
-    validation: Validation
-
-    @property
-    def points(self) -> Mapping[int, Points]:
-        """The points of its curves, by width."""
-        return {curve.size.width: means_of(curve) for curve in self.validation.ladder(AXIS)}
-
-
-def ladders_figure(panels: Sequence[Panel], theme: Theme = LIGHT) -> Figure:
-    """A panel a study: where the optima lie above each other, the learning rate transfers.
-
-    All panels have one loss scale, and show as many octaves of the learning rate.
-    """
-    with rc_context(theme.style):
-        width = 1.3 + PANEL_WIDTH * min(MOST_COLUMNS, len(panels))
-        figure, axes = new_panels(len(panels), PANEL_HEIGHT, edge=0.4, width=width)
-        shown = [points for panel in panels for points in panel.points.values()]
-        top = set_scale(axes[0], shown, median)
-        widths = sorted({width for panel in panels for width in panel.points})
-        looks = {}
-        for index, size in enumerate(widths):
-            color, marker = look_of(index, len(widths), theme.pale, theme.deep)
-            looks[size] = {"color": color, "marker": marker}
-        # One span for all panels, each around its own middle: eta of two parameterizations differ
-        # by octaves, and a slope must look as steep everywhere.
-        span = max((high - low for low, high in map(_reach, panels)), default=1.0)
-        for ax, panel in zip(axes, panels, strict=False):
-            _draw_ladder(ax, panel, top, looks, theme)
-            middle = sum(_reach(panel)) / 2
-            ax.set_xlim(middle - span / 2 - MARGIN, middle + span / 2 + MARGIN)
-        figure.supxlabel("learning rate, log2 η", fontsize=9)
-        figure.supylabel(LOSS_LABEL, fontsize=9)
-        handles = [legend_key(str(size), linestyle="-", **look) for size, look in looks.items()]
-        star = _STAR | {"markeredgecolor": theme.ink, "color": theme.faint, "linestyle": "-"}
-        handles.append(legend_key("best η", **star | {"markersize": 9}))
-        handles.append(legend_key("transferred η", color=theme.faint, linestyle=DASHED))
-        figure.legend(handles=[*handles, *off_scale(shown, top)], title=AXIS, **BESIDE)
-    return figure
-
-
-def write_picture(panels: Sequence[Panel], path: Path) -> tuple[Path, Path]:
-    """Write the figure to `path`, and for dark pages beside it as NAME-dark.svg; no background.
-
-    Letters are drawn as shapes, so that it looks alike wherever it is shown.
-    """
-    dark = path.with_name(f"{path.stem}-dark.svg")
-    for file, theme in ((path, LIGHT), (dark, DARK)):
-        figure, buffer = ladders_figure(panels, theme), StringIO()
-        # As in `drawing.save`: a file of its own shows no tips.
-        for tip in figure.findobj(lambda a: str(a.get_gid()).startswith(TOOLTIP_PREFIX)):
-            tip.remove()
-        with rc_context({**theme.style, "svg.fonttype": "path"}):
-            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-            figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-        write_atomically(file, buffer.getvalue())
-    return path, dark
-
-
-def _reach(panel: Panel) -> tuple[float, float]:
-    """The least and the largest learning rate (log2) with a point."""
-    values = [x for points in panel.points.values() for x, _ in points] or [0.0]
-    return min(values), max(values)
-
-
-def _draw_ladder(
-    ax: Axes, panel: Panel, top: float, looks: Mapping[int, dict[str, Any]], theme: Theme
-) -> None:
-    """One study: its curves, their optima with a line through them, and the transferred eta."""
-    verdict = panel.validation.over(AXIS)
-    sizes = {size.size.width: size for size in verdict.sizes} if verdict else {}
-    draw_strip(ax, top, theme.strip)
-    optima = []
-    for index, (width, points) in enumerate(panel.points.items()):
-        aside = (index - (len(panel.points) - 1) / 2) * 0.09
-        draw_curve(ax, points, top, aside=aside, **looks[width])
-        draw_tips(ax, points, top, f"{panel.title}, width {width}, log2 η", aside=aside)
-        if width in sizes:
-            eta, loss = sizes[width].optimum_log2.value, sizes[width].loss.value
-            if math.isfinite(eta) and math.isfinite(loss):
-                optima.append((eta, loss, looks[width]["color"]))
-    ax.plot([x for x, _, _ in optima], [y for _, y, _ in optima], color=theme.ink, zorder=4.5)
-    for eta, loss, color in optima:
-        ax.plot(eta, loss, color=color, markeredgecolor=theme.ink, **_STAR)
-    if math.isfinite(centre := panel.validation.planned_log2):
-        ax.axvline(centre, color=theme.faint, linewidth=1, linestyle=DASHED, zorder=1.5)
-    shifts = [x for size in sizes.values() if math.isfinite(x := size.shift_log2.value)]
-    drift = "no optimum"
-    if shifts:
-        drift = f"best η moves by {max(shifts) - min(shifts):.1f} octaves"
-    answer = verdict.answer if verdict else "no verdict yet"
-    title = f"{panel.title}: {answer}"
-    if len(title) > MOST_LETTERS:
-        title, drift = shortened(panel.title, MOST_LETTERS), f"{answer}; {drift}"
-    ax.set_title(title, pad=17, parse_math=False, fontweight="bold")
-    note = ax.annotate(drift, (0, 1), (0, 6), "axes fraction", "offset points")
-    # Out of the layout: a long note would make its panel, and so all of them, narrower.
-    note.set(fontsize=8.5, color=theme.faint, in_layout=False)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.kept import save_study
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
@@ -21,19 +19,6 @@ from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_text, verdict_table
-from sweeper.report.drawing import (
-    DASHED,
-    INK,
-    LINE_COLOR,
-    STAR,
-    STYLE,
-    draw_curve,
-    draw_tips,
-    legend_key,
-    look_of,
-    new_panels,
-    set_scale,
-)
 from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
@@ -56,12 +41,10 @@ from sweeper.report.sentences_judged import (
     worded_judged,
 )
 from sweeper.report.sentences_transfer import listed_sizes
-from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.critical_batch import CriticalBatch
-from sweeper.stats.estimate import Estimate
-from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
-from sweeper.table import Cell, Column, Table, counted
+from sweeper.stats.ladder import JOINT_AXIS, describe_size, extent
+from sweeper.table import Column, Table, counted
 from sweeper.verbs.judge import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 
 SHOWN_RUNS = 24
@@ -151,15 +134,13 @@ def _capital(text: str) -> str:
 
 
 def tables(judged: TableVerdict) -> list[Table]:
-    """The verdict's sizes or the optima, and the runs that would tell more."""
+    """The verdict's sizes, and the runs that would tell more."""
     shown = []
     if judged.ladders:
         shown.append(ladders_table(judged))
     if judged.verdict is not None:
         unit = unit_of(judged.columns.get("loss", ""))
         shown.append(verdict_table(judged.verdict, of_search=False, unit=unit))
-    if judged.optima:
-        shown.append(optima_table(judged))
     if judged.next_runs:
         shown.append(runs_table(judged))
     return shown
@@ -200,51 +181,6 @@ def ladders_table(judged: TableVerdict) -> Table:
     return table
 
 
-def optima_table(judged: TableVerdict) -> Table:
-    """A row a size: the best learning rate and, where it was varied, weight decay."""
-    decays = any(math.isfinite(optimum.decay.value) for optimum in judged.optima)
-    table = Table(
-        f"Optima over {_said(judged.axis)}",
-        [
-            Column(_said(judged.axis), left=True),
-            Column("learning rate", left=True),
-            Column("log2", left=True, importance=2),
-            *[Column("weight decay", left=True), Column("product", form=".3g")] * decays,
-            *[Column("ratio", form=".3g", importance=1)] * decays,
-            *[Column("loss", unit=unit_of(judged.columns.get("loss", "")), form=".4f")] * decays,
-            *[Column("at an end", left=True)] * decays,
-        ],
-        legend=["The best of each size, and what the grid's steps leave open on both sides of it."],
-    )
-    for optimum in judged.optima:
-        eta, decay = optimum.eta.value, optimum.decay.value
-        both = (2.0 ** (eta + decay), 2.0 ** (eta - decay)) if decays else ()
-        table.add(
-            label_size(asdict(optimum.size), judged.axis)
-            if judged.axis not in ("tokens", "params")
-            else str(optimum.size.steps),
-            _range(optimum.eta, plain=judged.plain),
-            f"{eta:.2f}",
-            *[_range(optimum.decay, plain=True)] * decays,
-            *both,
-            *[optimum.loss] * decays,
-            *[", ".join(optimum.ends)] * decays,
-        )
-    return table
-
-
-def _range(estimate: Estimate, *, plain: bool) -> Cell:
-    if not math.isfinite(estimate.value):
-        # Only a decay of 0 has no logarithm; an infinite one was never measured.
-        return Cell("0" if math.isnan(estimate.value) else "-")
-    value = value_text(estimate.value, plain=plain)
-    low, high = (
-        value_text(end, plain=plain) if math.isfinite(end) else "?"
-        for end in (estimate.low, estimate.high)
-    )
-    return Cell(value, f"{value} ({low} to {high})" if low != high else value)
-
-
 def runs_table(judged: TableVerdict) -> Table:
     """The cells that would settle an open answer."""
     total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
@@ -277,14 +213,12 @@ def loss_label(judged: TableVerdict) -> str:
 
 
 def figures(judged: TableVerdict) -> dict[str, Figure]:
-    """The pictures by their names: the curves, those of every decay, the optima alone."""
+    """The curves, by the names of their pictures."""
     pictures: dict[str, Figure] = {}
     for ladder in judged.ladders[:DRAWN_LADDERS]:
         name = "-".join(f"{role}-{value}" for role, value in ladder.key.items())
         pictures |= {f"{name}-{what}": figure for what, figure in figures(ladder).items()}
-    if judged.cells:
-        pictures["grid"] = _grid_figure(judged)
-    if judged.curves and (len(judged.curves) > 1 or not judged.cells):
+    if judged.curves:
         # A table's curves in the record of a study's: one figure draws both.
         validation = Validation(
             planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
@@ -293,64 +227,7 @@ def figures(judged: TableVerdict) -> dict[str, Figure]:
         pictures[f"curves-{judged.axis}"] = learning_rate_figure(
             validation, verdict, loss_label(judged)
         )
-    if not judged.curves and judged.optima:
-        pictures["optima"] = _optima_figure(judged)
     return pictures
-
-
-@rc_context(STYLE)
-def _grid_figure(judged: TableVerdict) -> Figure:
-    """A panel a size: loss against the learning rate, a curve a weight decay."""
-    sizes = sorted({cell.size for cell in judged.cells})
-    figure, panels = new_panels(len(sizes), 3.0, edge=0.5)
-    decays = sorted({cell.decay for cell in judged.cells})
-    by_curve: dict[tuple[LadderSize, float], list[tuple[float, float]]] = {}
-    for cell in judged.cells:
-        by_curve.setdefault((cell.size, cell.decay), []).append((math.log2(cell.eta), cell.loss))
-    curves = {key: sorted(points) for key, points in by_curve.items()}
-    # The panels share one loss axis: set on the first, it is set on all.
-    top = set_scale(panels[0], list(curves.values()), max)
-    for ax, size in zip(panels, sizes, strict=False):
-        for index, decay in enumerate(decays):
-            if (points := curves.get((size, decay))) is None:
-                continue
-            color, marker = look_of(index, len(decays))
-            draw_curve(ax, points, top, color, marker)
-            draw_tips(ax, points, top, f"weight decay {decay:g}, log2 η")
-        best = min((c for c in judged.cells if c.size == size), key=lambda c: c.loss)
-        ax.plot(math.log2(best.eta), best.loss, color=LINE_COLOR, zorder=5, **STAR)
-        ax.set_title(describe_size(size, judged.axis), parse_math=False)
-    figure.supxlabel("learning rate log2 η", fontsize=9)
-    figure.supylabel(loss_label(judged), fontsize=9, parse_math=False)
-    handles = []
-    for index, decay in enumerate(decays):
-        color, marker = look_of(index, len(decays))
-        handles.append(legend_key(f"{decay:g}", color=color, marker=marker, linestyle="-"))
-    handles.append(legend_key("best", color=LINE_COLOR, **STAR))
-    figure.legend(handles=handles, title="weight decay", loc="outside right upper")
-    return figure
-
-
-@rc_context(STYLE)
-def _optima_figure(judged: TableVerdict) -> Figure:
-    """The optima over the size, with what the grid's step leaves open."""
-    figure, (ax,) = new_panels(1, 3.2)
-    x = [
-        math.log2(
-            optimum.size.steps
-            if judged.axis in ("tokens", "params")
-            else getattr(optimum.size, judged.axis)
-        )
-        for optimum in judged.optima
-    ]
-    y = [optimum.eta.value for optimum in judged.optima]
-    half = [max(0.0, optimum.eta.high - optimum.eta.value) for optimum in judged.optima]
-    half = [value if math.isfinite(value) else 0.0 for value in half]
-    ax.errorbar(x, y, half, fmt="o", color=LINE_COLOR, ecolor=INK, capsize=3.5)
-    ax.axhline(judged.transferred_log2_eta, color=INK, linewidth=1, linestyle=DASHED)
-    ax.set(xlabel=f"log2 {_said(judged.axis)}", ylabel="best learning rate log2 η")
-    ax.set_title(f"Transfer over {_said(judged.axis)}: {judged.answer}", parse_math=False)
-    return figure
 
 
 def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
@@ -434,7 +311,7 @@ def shown(
         return rates_shown(answer.law, answer.facts, answer.folder)
     if isinstance(answer, CriticalAnswer):
         return critical_shown(answer)
-    judged, kept = worded_judged(answer.judged), answer.kept
+    judged = worded_judged(answer.judged)
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
     *first, last = [*answers(judged), *rate_lines(judged)]
@@ -446,18 +323,6 @@ def shown(
     if judged.verdict is not None and judged.verdict.note:
         notes.append(judged.verdict.note)
     places = write_judged(judged, answer.folder, answer.critical)
-    next_command = _next(judged, answer.root)
-    if kept is not None:
-        save_study(judged, kept)
-        write_report(kept)
-        places["study"] = kept
-        notes.append(
-            f"the study {kept.name} holds these runs, and not what trained them: report, "
-            "compare, predict and judge take it, and nothing in it can be continued"
-        )
-        next_command = NextCommand.of(
-            "report", study=kept.name, root=answer.root, why="to see it as a study"
-        )
     return Shown(
         before=(reading_text(judged.runs, judged.source, judged.columns),),
         items=[*tables(judged), *map(Sentence, (*lines, *first))],
@@ -465,7 +330,7 @@ def shown(
         answer=last,
         places=places,
         document=document,
-        next=(next_command,),
+        next=(_next(judged, answer.root),),
         folder=answer.folder,
     )
 

@@ -18,7 +18,7 @@ from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
 from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
-from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_document
+from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
@@ -32,7 +32,7 @@ WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
 DEFAULT_LADDER = {"widths": [*DEFAULT_WIDTHS], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
 """What the configuration says of ladders where nobody has said anything."""
-NEEDS_MODEL = frozenset({"search", "transfer", "check", "diagnose"})
+NEEDS_MODEL = frozenset({"search", "transfer", "check"})
 """Verbs that build the study's model."""
 SMALL = 64
 """Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
@@ -254,13 +254,19 @@ def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> 
 
 def failed_check(folder: Path) -> NextCommand | None:
     """The command that shows where the newest coordinate check of the study's setup failed."""
+    record = _newest_check(folder)
+    if record is None or all(check.answer != "fail" for check in record.axes):
+        return None
+    return NextCommand.recorded(record.command, "to see where the coordinate check fails")
+
+
+def _newest_check(folder: Path) -> CheckRecord | None:
+    """The newest coordinate check of the study's setup."""
     setup = read_setup(folder)
     for path in StudyFolder(folder).checks():
         record = read_document(path, CheckRecord, [])
         if record and setup and (record.spec, record.measured) == (setup.digest, MEASURED):
-            failed = any(check.answer == "fail" for check in record.axes)
-            why = "to see where the coordinate check fails"
-            return NextCommand.recorded(record.command, why) if failed else None
+            return record
     return None
 
 
@@ -323,17 +329,12 @@ def after_plan(
         trained = NextCommand.recorded(validation.command, command.why)
         command = trained or command.with_arguments("--validate", why=command.why)
     failing = [verdict.axis for verdict in verdicts if verdict.answer == "fails"]
-    for axis in ("width", "depth") if validation.hyperparameter == "eta" else ():
-        diagnosis, judged = StudyFolder(folder).diagnosis(axis), TargetFolder(place).validation
-        # A verdict that was judged since then has not been diagnosed.
-        newest = next(iter(newest_first(filter(Path.exists, (diagnosis, judged)))), None)
-        if axis in failing and (newest != diagnosis or not diagnosis.exists()):
-            why = f"to find out why it fails over {axis}"
-            return NextCommand.of(
-                "diagnose", "--over", axis, study=folder.name, root=folder.parent, why=why
-            )
-    if not failing and (failed := failed_check(folder)):
+    if failed := failed_check(folder):
         return failed
+    # Of a command that scales by itself no check could say more.
+    if failing and plan.parameters and _newest_check(folder) is None:
+        why = f"to see whether the rules are why it fails over {' and '.join(failing)}"
+        return NextCommand.of("check", study=folder.name, root=folder.parent, why=why)
     if budget := _another_budget(validation, command):
         return budget
     if settling := _settling(folder, verdicts, command):

@@ -573,10 +573,9 @@ def _counted_text(found: Predicted) -> str:
         if scales.unit == "steps":
             text += ". Its command takes no {batch_size}: steps stand for tokens"
         return text
-    whose = "a command's model" if scales.experiment is not None else "the model of a table's run"
     return (
-        f"{head}; what {whose} has of parameters is not known: width x width x depth stands for "
-        "them, in the law and in what it says"
+        f"{head}; what a command's model has of parameters is not known: width x width x depth "
+        "stands for them, in the law and in what it says"
     )
 
 
@@ -638,7 +637,7 @@ def _following(
     invocation: Invocation | None,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
-    if invocation is None or found.scales.experiment is None:
+    if invocation is None:
         return None
     settings = found.scales.experiment.settings
     rule, base, size = settings.transfer, settings.ladder_base, found.size

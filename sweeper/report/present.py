@@ -26,7 +26,6 @@ PRESENTERS: dict[str, str] = {
     "check": "sweeper.report.checked",
     "predict": "sweeper.report.prediction",
     "transfer": "sweeper.report.transferred",
-    "diagnose": "sweeper.report.diagnosis",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",

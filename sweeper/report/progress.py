@@ -70,8 +70,6 @@ class SweepProgress:
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job, over=False, command=command)
         self._next_write = self._printed = self._drawn = -math.inf
-        # Of a job in parts: what comes before the present one and after it.
-        self._part, self._before, self._after = "", 0, tuple[Trial, ...]()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -93,9 +91,9 @@ class SweepProgress:
         self._bar.stop()
         self.snapshot.over = kind is None
         self._write(force=True)
-        if self._page is not None:
-            # A verb that goes on to its end writes the last page itself.
-            self._page.close(is_last=kind is not None)
+        # A verb that goes on to its end writes the last page itself.
+        if self._page is not None and kind is not None:
+            self._page.stopped()
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Write the jobs, too, from here on."""
@@ -105,21 +103,14 @@ class SweepProgress:
         """Write the ladder as it fills, too, from here on."""
         self._ladder = so_far
 
-    def part(self, name: str, before: int, after: Sequence[Trial]) -> None:
-        """What is proposed from here on is a part of a job whose parts are known.
-
-        So many trials of the job lie `before` it, and those `after` it follow.
-        """
-        self._part, self._before, self._after, self.planned = name, before, tuple(after), 0
-
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
-        snapshot, left = self.snapshot, [*missing, *self._after]
-        snapshot.done = self._before + finished
-        snapshot.total = max(self.planned, snapshot.done + len(left))
-        snapshot.phase, self._todo = self._part or missing[0].phase, len(left)
+        snapshot = self.snapshot
+        snapshot.done = finished
+        snapshot.total = max(self.planned, finished + len(missing))
+        snapshot.phase, self._todo = missing[0].phase, len(missing)
         self._partial = 0.0
-        self._time.proposed(left)
+        self._time.proposed(missing)
         self._show()
 
     def told(self, sentence: str, expected: int) -> None:
@@ -135,8 +126,6 @@ class SweepProgress:
 
     def finished(self, result: Result) -> None:
         """Count a result."""
-        if self._page is not None:
-            self._page.changed()
         if self._heard is not None:
             self._heard(result)
         snapshot = self.snapshot
@@ -166,6 +155,8 @@ class SweepProgress:
             self._task, completed=min(1.0, share), description=snapshot.where(), facts=self.facts()
         )
         self._write()
+        if self._page is not None and snapshot.trained:
+            self._page.changed()
         if self._notebook_bar is not None:
             if now - self._drawn >= BAR_EVERY or share >= 1:
                 self._drawn = now
@@ -179,11 +170,10 @@ class SweepProgress:
         """Done and total, best so far, time left: for people."""
         snapshot = self.snapshot
         parts = [f"{snapshot.done}/{snapshot.total} trials"]
-        if math.isfinite(snapshot.best) and not self._part:
+        if math.isfinite(snapshot.best):
             at = f" at {snapshot.best_of}" * bool(snapshot.best_of)
             parts.append(f"best {snapshot.best:.4f}{at}")
-        # Losses of parts do not compare, and the time left must have room in a terminal's line.
-        if snapshot.diverged and not self._part:
+        if snapshot.diverged:
             parts.append(f"{snapshot.diverged} diverged")
         if snapshot.failed:
             parts.append(f"{snapshot.failed} failed")

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sweeper.decide.diagnosis import Ablation, Diagnosis
 from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
 from sweeper.decide.settle import Ending, Settling
 from sweeper.decide.transfer import MissedOptimum, NoiseLeft, Verdict
 from sweeper.decide.trend import Trend
-from sweeper.report.sentences_diagnosis import worded_ablation, worded_diagnosis
 from sweeper.report.sentences_transfer import (
     ladder_end,
     ladder_progress,
@@ -243,8 +241,6 @@ SENTENCES: Mapping[type, Callable[[Any], str]] = {
 WORDED: Mapping[type, Callable[[Any], Any]] = {
     Verdict: worded,
     Trend: worded_trend,
-    Ablation: worded_ablation,
-    Diagnosis: worded_diagnosis,
 }
 
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.decide.movement import EdgeColumns, Movement
 from sweeper.decide.next_runs import NextReason, NextRuns
-from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
+from sweeper.decide.table_verdict import UNDECIDED, TableVerdict
 from sweeper.decide.transfer import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
 from sweeper.errors import SHELL, Keyword, Spelling, spelled
 from sweeper.report.sentences_transfer import (
@@ -35,10 +34,8 @@ WHY: dict[NextReason, str] = {
     "errors": "smaller errors",
     "finer": "a finer grid",
     "longer_curves": "longer curves",
-    "losses": "the losses around its optimum, of two seeds",
 }
 SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
-RATES = {"eta": "learning rate", "decay": "weight decay"}
 
 
 def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerdict:
@@ -55,11 +52,7 @@ def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerd
     next_runs = tuple(
         replace(proposed, why=WHY.get(proposed.code, proposed.why)) for proposed in judged.next_runs
     )
-    movements = tuple(
-        replace(movement, answer=movement_text(movement, judged.axis))
-        for movement in judged.movements
-    )
-    judged = replace(judged, next_runs=next_runs, movements=movements)
+    judged = replace(judged, next_runs=next_runs)
     axes = tuple(
         worded(verdict) if judged.ours else plain_verdict(judged, verdict, spelling)
         for verdict in judged.axes
@@ -74,7 +67,6 @@ def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerd
         notes=(
             *(spelled(remark, spelling) for remark in judged.remarks),
             *(bits if judged.bits else ()),
-            *_step_notes(judged.of_optima, spelling),
         ),
     )
 
@@ -142,102 +134,19 @@ def _count_text(next_runs: Sequence[NextRuns]) -> str:
     return f"{counted(total, 'run')} more"
 
 
-def movement_text(movement: Movement, axis: str) -> str:
-    """How an optimum goes with the size."""
-    slope = movement.slope
-    match movement.code:
-        case "moves":
-            return (
-                f"moves by {slope.value:+.2f} octaves a doubling "
-                f"({slope.low:+.2f} to {slope.high:+.2f})"
-            )
-        case "still":
-            return (
-                f"is not seen to move: {slope.value:+.2f} octaves a doubling, and the grid's steps "
-                f"leave {slope.low:+.2f} to {slope.high:+.2f}"
-            )
-        case "open":
-            return "may move or not: an optimum lies at the end of its grid"
-        case "drifts":
-            return f"goes by {_drift(slope, axis)}"
-    return movement.answer
-
-
-def _drift(slope: Estimate, axis: str) -> str:
-    drift = f"{slope.value:+.2f} octaves a doubling of the {axis.replace('_', ' ')}"
-    return drift + f" ({slope.low:+.2f} to {slope.high:+.2f})" * math.isfinite(slope.low)
-
-
 def _sentences(judged: TableVerdict) -> list[str]:
-    """The answer where no ladder gives it, or what goes with the size beside it."""
+    """The answer where no ladder gives it."""
+    if judged.finding != "one_size":
+        return []
     axis = judged.axis.replace("_", " ")
-    found = judged.of_optima
-    match judged.finding:
-        case "one_size":
-            only = name_size(judged.curves[0].size, judged.axis)
-            said = [f"There is one {axis}, so nothing transfers: {only} alone"]
-            noise = "There is one seed a cell: nothing shows the noise"
-            return said if judged.noise else [*said, noise]
-        case "one_optimum" if found is not None:
-            return [f"There is one {axis}, {found.sizes[0]}, so nothing transfers"]
-        case "optima" if found is not None:
-            power = f"The optimum goes as {axis}^{found.slope.value:.2f}"
-            trend = f"{power}: {_drift(found.slope, judged.axis)}"
-            trend += f", by the means of {found.means_of} optima" * bool(found.means_of)
-            return [trend, _optima_answer(found, axis), *_optima_target(judged, found, axis)]
-    return [f"{movement.name} {movement.answer}" for movement in judged.movements]
-
-
-def _optima_answer(found: OptimaFinding, axis: str) -> str:
-    if found.failing is not None:
-        size, shift, least = found.failing
-        return (
-            f"The transfer over {axis} fails: at {axis} {size} the optimum lies "
-            f"{shift:+.2f} octaves from the base's, at least {least:.2f} "
-            "whatever the grid's step leaves open"
-        )
-    assert found.farthest is not None
-    size, shift = found.farthest
-    leaves = (
-        f"the grid's step alone leaves {found.step / 2:.2g} octaves on each side of an optimum"
-        if math.isfinite(found.step)
-        else "nothing shows the grid's step"
-    )
-    return (
-        f"Cannot say whether the transfer over {axis} holds: {leaves}, and with no "
-        "losses nothing shows the noise, nor what a shift costs (the largest is "
-        f"{shift:+.2f}, at {axis} {size})"
-    )
-
-
-def _optima_target(judged: TableVerdict, found: OptimaFinding, axis: str) -> list[str]:
-    if found.at_target is None or judged.predicted is None:
-        return []
-    off = judged.predicted.moved(-judged.transferred_log2_eta)
-    said = "fails" if found.at_target else "cannot be said"
-    return [
-        f"At {axis} {judged.to} the transfer {said}: its optimum lies {off.low:+.2f} to "
-        f"{off.high:+.2f} octaves from the transferred learning rate, by the trend"
-    ]
-
-
-def _step_notes(found: OptimaFinding | None, spelling: Spelling) -> list[str]:
-    """Where the step of a grid of optima comes from, unless it was asked for."""
-    if found is None or found.step_asked:
-        return []
-    key = spelling.keyword(Keyword("grid_step", ...))
-    if math.isfinite(found.step):
-        return [
-            f"the optima are taken to lie on a grid of {found.step:.2g} in log2, the least "
-            f"difference between two; {key} says another"
-        ]
-    return [f"all optima are the same, and nothing shows the grid's step: {key} names it"]
+    only = name_size(judged.curves[0].size, judged.axis)
+    said = [f"There is one {axis}, so nothing transfers: {only} alone"]
+    noise = "There is one seed a cell: nothing shows the noise"
+    return said if judged.noise else [*said, noise]
 
 
 def _ends(judged: TableVerdict) -> list[str]:
-    """The curves, or columns of a grid, whose best lies in their first or last value."""
-    if judged.cells:
-        return [_columns_text(edge, judged.axis) for edge in judged.edge_columns]
+    """The curves whose best lies in their first or last value."""
     places = dict[str, list[str]]()
     for edge in judged.edges:
         where = value_text(edge.log2, plain=judged.plain) + ", the only value" * (not edge.side)
@@ -253,20 +162,6 @@ def _ends(judged: TableVerdict) -> list[str]:
             "last value"
         )
     return sentences
-
-
-def _columns_text(edge: EdgeColumns, axis: str) -> str:
-    """In how many columns of a grid over two the best value is the first or last one."""
-    other = RATES["decay" if edge.along == "eta" else "eta"]
-    whole = edge.count == edge.columns
-    count = f"all {edge.columns}" if whole else f"{edge.count} of {edge.columns}"
-    where = f"in {count} values of the {other}"
-    if whole and edge.along == "eta":
-        where = f"in every column ({edge.columns} values of the {other})"
-    return (
-        f"the optimum of the {RATES[edge.along]} at {name_size(edge.size, axis)} is not bracketed: "
-        f"it lies {SIDES[edge.side]} {edge.level:.3g}, {where}"
-    )
 
 
 # The ladder's verdict where there is no study: without its settings.

@@ -141,6 +141,33 @@ def missed_text(missed: MissedOptimum) -> str:
     )
 
 
+LOOK_AT = "What to look at: "
+"""So begins what may be wrong where a transfer fails."""
+
+
+def suspects_text(verdict: Verdict) -> str:
+    """What may be wrong where a transfer of eta fails, by the numbers that the verdict has."""
+    at_end = [size.size for size in verdict.sizes if size.at_end]
+    seeds = verdict.rule.seeds if verdict.rule else 0
+    suspects = []
+    if at_end:
+        suspects.append(
+            f"curves whose lowest point is at their end, at {names(at_end, verdict.axis)} "
+            "(transfer.extend, transfer.span)"
+        )
+    if 0 < seeds < FEW_SEEDS:
+        many = f"{seeds} seed{'s' * (seeds != 1)} a point"
+        suspects.append(f"the noise of {many} (transfer.seeds={FEW_SEEDS})")
+    if verdict.axis in ("width", "depth"):
+        suspects.append("exponents that are off (`sweeper check` names the modules)")
+        suspects.append("an eps that gradients shrink below (a smaller optimizer.eps)")
+    return f"{LOOK_AT}{'; '.join(suspects)}." if suspects else ""
+
+
+FEW_SEEDS = 4
+"""Of fewer seeds a point the noise may be at fault."""
+
+
 def _worse_note(verdict: Verdict) -> str:
     """What to say when a larger model has the higher loss."""
     if verdict.worse is None:

@@ -64,10 +64,8 @@ def _items(answer: StatusAnswer) -> list[Item]:
     lines = [f"Study {answer.folder.name}: {trials_so_far}"]
     if phases := ", ".join(f"{phase} {count}" for phase, count in _phases(answer).items()):
         lines.append(f"Trials by phase: {phases}")
-    if others := trials.others - trials.diagnosed:
-        lines.append(f"  of other setups: {others} trials, which count no more")
-    if trials.diagnosed:
-        lines.append(f"  of the diagnosis: {trials.diagnosed} trials, each with one thing changed")
+    if trials.others:
+        lines.append(f"  of other setups: {trials.others} trials, which count no more")
     objective = searched.conclusion.objective if searched else math.nan
     if searched and math.isfinite(objective):
         loss = f"{objective:.4f} nats ({searched.conclusion.basis})"
@@ -133,12 +131,6 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             return (f"Running ({driver}): starting",)
         left = "" if progress.left is None else f", about {duration(progress.left)} left"
         return (f"Running ({driver}): {progress.where()}: {_count(progress)}{left}",)
-    if answer.is_table:
-        return (
-            "Saved from a table's runs by ",
-            Call("judge"),
-            ": nothing in it can be continued.",
-        )
     counts = answer.jobs.trials
     if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
         return (
@@ -182,8 +174,7 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
         "folder": str(answer.folder),
         "trials": answer.counts,
         "phases": _phases(answer),
-        "other_setups": answer.trials.others - answer.trials.diagnosed,
-        "diagnosed": answer.trials.diagnosed,
+        "other_setups": answer.trials.others,
         "best": _best(answer),
         "objective": found.objective if found else math.nan,
         "error": found.error if found else math.nan,

@@ -14,7 +14,6 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 
 from sweeper.command.logged import logged
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.each import judge_each
 from sweeper.decide.saving import saving
@@ -36,7 +35,6 @@ from sweeper.report.answer import (
     Verbatim,
 )
 from sweeper.report.console import (
-    ablation_table,
     best_table,
     clip_note,
     plan_table,
@@ -84,7 +82,6 @@ from sweeper.study.cost import NOT_KNOWN, cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
-from sweeper.study.study import is_saved
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
@@ -294,8 +291,7 @@ def study_report(
         _answer(documents, targets, following),
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
-        *map(diagnosis_section, documents.diagnoses),
-        *([] if _of_table(documents) else [_best(documents)]),
+        _best(documents),
         _search(documents, figures),
         *_checks(documents),
         *_scales(documents),
@@ -333,16 +329,9 @@ def _running(running: Running) -> Section:
 def _answer(
     documents: Documents, targets: Sequence[_Target], following: NextCommand | None
 ) -> Section:
-    """What the page says first: each verdict, and checks and diagnoses that speak against it."""
-    # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
-    failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
-    code = answer_of(documents) or "fails" * failed
+    """What the page says first: each verdict, and checks that speak against it."""
+    code = answer_of(documents)
     items: list[Item] = [sentence for target in targets for sentence in target.answers()]
-    items += [
-        Sentence(f"Diagnosis over {each.axis}: {each.conclusion}", listed=True)
-        for each in documents.diagnoses
-        if each.answer == "fails"
-    ]
     if documents.check is not None:
         rule = documents.check.rule
         items += [
@@ -359,15 +348,9 @@ def _answer(
     return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
-def _of_table(documents: Documents) -> bool:
-    return documents.folder is not None and is_saved(documents.folder)
-
-
 def _state(documents: Documents) -> str:
     """How far a study is that has neither plan nor check."""
     searched = documents.searched
-    if _of_table(documents):
-        return "The runs of a table: no search of sweeper's trained them."
     if searched is not None and searched.finished:
         return "The search is finished. No plan has been made from it yet."
     if searched is not None:
@@ -422,7 +405,7 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         items += search_items(judge_each(varied))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
-    return Section("Runs" if _of_table(documents) else "Search", items)
+    return Section("Search", items)
 
 
 def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> list[Item]:
@@ -513,22 +496,6 @@ def _scales(documents: Documents) -> list[Section]:
     from sweeper.report.checks import scales_section
 
     return [scales_section(documents.scales)]
-
-
-def diagnosis_section(diagnosis: Diagnosis) -> Section:
-    """What is left of a failure with each thing changed alone."""
-    items: list[Item] = [Sentence(diagnosis.conclusion, code=diagnosis.answer)]
-    if diagnosis.results:
-        items += [replace(ablation_table(diagnosis), title=""), Sentence(ABLATIONS)]
-    return Section(f"Diagnosis over {diagnosis.axis}", items)
-
-
-ABLATIONS = (
-    "Each ablation changes one thing and trains the learning-rate curves of the base and the "
-    "largest size anew. It explains the fraction of the failure that is gone with the change. "
-    "Shift, loss gap and loss are those of the largest size; ranges are 95 % intervals. A change "
-    "that helps need not be the only cause."
-)
 
 
 def _partly(ladder: LadderSoFar) -> Figure | None:

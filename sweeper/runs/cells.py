@@ -14,7 +14,7 @@ from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import MakeSize, axis_of_size, name_size
 from sweeper.stats.curve import with_noise_left
-from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
+from sweeper.stats.ladder import KnownNoise, SizeCurve
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -26,16 +26,6 @@ MOST_VALUES = 512
 """Learning rates of one size beyond which a table is a log of something else."""
 NEAR = 2.0
 """Octaves around a curve's best cell in which runs count for the verdict."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecayCell:
-    """A cell of a grid over learning rate and weight decay (plain values), its mean loss."""
-
-    size: LadderSize
-    eta: float
-    decay: float
-    loss: float
 
 
 def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
@@ -371,47 +361,6 @@ def _gaps_near(etas: Array, best: float) -> Array:
     """What neighbours near the best value are apart, of all where none lie near it."""
     near = np.abs((etas[1:] + etas[:-1]) / 2 - best) <= NEAR
     return np.diff(etas)[near] if near.any() else np.diff(etas)
-
-
-def decay_cells(
-    table: pandas.DataFrame,
-    keys: Sequence[str],
-    make: MakeSize,
-    notes: list[str | Text],
-    asked_base: float | None,
-    axis: str,
-) -> tuple[tuple[DecayCell, ...], float]:
-    """All cells of a grid over learning rate and decay, and the base's best decay."""
-    means = table.groupby([*keys, "eta", "decay"], as_index=False)["loss"].mean()
-    cells = tuple(
-        DecayCell(
-            size=make(row),
-            eta=2.0 ** row["eta"],
-            decay=float(row["decay"]),
-            loss=float(row["loss"]),
-        )
-        for row in means.to_dict("records")
-    )
-    sizes = sorted({cell.size for cell in cells}, key=lambda s: (getattr(s, axis_of_size(axis)), s))
-    base = next((s for s in sizes if getattr(s, axis_of_size(axis)) == asked_base), sizes[0])
-    # A ladder is judged at one decay, or what it says of the rate would be the decay's doing.
-    shared = set.intersection(
-        *({cell.decay for cell in cells if cell.size == size} for size in sizes)
-    )
-    here = [c for c in cells if c.size == base and (c.decay in shared or len(sizes) == 1)]
-    if not here:
-        raise BadInput(
-            "the sizes have no weight decay in common: ",
-            Keyword("where", "weight_decay == ..."),
-            " takes one each",
-        )
-    best = min(here, key=lambda cell: cell.loss)
-    if len(sizes) > 1:
-        notes.append(
-            f"the ladder is judged at a weight decay of {best.decay:g}, the best of the base among "
-            "those that all sizes have"
-        )
-    return cells, best.decay
 
 
 # Which runs a law of final losses takes: of a table as of a study.

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.gone import gone
 from sweeper.runs.cells import (
-    DecayCell,
     curves_of,
-    decay_cells,
     final_losses,
     note_unlike_grids,
     steps_of,
@@ -33,7 +32,9 @@ from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
 
 MOST_NAMED = 8
 """Columns that a note names; more are counted."""
-CELL_ROLES = ("eta", "log2_eta", "loss", "decay")
+OPTIMA = frozenset(("optimum", "optimal_lr", "best_lr", "optimum_lr", "optimal_eta", "best_eta"))
+"""Usual names of a column of best learning rates, which tell no transfer without losses."""
+CELL_ROLES = ("eta", "log2_eta", "loss")
 """Roles beside sizes whose columns hold numbers that every run has."""
 
 
@@ -67,7 +68,6 @@ class Grid:
 
     `seeds` is the least number of runs a cell. `plain` tells that the table has learning rates,
     not their logarithms. `transferred` (log2) and `parameterization` where the table names them.
-    With a weight decay that differs, `cells` are all of them and the curves are at `decay`.
     """
 
     axis: str
@@ -81,8 +81,6 @@ class Grid:
     rounded: float = 0.0
     transferred: float | None = None
     parameterization: str = ""
-    cells: tuple[DecayCell, ...] = ()
-    decay: float | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
 
@@ -97,20 +95,20 @@ def ladder_runs(runs: Runs, objective: Objective | None = None) -> Runs:
 
 def _with_ladder_columns(runs: Runs) -> Runs:
     columns = {**runs.with_roles(LADDER_ROLES).columns}
-    # A table of optima alone has no losses; "best_lr" beside losses is a column like others.
-    if "optimum" in columns and "loss" in columns and "optimum" not in runs.asked:
-        del columns["optimum"]
+    names = {str(column).lower(): str(column) for column in runs.frame.columns}
+    if "loss" not in columns and (optima := names.keys() & OPTIMA):
+        alone = f"{names[min(optima)]} has optima, and no column the losses of runs"
+        raise BadInput(f"{alone}{gone('columns optimum')}")
     # The user's word goes before a usual name.
     if "log2_eta" in columns and "eta" in columns and "eta" in runs.asked:
         del columns["log2_eta"]
-    if not {"eta", "log2_eta", "optimum"} & columns.keys():
+    if not {"eta", "log2_eta"} & columns.keys():
         rates = [str(column) for column in runs.frame.columns if _is_rate(str(column))]
         if len(rates) == 1:  # matrix_lr, where no other column is a rate
             columns["eta"] = rates[0]
     found = replace(runs, columns=columns)
-    rates_known = {"log2_eta", "optimum"} & columns.keys()
-    wanted = {} if rates_known else {"eta": "the learning rate"}
-    wanted |= {} if "optimum" in columns else END_LOSS
+    wanted = {} if "log2_eta" in columns else {"eta": "the learning rate"}
+    wanted |= END_LOSS
     wanted |= {} if {*AXES} & columns.keys() else {"width": "or another size"}
     found.check_columns(wanted)
     return found
@@ -209,27 +207,16 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     notes += [how_read] if how_read and "log2_eta" not in columns else []
     notes += runs.number_notes()
     loss = runs.numbers(columns["loss"])
-    decay = runs.numbers(columns["decay"]) if "decay" in columns else None
-    if decay is not None and len(np.unique(decay)) == 1:
-        decay = None
-    results = check_alike(runs, axis, sizes, log2, decay=decay is not None)
+    results = check_alike(runs, axis, sizes, log2)
     table = pandas.DataFrame({"eta": log2, "loss": loss})
     for name, values in sizes.items():
         table[name] = values
-    table["decay"] = 0.0 if decay is None else decay
     table["planned"] = runs.numbers(columns["planned"]) if "planned" in columns else 0.0
     table, kept, rounded = final_losses(runs, table, options.diverged, notes, axis)
-    cells: tuple[DecayCell, ...] = ()
-    at: float | None = None
     keys = [*sizes]
     make = size_maker(axis, keys)
-    if decay is not None:
-        cells, at = decay_cells(table, keys, make, notes, options.base, axis)
-        table = table[table["decay"] == at]
     base = base_of(runs, table, keys, make, options.base, axis)
     curves, noise = curves_of(table, keys, make, notes, axis, options.noise, rounded, runs.unit)
-    if base not in [curve.size for curve in curves]:
-        raise BadInput(f"the base, {base}, has no runs at a weight decay of {at:g}")
     note_unlike_grids(curves, steps_of(table, keys), notes, axis)
     if results:
         more = f" and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
@@ -251,8 +238,6 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
         rounded=rounded,
         transferred=_only_number(runs, "transferred"),
         parameterization=str(runs.only_value("parameterization") or ""),
-        cells=cells,
-        decay=at,
         columns=columns,
         constants=_constants(runs),
     )

@@ -212,7 +212,7 @@ def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
         and follows(runs.frame[column], place)
     ]
     taken = replace(runs, ignore=(*runs.ignore, *beside))
-    results = check_alike(taken, JOINT_AXIS, sizes, log2, decay=False)
+    results = check_alike(taken, JOINT_AXIS, sizes, log2)
     named = {"one for each size": beside, "taken for results of the runs": results}
     return [f"{what}: {', '.join(columns)}" for what, columns in named.items() if columns]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.errors import ConfigError, Keyword, MissingValue, Text, near_misses
+from sweeper.gone import gone
 from sweeper.runs.condition import columns_text
 from sweeper.runs.numbers import SCALED, number_of
 
@@ -45,7 +46,6 @@ LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "granularity": ("granularity",),
     "log2_eta": ("log2_eta", "log2_lr", "log2_learning_rate"),
     "eta": ("eta", "lr", "learning_rate", "max_lr", "peak_lr", "base_lr"),
-    "optimum": ("optimum", "optimal_lr", "best_lr", "optimum_lr", "optimal_eta", "best_eta"),
     "decay": ("weight_decay", "wd", "decay"),
     "loss": _LOSSES,
     "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
@@ -130,9 +130,8 @@ def asked_columns(frame: pandas.DataFrame, text: str) -> dict[str, str]:
         role, is_pair, column = (part.strip() for part in pair.partition("="))
         role = ALIASES.get(role, role)
         if not is_pair or role not in ROLES:
-            allowed = (
-                f"ROLE=COLUMN with one of {', '.join(sorted(ROLES))}{near_misses(role, ROLES)}"
-            )
+            near = gone(f"columns {role}") or near_misses(role, ROLES)
+            allowed = f"ROLE=COLUMN with one of {', '.join(sorted(ROLES))}{near}"
             raise ConfigError(Keyword("columns"), pair, allowed)
         if column and column not in names:
             hint = near_misses(column, names)

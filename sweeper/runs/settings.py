@@ -82,9 +82,7 @@ NAMES_SIZE = re.compile(r"(?i)\b\d+([.]\d+)?[kmb]\b").search
 """The name of a model that says its size, as gpt-125M does."""
 
 
-def check_alike(
-    runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array, *, decay: bool
-) -> list[str]:
+def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
     """Columns of results; BadInput names what else differs, and how to say that it may."""
     import pandas
 
@@ -100,8 +98,6 @@ def check_alike(
         parts = re.findall(r"[a-z]+", column.lower())
         role = next((r for r, c in runs.columns.items() if c == column), "")
         if column in used or column in runs.ignore or role in across:
-            continue
-        if role == "decay" and decay:
             continue
         values = in_numbers(frame[name])
         if values.nunique(dropna=False) < 2 or is_one_number(values):

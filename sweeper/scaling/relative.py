@@ -6,14 +6,11 @@ are such tables. Below them stand what has rules beside a table, and what change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import WRITTEN_IF_SET
-from sweeper.registry import build_plugin
 from sweeper.scaling.abc import (
     EMBEDDING,
     HIDDEN,
@@ -28,14 +25,12 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
-from sweeper.scaling.gamma import constants_of, groups_of
 from sweeper.scaling.spec import (
     LAYER_GAMMAS,
     SUMMED,
     BaseParameterization,
     DepthRule,
     Epsilon,
-    Parameterization,
     ParamScale,
     ParamSpec,
     Role,
@@ -305,96 +300,3 @@ class ScaledByUser:
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """NotImplementedError: only the command knows its operations."""
         raise NotImplementedError("the command scales its operations by itself")
-
-
-# Some exponents of width changed: what `sweeper diagnose` and its ablations train with.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Further powers of a role's width ratio m: init std m^-b, learning rate m^-c."""
-
-    b: float = 0.0
-    c: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adjusted:
-    """A parameterization that is changed above the base size; at the base it is the same.
-
-    Multipliers stay as they are: by the abc symmetry (`scaling.abc.shift`) init std and learning
-    rate can say whatever a multiplier would. Eps and weight decay stay too, to change one thing at
-    a time. Attention's logits shrink by a further power, `attention`, of the ratio of the head
-    size to the base's `head_size`.
-    """
-
-    parameterization: Mapping[str, Any]
-    embedding: Change = field(default_factory=Change)
-    hidden: Change = field(default_factory=Change)
-    readout: Change = field(default_factory=Change)
-    vector: Change = field(default_factory=Change)
-    attention: float = 0.0
-    head_size: int = 1
-
-    @cached_property
-    def inner(self) -> Parameterization:
-        """The parameterization that is changed."""
-        try:
-            parameterization: Parameterization = build_plugin(self.parameterization)
-        except ConfigError as error:
-            raise error.below("parameterization") from error
-        return parameterization
-
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The parameterization's."""
-        return self.inner.hyperparameters
-
-    @property
-    def unit_scaled(self) -> bool:
-        """As the parameterization's."""
-        return self.inner.unit_scaled
-
-    @property
-    def relative(self) -> bool:
-        """As the parameterization's."""
-        return getattr(self.inner, "relative", False)
-
-    @property
-    def one_rate(self) -> bool:
-        """As the parameterization's."""
-        return getattr(self.inner, "one_rate", False)
-
-    @property
-    def groups(self) -> Mapping[str, str]:
-        """The parameterization's."""
-        return groups_of(self.inner)
-
-    @property
-    def constants(self) -> Mapping[str, float]:
-        """The parameterization's."""
-        return constants_of(self.inner)
-
-    @property
-    def decay_has_gamma(self) -> bool:
-        """As the parameterization's."""
-        return getattr(self.inner, "decay_has_gamma", False)
-
-    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """The parameterization's scales times powers of the width ratio."""
-        scale = self.inner.scale(spec, hps, update)
-        if spec.role is Role.FIXED:
-            return scale
-        # Projections of the body: down as hidden weights; up, which no power of m says anything of.
-        within = {Role.DOWN: self.hidden, Role.UP: Change()}
-        change: Change = within.get(spec.role) or getattr(self, spec.role)
-        m = spec.width_ratio
-        return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
-
-    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
-        """The inner factors, attention's logits times a power of the ratio of head sizes."""
-        factors = self.inner.scale_op(op, hps)
-        if op.kind != "attention" or not self.attention:
-            return factors
-        ratio = op.geometry["head_size"] / self.head_size
-        return factors | {"logit": factors["logit"] * ratio**-self.attention}

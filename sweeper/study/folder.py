@@ -100,7 +100,7 @@ class StudyFolder:
     flops = _File("flops.json")
     """FLOPs of whole runs, by the digest of what they train."""
     transfer = _File("transfer")
-    """A folder for every target, and the diagnoses."""
+    """A folder for every target."""
     check = _File("check")
     """What `sweeper check` measured, and the check that came with a plan."""
     set_aside = _File("setups")
@@ -116,7 +116,7 @@ class StudyFolder:
     """What libraries warned of while its latest command ran."""
 
     FINDINGS = ("transfer", "check")
-    """Folders of what was found out of one setup: plans, verdicts, diagnoses, coordinate checks."""
+    """Folders of what was found out of one setup: plans, verdicts, coordinate checks."""
 
     def target(self, name: str) -> TargetFolder:
         """The folder of a target."""
@@ -130,10 +130,6 @@ class StudyFolder:
 
         return [TargetFolder(path) for path in sorted(self.transfer.glob("*/"), key=by_numbers)]
 
-    def diagnosis(self, axis: str) -> Path:
-        """Why the transfer fails over an axis."""
-        return self.transfer / f"diagnosis-{axis}.json"
-
     def measured(self, name: str) -> Path:
         """What `sweeper check` measured: `check`, `scales` or `rules`."""
         return self.check / f"{name}.json"
@@ -142,11 +138,6 @@ class StudyFolder:
     def plans_check(self) -> Path:
         """The coordinate check that came with a plan."""
         return self.check / _PLANS_CHECK
-
-    def sources(self) -> list[Path]:
-        """What a page on the study is made from."""
-        findings = (*self.transfer.glob("*/*.json"), *self.transfer.glob("*.json"))
-        return [*self.results.glob("*.jsonl"), self.search, *findings, *self.check.glob("*.json")]
 
     def plans(self) -> list[Path]:
         """All plans, the newest first."""

@@ -35,15 +35,10 @@ _LONGEST = 40
 
 @dataclass(frozen=True)
 class Trials:
-    """A study's results: those of the current setup, and how many there are of others.
-
-    Of the others so many are `diagnosed`: of ladders that no search was ever alike, as those of a
-    diagnosis are, which change one thing on purpose.
-    """
+    """A study's results: those of the current setup, and how many there are of others."""
 
     current: list[Result]
     others: int
-    diagnosed: int = 0
 
     @property
     def searched(self) -> list[Result]:
@@ -124,14 +119,7 @@ def trials_of(study: Study) -> Trials:
             and result.trial.spec.train not in earlier
         )
     ]
-    kept = {result.key for result in current}
-    left = [r.trial for r in results if r.key not in kept and r.trial.phase == LADDER_PHASE]
-    setups = {setup, *_searched(results)} if left else set()
-    strange = {
-        spec: not any(_alike(spec, one) for one in setups)
-        for spec in {trial.spec for trial in left}
-    }
-    return Trials(current, len(results) - len(current), sum(strange[t.spec] for t in left))
+    return Trials(current, len(results) - len(current))
 
 
 def check_setup(folder: Path, spec: TrialSpec) -> None:

@@ -40,17 +40,13 @@ from sweeper.records import from_json, to_json
 from sweeper.search.optuna.copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
-from sweeper.study.searched import config_text
 from sweeper.trial import FORMAT, OtherFormat, Result, Trial, TrialSpec
 
-SAVED = "saved"
-"""The key of config.yaml that says that a study was made of runs that others had trained."""
 COUNTS = "counts.json"
 """Beside the result files: how many lines each of them has, and their sum."""
 _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
-_SAVED_RE = re.compile(r"^saved:$", re.MULTILINE)
 
 
 class Study:
@@ -84,7 +80,6 @@ class Study:
         folder = folder.absolute()
         check_study_name(folder.name)
         check_folder(folder)
-        check_not_saved(folder)
         study = cls(folder)
         try:
             private_folder(folder)
@@ -343,24 +338,6 @@ def check_folder(folder: Path) -> None:
         raise _other_version(folder, int(line[1]))
     if not line:
         note_damage(path, ValueError("it holds no settings"))
-
-
-def is_saved(folder: Path) -> bool:
-    """Whether the study in `folder` was saved by `sweeper judge`."""
-    return _SAVED_RE.search(config_text(folder)) is not None
-
-
-def check_not_saved(folder: Path) -> None:
-    """BadInput for a study that holds runs, and not what trained them."""
-    if is_saved(folder):
-        raise BadInput(
-            f"the study in {folder} was saved by ",
-            Call("judge"),
-            ": it holds runs of others, and not what trained them, so that nothing in it can be "
-            "continued or planned. report, compare, predict, judge and status take it; ",
-            Call("search"),
-            " begins a study of yours",
-        )
 
 
 def _other_version(folder: Path, version: int) -> BadInput:

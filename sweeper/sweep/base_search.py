@@ -33,7 +33,7 @@ from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
-from sweeper.study.study import Study, check_not_saved
+from sweeper.study.study import Study
 from sweeper.study.trust import remember
 from sweeper.sweep.experiment import (
     changed_code,
@@ -124,7 +124,6 @@ def check_place(settings: Settings, *, detach: bool) -> None:
         settings.launcher.check(settings.folder.absolute())
     elif detach:
         check_queue(settings)
-    check_not_saved(settings.folder)
 
 
 def search_study(

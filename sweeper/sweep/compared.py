@@ -18,7 +18,7 @@ from sweeper.stats.ladder import LadderRule, LadderSize
 from sweeper.study.cost import Cost, flops_in, relative_flops, spent
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
+from sweeper.study.study import Study, check_folder, find_study
 from sweeper.trial import TrialSpec, digest
 
 IMMATERIAL = ("accumulate",)
@@ -49,11 +49,6 @@ class ComparedStudies:
     notes: Sequence[str | Text]
 
     @property
-    def validations(self) -> dict[str, Validation]:
-        """The curves over the width, by study."""
-        return {entry.ladder.name: entry.validation for entry in self.entries}
-
-    @property
     def parameterizations(self) -> dict[str, str]:
         """The parameterization's name, by study."""
         return {e.ladder.name: e.spec.parameterization.name for e in self.entries}
@@ -62,12 +57,6 @@ class ComparedStudies:
     def costs(self) -> dict[str, tuple[Cost, Cost]]:
         """What tuning and validation took, by study."""
         return {entry.ladder.name: (entry.tuning, entry.validating) for entry in self.entries}
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The answer over the width, by study."""
-        verdicts = {name: each.over("width") for name, each in self.validations.items()}
-        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
 def named_studies(
@@ -97,11 +86,6 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudi
     check_distinct(names)
     folders = [root / find_study(name, root) for name in names]
     validations = {folder: _validation(folder) for folder in folders}
-    if saved := [f.name for f, found in validations.items() if found is None and is_saved(f)]:
-        raise BadInput(
-            f"{saved[0]} was saved from a table without a ladder over width, and compare ranks by "
-            "the losses over width"
-        )
     if absent := [folder for folder, validation in validations.items() if validation is None]:
         calls = [part for folder in absent for part in (", ", ladder_call(folder))][1:]
         raise BadInput(
@@ -123,7 +107,6 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudi
             ranked = compare([entry.ladder for entry in entries])
             comparison = replace(ranked, flops_known=known)
         except ValueError as error:
-            # No ranking, but no error: `report A B` shows the curves all the same.
             notes = [f"{error}: validate ladders whose widths meet"]
     return ComparedStudies(entries=entries, comparison=comparison, notes=notes)
 
@@ -211,7 +194,6 @@ def not_comparable(notes: Sequence[str]) -> Text:
 def ladder_call(folder: Path, *overrides: str) -> Call:
     """What trains a study's ladder over width, no plugin built; BadInput where no width is said."""
     check_folder(folder)
-    check_not_saved(folder)
     path = StudyFolder(folder).config
     # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())

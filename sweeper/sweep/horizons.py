@@ -14,7 +14,7 @@ from sweeper.config.settings import Experiment
 from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
 from sweeper.decide.loss import LossQuestion, Prediction, SizeChoice, TooFewRuns, predict_runs
 from sweeper.engine.branches import trunk_key
-from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.runs.trained import by_design, final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
@@ -22,18 +22,14 @@ from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.cost import Cost, flops_of
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import config_text, config_tree, takes
-from sweeper.study.setup import LADDER_PHASE, command_line, read_setup, trials_of
-from sweeper.study.study import SAVED, Study
+from sweeper.study.searched import config_text, takes
+from sweeper.study.setup import LADDER_PHASE, command_line, trials_of
+from sweeper.study.study import Study
 from sweeper.sweep.experiment import run_time, shared_steps
 from sweeper.sweep.replay import example_length, planned_log2, token_unit
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, Result, Trial
 
-OF_EXAMPLES = (
-    "the table does not say how long an example is: what is said of tokens counts examples, "
-    "batch size x steps"
-)
 BUSY = "the study is being trained now: predict again when that has ended"
 
 
@@ -88,27 +84,6 @@ def predict_trained(
     return _predict(study, scales, size, target, question, out, where=where)
 
 
-def predict_saved(
-    folder: Path,
-    target: HorizonTarget,
-    question: LossQuestion,
-    out: Path | None = None,
-    *,
-    where: str = "",
-) -> Predicted:
-    """As `predict_trained`, of a study that was made of a table's runs."""
-    if (spec := read_setup(folder)) is None:
-        raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
-    base = LadderSize.of_spec(spec)
-    scales = Scales(None, base, length=spec.train.seq_len)
-    # A table of tokens was saved as steps of one token each: there they are known.
-    saved = config_tree(folder).get(SAVED)
-    of_tokens = isinstance(saved, dict) and saved.get("axis") == "tokens"
-    notes: list[Text] = [] if of_tokens else [(OF_EXAMPLES,)]
-    study, size = Study.read(folder), target.size(base)
-    return _predict(study, scales, size, target, question, out, notes, where=where)
-
-
 def _predict(
     study: Study,
     scales: Scales,
@@ -116,7 +91,6 @@ def _predict(
     target: HorizonTarget,
     question: LossQuestion,
     out: Path | None,
-    notes: Sequence[Text] = (),
     *,
     where: str = "",
 ) -> Predicted:
@@ -133,8 +107,6 @@ def _predict(
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"
     lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
-    if live_holder(study.folder):
-        notes = [*notes, (BUSY,)]
     shown = [result for reason in others.values() for result in reason if _has_end(result)]
     found = Predicted(
         folder=out or StudyFolder(study.folder).target(name).path,
@@ -150,7 +122,7 @@ def _predict(
         prediction = predict_runs(
             runs,
             asked,
-            notes=[part for note in notes for part in note if isinstance(part, str)],
+            notes=[BUSY] if live_holder(study.folder) else [],
             flops_known=scales.flops_known,
             source=str(study.folder),
             sha256=hashlib.sha256("\n".join(lines).encode()).hexdigest(),
@@ -321,24 +293,17 @@ def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) ->
 class Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
-    def __init__(
-        self, experiment: Experiment | None, base: LadderSize, length: int | None = None
-    ) -> None:
-        """Of the models of `experiment`; None: of runs whose models nobody here can build.
-
-        Examples have `length` tokens, if the experiment does not say it.
-        """
+    def __init__(self, experiment: Experiment, base: LadderSize) -> None:
+        """Of the models of `experiment`."""
         self.experiment, self.base = experiment, base
-        self.counted = experiment is not None and not experiment.settings.scaled_by_user
-        self.length, self.unit, self.flops_known = length or 1, "tokens", self.counted
-        if experiment is not None:
-            runner = experiment.settings.runner
-            self.length, self.unit = example_length(experiment) or 1, token_unit(experiment)
-            # The batch and the sequence of a command that takes neither are its own affair.
-            if not runner.takes("batch_size"):
-                self.length, self.unit = 1, "steps"
-            ours = self.unit == "examples" and runner.takes("data")
-            self.flops_known &= self.unit == "tokens" or ours
+        self.counted = not experiment.settings.scaled_by_user
+        runner = experiment.settings.runner
+        self.length, self.unit = example_length(experiment) or 1, token_unit(experiment)
+        # The batch and the sequence of a command that takes neither are its own affair.
+        if not runner.takes("batch_size"):
+            self.length, self.unit = 1, "steps"
+        ours = self.unit == "examples" and runner.takes("data")
+        self.flops_known = self.counted and (self.unit == "tokens" or ours)
         self._known: dict[tuple[int, int], float] = {}
 
     def per_step(self, batch: int) -> int:
@@ -351,14 +316,14 @@ class Scales:
         if key not in self._known:
             self._known[key] = (
                 float(self.experiment.prepared(size).parameters())
-                if self.experiment is not None and self.counted
+                if self.counted
                 else float(size.width**2 * size.depth)
             )
         return self._known[key]
 
     def flops(self, size: LadderSize, tokens: float) -> float:
         """Of a whole run, for the `tokens` that it is said to see; in proportion if not known."""
-        if self.experiment is not None and self.counted:
+        if self.counted:
             prepared = self.experiment.prepared(size)
             flops = float(prepared.flops())
             return flops if self.flops_known else flops / prepared.tokens() * tokens

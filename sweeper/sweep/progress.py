@@ -250,9 +250,6 @@ class ProgressDisplay(ProgressListener, Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
-    def part(self, name: str, before: int, after: Sequence[Trial]) -> None:
-        """What is proposed from here on is a part of a job whose parts are known."""
-
     def told(self, sentence: str, expected: int) -> None:
         """Say what a look at the results found; `expected` trials are likely needed in all."""
 

@@ -11,7 +11,6 @@ from typing import Any
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.decide.judged import judge_runs
-from sweeper.decide.kept import saved_folder
 from sweeper.decide.rate_law import RateLaw, RateTarget, law_of_runs
 from sweeper.decide.table_verdict import TableQuestion, TableVerdict
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
@@ -37,7 +36,7 @@ from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeAnswer(VerbAnswer):
-    """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any.
+    """A verdict on runs, and the folder that it belongs into.
 
     Over the batch, `critical` is what steps and examples for one loss say of it.
     """
@@ -46,7 +45,6 @@ class JudgeAnswer(VerbAnswer):
     critical: CriticalBatch | None = None
     folder: Path
     root: Path
-    kept: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ class RatesAnswer(VerbAnswer):
 
 
 def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
-    """Read the runs and judge them; with `save`, keep them as a study."""
+    """Read the runs and judge them."""
     root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
     source = request.source
     if source is None and request.study is None:
@@ -87,8 +85,6 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
             Keyword("study", ...),
             " with a study of yours",
         )
-    # A name that is taken is refused before anything is read.
-    kept = saved_folder(root, request.save) if request.save is not None else None
     if source is None:
         source = str(root / find_study(request.study, root))
     # As `columns` take it: batch is batch_size.
@@ -105,7 +101,6 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         ),
         to=request.to_width,
         eta=request.eta,
-        grid_step=request.grid_step,
         max_shift=request.max_shift,
         max_loss_gap=request.max_loss_gap,
     )
@@ -121,7 +116,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     )
     facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where}
     # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
-    plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
+    plain = {request.axis, request.to_width, request.eta, request.base} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
         law, _ = law_of_runs(runs, question.reading, target)
         return RatesAnswer(
@@ -140,14 +135,13 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
     elif over_batch:
         notes = (NO_CURVES,)
-    told = critical is not None and critical.code != "too_few" and request.save is None
+    told = critical is not None and critical.code != "too_few"
     try:
         judged = judge_runs(ladder_runs(runs, objective), question, command_line())
         if told and all(one_rate(each) for each in judged.ladders or (judged,)):
             raise BadInput("it takes several at each batch")
     except BadInput as error:
-        # Runs that are no ladder of rates may still tell the critical batch; a study keeps ladders
-        # alone.
+        # Runs that are no ladder of rates may still tell the critical batch.
         if critical is None or not told:
             raise
         return CriticalAnswer(
@@ -170,7 +164,6 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         judged=judged,
         folder=request.out or _folder(source, judged.source, root),
         root=root,
-        kept=kept,
     )
 
 
@@ -179,7 +172,7 @@ NO_CURVES: Text = (
     "no critical batch: it takes losses at several steps of each batch, of curves or of runs of "
     "several lengths",
 )
-OF_LADDERS = (*TARGETS, "base", "eta", "grid_step", "strict", "save")
+OF_LADDERS = (*TARGETS, "base", "eta", "strict")
 """Keywords that ask about learning rates along sizes."""
 
 
@@ -227,7 +220,7 @@ def _rates_asked(request: JudgeRequest) -> RateTarget | None:
     """The model and horizon whose rate and batch are asked for; None where none is."""
     if (request.to_params, request.to_tokens, request.to_batch) == (None, None, None):
         return None
-    for name in ("axis", "eta", "base", "save"):
+    for name in ("axis", "eta", "base"):
         if getattr(request, name) is not None:
             raise BadInput(
                 *(Keyword(name, ...), " goes with a transfer along one size, and "),

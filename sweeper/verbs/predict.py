@@ -17,7 +17,7 @@ from sweeper.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
 from sweeper.study.setup import command_line
-from sweeper.study.study import find_study, is_saved
+from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import PredictRequest, columns_text, ignored
@@ -79,13 +79,9 @@ def _of_study(
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-    from sweeper.sweep.horizons import HorizonTarget, predict_saved, predict_trained
+    from sweeper.sweep.horizons import HorizonTarget, predict_trained
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
-    # Runs that were judged and saved have no configuration by which a model could be counted.
-    if is_saved(root / name):
-        found = predict_saved(root / name, target, question, request.out, where=request.where)
-        return PredictAnswer(question=question, predicted=found)
     asked_root = None if request.root is None else str(request.root)
     placed = with_place([], None, asked_root)
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)

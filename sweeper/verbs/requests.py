@@ -239,23 +239,6 @@ class TransferRequest(Request, panel=TUNE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseRequest(Request, panel=TUNE):
-    """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
-
-    The ladder is that of the newest verdict; what `transfer --validate` has trained is taken.
-    """
-
-    overrides: Changes = ()
-    study: Study = None
-    root: Root = None
-    over: Annotated[str, Flag("The ladder: width or depth.")] = "width"
-    only: Annotated[tuple[str, ...], Flag("An ablation to run; may be repeated.")] = ()
-    dry_run: DryRun = False
-    trust: Trust = False
-    config_dir: ConfigDir = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExplainRequest(Request, panel=MODEL):
     """Show what every parameter of a model is prescribed, and why. Trains nothing."""
 
@@ -346,29 +329,12 @@ class StatusRequest(Request, panel=STUDY):
 class ReportRequest(Request, panel=STUDY):
     """Write a study's report, report.html: one page that needs no network.
 
-    While a study runs, the page is there from its first results on, and renews itself. Of several
-    studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
-    their pages, is then written to the root's index.html.
+    While a study runs, its page is there, and renews itself.
     """
 
-    name: Annotated[
-        tuple[str, ...],
-        Flag(
-            "The study, as {study...} names it; several for one page.",
-            metavar="NAME",
-            positional=True,
-            completes="study",
-        ),
-    ] = ()
+    name: StudyName = ()
     study: Study = None
     root: Root = None
-    picture: Annotated[
-        Path | None,
-        Flag(
-            "Of several studies: write their curves there too, and as FILE-dark.svg.",
-            metavar="FILE.svg",
-        ),
-    ] = None
     csv: Annotated[
         Path | None,
         Flag(
@@ -635,8 +601,8 @@ class JudgeRequest(Request, panel=TUNE):
         str | Mapping[str, str],
         Flag(
             "Which column is what, as in 'width=n_embd,eta=lr,loss=val_loss,seed=seed'; also "
-            "depth, batch_size, steps, tokens, decay, first, or optimum in place of eta and loss. "
-            "What is not named is found by its usual name."
+            "depth, batch_size, steps, tokens and first. What is not named is found by its usual "
+            "name."
         ),
     ] = ""
     to_width: Annotated[
@@ -666,18 +632,12 @@ class JudgeRequest(Request, panel=TUNE):
         float | None, Flag("A run's standard deviation in nats, where one seed shows none.")
     ] = None
     diverged: Annotated[float | None, Flag("A loss above this is of a run that diverged.")] = None
-    grid_step: Annotated[
-        float | None, Flag("The step of the grid in octaves, of a table of optima alone.")
-    ] = None
     max_shift: Annotated[float, Flag("Octaves within which a size holds.")] = 1.0
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     each: Annotated[
         bool, Flag("Of settings varied one at a time around a point: carry, retune or leave each.")
     ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
-    save: Annotated[
-        str | None, Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME")
-    ] = None
     out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
     root: Root = None
 

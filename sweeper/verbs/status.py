@@ -13,7 +13,7 @@ from sweeper.study.folder import studies
 from sweeper.study.lock import Holder, live_holder
 from sweeper.study.searched import Searched, read_searched
 from sweeper.study.setup import Trials, trials_of
-from sweeper.study.study import Study, find_study, is_saved
+from sweeper.study.study import Study, find_study
 from sweeper.sweep.progress import Jobs, Snapshot, Watcher, driver_progress, stopped_at
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import StatusRequest
@@ -37,7 +37,6 @@ class StatusAnswer(VerbAnswer):
     progress: Snapshot | None
     stopped: Snapshot | None
     jobs: Jobs
-    is_table: bool
     notices: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     waits: bool = False
@@ -99,7 +98,6 @@ def _read(folder: Path, *, alone: bool) -> StatusAnswer:
         progress=progress,
         stopped=stopped_at(folder, []),
         jobs=Jobs.of(folder, progress),
-        is_table=is_saved(folder),
         notices=tuple(notices),
         others=tuple(others),
     )

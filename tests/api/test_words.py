@@ -159,5 +159,5 @@ def test_errors_name_the_keywords_that_were_given() -> None:
 
 def test_a_shell_s_command_runs_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "in_notebook", lambda: True)
-    command = NextCommand.of("report", "a", "b", why="to see both")
-    assert python_line(command) == "!sweeper report a b"
+    command = NextCommand.of("compare", "a", "b", why="to see both")
+    assert python_line(command) == "!sweeper compare a b"

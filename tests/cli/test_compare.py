@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.decide.documents import Documents
-from sweeper.decide.speed import SpeedUp
 from sweeper.files import read_json, write_json
-from sweeper.stats.estimate import Estimate
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.sweep.compared import differences
@@ -228,40 +226,6 @@ def test_a_damaged_record_gets_the_command_that_writes_it_anew(
     assert_refused(sweeper("compare", "a", "b"), golden)
 
 
-class TestReportOfSeveral:
-    def test_one_page_has_compare_s_numbers(
-        self, ranked: Path, sweeper: Run, golden: Golden
-    ) -> None:
-        answer = sweeper("report", "b", "a")
-        assert answer.code == 0, answer.err
-        found, where, _ = answer.out.splitlines()
-        golden.says(found)
-        assert where == "Report: runs/comparisons/b+a/report.html; all studies: runs/index.html"
-        assert answer.next == "sweeper transfer --study a --to-width 64"
-        page = (ranked / "comparisons/b+a/report.html").read_text()
-        table = sweeper("compare", "b", "a", "--verbose").out
-        for number in ("0.5000 ±0.0000", "Ranked at", "Loss over width"):
-            assert number in page and number in table
-        assert 'href="../../a/report.html"' in page
-
-    def test_what_cannot_be_ranked_is_shown_with_the_reason(
-        self, study: Path, sweeper: Run
-    ) -> None:
-        shutil.copytree(study, study.parent / "b")
-        record(study, 3.0)
-        record(study.parent / "b", 3.5, steps=8)
-        answer = sweeper("report", "a", "b", "--json")
-        assert answer.code == 0 and not answer.document["ranked"]
-        assert answer.document["next"][0]["command"] == "sweeper compare a b --anyway"
-        page = (study.parent / "comparisons/a+b/report.html").read_text()
-        assert "train.steps is 4 in a, 8 in b" in page and "Ranked at" not in page
-
-    def test_a_picture_beside_it(self, ranked: Path, workplace: Path, sweeper: Run) -> None:
-        answer = sweeper("report", "a", "b", "--picture", "p.svg")
-        assert answer.code == 0 and "picture: p.svg" in answer.out
-        assert {"p.svg", "p-dark.svg"} <= {path.name for path in workplace.iterdir()}
-
-
 def test_a_proportion_is_not_told_as_flops(
     ranked: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,16 +236,3 @@ def test_a_proportion_is_not_told_as_flops(
     title = next(line for line in answer.out.splitlines() if line.startswith("Ranked at"))
     assert "width² x depth x tokens" in title
     assert "Cost: FLOPs not known" in answer.out
-
-
-def test_the_page_of_several_has_the_compute_for_the_same_loss(
-    ranked: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    factor = Estimate(value=1.7, low=1.2, high=2.3)
-    known = {"study": "a", "against": "b", "width": 32, "factor": factor, "least": 0.25}
-    found = [SpeedUp(**known, most=4.0, predicted=False)]
-    monkeypatch.setattr("sweeper.decide.speed.speed_ups", lambda *_: found)
-    answer = sweeper("report", "a", "b", "--json")
-    assert answer.code == 0, answer.err
-    page = Path(answer.document["report"]).read_text()
-    assert "Compute for the same loss" in page and "1.7 (1.2 to 2.3)" in page

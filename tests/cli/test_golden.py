@@ -122,15 +122,6 @@ transfer --to-width 64 --study a --to-batch 0
 transfer --to-width 64 --study a transfer.correct=true
 transfer --to-width 64 --study a --validate transfer.widths=[]
 transfer --to-width 64 --study a law=fit
-diagnose --study a --over nope
-diagnose --study a --only nope
-diagnose --study a transfer.widths=[16]
-diagnose --study a --over depth
-diagnose --study a --only batsh
-diagnose --study nope
-diagnose train.warmup=0.3
-diagnose transfer.hyperparameter=alpha_attn
-diagnose --root empty
 explain
 explain --to-width 100 --study a
 explain --to-width 8000000000000000000
@@ -171,13 +162,10 @@ compare a --baseline b --baseline c
 compare a a
 compare a nope
 report a nope
-report a --picture x.svg
 report a --study b
 report --watch
 report --json --root empty
 report --study b
-report a a --picture x.png
-report a a --picture no/x.svg
 report a a
 status nope
 status --study=b

@@ -22,7 +22,6 @@ from sweeper.report.next import next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
-from tests.runs.grids import runs
 
 __all__ = ["ranked"]
 
@@ -39,7 +38,7 @@ def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
 def type_line(sweeper: Run, line: str) -> Answer:
     program, verb, *words = shlex.split(line)
     assert program == "sweeper"
-    trains = verb in ("search", "diagnose") or {"--validate", "--predict"} & {*words}
+    trains = verb == "search" or {"--validate", "--predict"} & {*words}
     if trains and "--dry-run" not in words:
         words.insert(words.index("--") if "--" in words else len(words), "--dry-run")
     answer = sweeper(verb, *words)
@@ -102,9 +101,8 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
         (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
         ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
         (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
     ],
-    ids=["search", "transfer", "predict", "diagnose"],
+    ids=["search", "transfer", "predict"],
 )
 def test_after_ctrl_c_the_command_to_go_on_is_printed(
     study: Path, sweeper: Run, words: list[str], of: str
@@ -130,13 +128,8 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
             "search",
         ),
         ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
-        pytest.param(
-            *(["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder"),
-            "diagnose",
-            marks=pytest.mark.long,
-        ),
     ],
-    ids=["search", "transfer", "diagnose"],
+    ids=["search", "transfer"],
 )
 def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
     study: Path, sweeper: Run, words: list[str], of: str, where: str
@@ -179,7 +172,7 @@ def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -
 
 ENDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "holds": ("holds", {}, "sweeper export"),
-    "fails": ("fails", {}, "sweeper diagnose"),
+    "fails": ("fails", {}, "sweeper check"),
     "more seeds": ("cannot say yet", {"settle": ["transfer.seeds=5"]}, "sweeper transfer"),
     "a finer grid": ("cannot say yet", {"settle": ["transfer.step=0.5"]}, "sweeper transfer"),
     "longer runs": ("cannot say yet", {"settle": ["train.steps=16"]}, "sweeper search"),
@@ -199,29 +192,6 @@ def test_after_a_verdict(validated: Path, sweeper: Run, ending: str) -> None:
         assert (validated / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
 
 
-def test_a_diagnosis_takes_the_ladder_of_the_verdict_and_its_runs(
-    validated: Path, sweeper: Run
-) -> None:
-    """Not the sizes of the defaults, 32 to 256, at none of which anything was trained."""
-    judged(validated, "fails")
-    dry = sweeper("diagnose", "--study", "a", "--dry-run")
-    assert shlex.join(LADDER) in dry.err
-    assert dry.out.count("the transfer as it is") == 1 and "0 runs" in dry.out
-    before = {path.name for path in (validated / "results").iterdir()}
-    real = sweeper("diagnose", "--study", "a", "transfer.max_shift=50", *LADDER)
-    assert real.code == 0
-    assert {path.name for path in (validated / "results").iterdir()} == before
-    other = sweeper("diagnose", "--study", "a", "transfer.widths=[16,24]", "--dry-run")
-    assert "24" in other.out and "is that of the verdict" not in other.err
-
-
-def test_after_a_diagnosis(validated: Path, sweeper: Run) -> None:
-    type_next(sweeper, sweeper("diagnose", "--study", "a", "--dry-run", "transfer.widths=[16,24]"))
-    ended = sweeper("diagnose", "--study", "a")
-    assert ended.next
-    type_next(sweeper, ended)
-
-
 def test_after_a_check(study: Path, sweeper: Run) -> None:
     ladder = ["transfer.widths=[16,32]", "check.seeds=1"]
     answer = sweeper("check", "--study", "a", *ladder)
@@ -233,7 +203,6 @@ def test_after_a_check(study: Path, sweeper: Run) -> None:
 def test_after_a_comparison(ranked: Path, sweeper: Run) -> None:
     [plan] = type_next(sweeper, sweeper("compare", "a", "b"))
     assert plan.out.count("Planned") == 1
-    type_next(sweeper, sweeper("report", "a", "b"))
 
 
 def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Run) -> None:
@@ -262,11 +231,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
     type_next(sweeper, answer)
 
 
-def test_after_a_judgement(validated: Path, workplace: Path, sweeper: Run) -> None:
-    runs().to_csv(workplace / "runs.csv", index=False)
-    words = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
-    kept = sweeper("judge", "runs.csv", *words, "--save", "kept")
-    type_next(sweeper, kept)
+def test_after_a_judgement(validated: Path, sweeper: Run) -> None:
     answer = sweeper("judge", "--study", "a")
     assert answer.code == 0, answer.err
     if answer.next:

@@ -230,22 +230,6 @@ def test_what_failed_under_another_command_is_told_no_more(
     assert "will be tried again" not in sweeper("status").out
 
 
-@pytest.mark.long
-def test_diagnosis_tries_what_the_command_takes(
-    sweeper: Run, workplace: Path, script: Path, golden: Golden
-) -> None:
-    text = script.read_text().replace(
-        "math.log2(args.lr) + 7", "math.log2(args.lr * args.width) + 3"
-    )
-    script.write_text(text)
-    sweeper(*searched())
-    words = ("transfer.widths=[16,64]", "transfer.step=1", "transfer.seeds=2")
-    answer = sweeper("diagnose", "--study=a", *words)
-    assert answer.code == 0
-    golden.says(measured(answer.out))
-    golden.says(measured(answer.err))
-
-
 def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     workplace: Path, script: Path
 ) -> None:

@@ -120,16 +120,13 @@ def test_many_studies_are_ranked(study: Path, ends: Run, screen: Screens) -> Non
         record(study.with_name(name), 3 + i / 10)
     ends("compare", *names, "--to-width", "512")
     assert "above first" in screen[80]
-    ends("report", *names)
 
 
 def test_a_table_of_runs_judged_and_predicted(workplace: Path, ends: Run, screen: Screens) -> None:
     runs().to_csv("runs.csv", index=False)
     columns = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
-    ends("judge", "runs.csv", *columns, "--to-width", "4096", "--save", "kept")
+    ends("judge", "runs.csv", *columns, "--to-width", "4096")
     assert "loss gap" in screen[80] and "shift" in screen[80]
-    ends("predict", "--study", "kept", "--to-width", "4096")
-    ends("status", "kept")
 
 
 def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> None:

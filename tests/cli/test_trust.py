@@ -26,9 +26,8 @@ VERBS = {
     "validate": ["transfer", "--study", "a", "--to-width", "64", "--validate"],
     "explain": ["explain", "--study", "a", "--to-width", "64"],
     "check": ["check", "--study", "a"],
-    "diagnose": ["diagnose", "--study", "a"],
 }
-BUILDING = ("transfer", "validate", "explain", "check", "diagnose")
+BUILDING = ("transfer", "validate", "explain", "check")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sweeper.engine.measurements import (
+    MEASUREMENTS,
     RANGES,
     OperandScale,
     OperandSums,
@@ -16,6 +17,7 @@ from sweeper.engine.measurements import (
     operand_scales,
     recording,
 )
+from sweeper.launch.job import Control, Leave
 from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree, trial
@@ -148,3 +150,18 @@ def test_the_end_is_that_of_the_training(tmp_path: Path) -> None:
     assert by_key(still, 0)[key].rms == pytest.approx(by_key(still, 8)[key].rms, rel=1e-2)
     assert by_key(moving, 0)[key].rms != pytest.approx(by_key(moving, 8)[key].rms, rel=1e-3)
     assert by_key(moving, 0) == by_key(still, 0)
+
+
+# Kernels are of one batch at initialization: no step at which to ask.
+@pytest.mark.parametrize("name", sorted(MEASUREMENTS.keys() - {"kernels"}))
+def test_a_measurement_asks_at_every_step_whether_to_leave(name: str, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def should_leave() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    one = trial()
+    with pytest.raises(Leave):
+        MEASUREMENTS[name](one, corpus(tmp_path), "cpu", Control(should_leave=should_leave))
+    assert len(asked) == 3

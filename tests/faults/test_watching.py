@@ -12,17 +12,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.report.live import is_live
 from tests.decide.made import prediction, run
 from tests.faults.harness import (
-    LAUNCHERS,
     SEEDS,
     SIGNALS,
-    SLOW,
     Harness,
-    Outcomes,
-    assert_whole,
-    until,
 )
 
 pytestmark = pytest.mark.faults
@@ -75,41 +69,3 @@ def test_following_is_killed(harness: Harness, seed: int) -> None:
     assert found(harness.folder / "killed") == found(harness.folder / "kept")
     assert 'http-equiv="refresh"' not in (harness.folder / "killed/w/follow.html").read_text()
     assert not list(harness.folder.rglob(".*.tmp"))
-
-
-PAGE = "from sweeper.report import live\nlive.START_AFTER = live.EVERY = 0.05\nlive.SHARE = 1.0\n"
-
-
-def pages(harness: Harness) -> list[int]:
-    """The processes that write the page."""
-    return harness.processes("sweeper.report.live")
-
-
-@pytest.mark.parametrize("victim", ["page", "driver", "both"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_live_page_is_killed(
-    harness: Harness, expected: Outcomes, launcher: str, victim: str
-) -> None:
-    """The search goes on without it; without its driver, a page says that nothing runs."""
-    site, generator = harness.folder / "site", random.Random(f"{launcher} {victim}")
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(PAGE)
-    words, report = ["search", *SLOW, *LAUNCHERS[launcher]], harness.study / "report.html"
-    for number in SIGNALS:
-        driver = harness.start(*words, env={"SITE": str(site)})
-        until(lambda d=driver: pages(harness) or not d.lives(), 300)  # type: ignore[misc]
-        time.sleep(generator.uniform(0.0, 2.0))
-        doomed = pages(harness) if victim != "driver" else []
-        doomed += [driver.pid] if victim != "page" else []
-        for pid in doomed:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        answer = driver.wait()
-        assert not answer.crashed, answer
-        until(lambda: not harness.processes(), 60)
-        if victim != "both" and report.exists():
-            assert not is_live(report), "nothing runs"
-    answer = harness.run(*words)
-    assert answer.code == 0 and not answer.crashed, answer
-    assert_whole(harness, expected)
-    assert not is_live(report) and not list(harness.folder.rglob(".*.tmp"))

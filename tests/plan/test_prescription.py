@@ -38,7 +38,7 @@ WITHOUT_A_RULE = {
 
 
 def names(group: str) -> list[str]:
-    return sorted(set(plugins()[group]) - {"own", "adjusted"})
+    return sorted(set(plugins()[group]) - {"own"})
 
 
 def config(group: str, name: str) -> dict[str, Any]:

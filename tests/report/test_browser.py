@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.records import to_json
-from sweeper.report.live import mark_left
 from sweeper.report.study_page import write_report
-from tests.report import diagnosis_samples, samples
+from tests.report import check_samples, samples
 from tests.report.chromium import FOUND, Browser
 from tests.report.test_trials import results
 
@@ -75,7 +74,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return write_report(diagnosis_samples.add(folder))
+    return write_report(check_samples.add(folder))
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -311,11 +310,3 @@ def test_a_live_page_renews_itself_where_it_is_read_until_its_run_ends(
     assert browser.run("[...document.querySelectorAll('details')].map(d => d.open)")[1]
     assert browser.run("performance.timeOrigin") == ended
     assert browser.problems == []
-
-
-def test_a_page_that_cannot_be_written_any_more_says_so(browser: Browser, tmp_path: Path) -> None:
-    page = write_report(samples.study(tmp_path / "left", samples.search()), live=0.2)
-    mark_left(page)
-    browser.open(page, 420)
-    assert browser.run("stale.textContent").startswith("But it could not be written any more")
-    assert browser.run("!stale.hidden && document.documentElement.scrollWidth == 420")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 from dataclasses import replace
 from io import StringIO
@@ -142,14 +141,14 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
         assert next_line(folder) == shlex.join([*shlex.split(typed), word, "--validate"])
 
 
-def test_a_failure_is_diagnosed_once(folder: Path) -> None:
+def test_after_a_failure_the_rules_are_checked_once(folder: Path) -> None:
     write(folder / "search.json", search())
+    setup = spec_of({"model": {"width": 16, "depth": 1}})
+    write_setup(folder, setup)
     planned(folder, validation("fails"))
-    assert next_line(folder) == "sweeper diagnose --study demo --over width"
-    write(folder / "transfer/diagnosis-width.json", {})
+    assert next_line(folder) == "sweeper check --study demo"
+    checked(folder, "pass", setup.digest)
     assert next_line(folder) == ""
-    os.utime(folder / "transfer/diagnosis-width.json", ns=(0, 0))  # of an earlier verdict
-    assert next_line(folder) == "sweeper diagnose --study demo --over width"
 
 
 def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
@@ -265,7 +264,7 @@ def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder:
     planned(folder, validation())
     assert next_line(folder) == check
     planned(folder, validation("fails"))
-    assert next_line(folder) == "sweeper diagnose --study demo --over width"
+    assert next_line(folder) == check
     for answer, spec in (("pass", setup.digest), ("fail", "another setup's")):
         checked(folder, answer, spec)
         planned(folder, validation())

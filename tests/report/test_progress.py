@@ -140,24 +140,6 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: Clock) -> None:
         assert said(monitor).splitlines()[-1].startswith("search: 3/4"), "not search: search"
 
 
-def test_a_job_in_parts_has_one_progress_and_one_estimate(tmp_path: Path, clock: Clock) -> None:
-    first, second = trials(4, "validate"), trials(6, "validate", width=2)
-    known = [result(trials(1, width=n)[0], seconds=10.0 * n) for n in (1, 2)]
-    monitor = watch(tmp_path, planned=20, known=known)
-    monitor.part("hidden (1 of 2)", 0, second)
-    monitor.proposed(0, first)
-    assert monitor.snapshot.where() == "search: hidden (1 of 2)"
-    # Four of 10 s, and six of twice the work.
-    assert monitor.facts() == "0/10 trials, about 2 min 40 s left"
-    for trial in first:
-        monitor.finished(result(trial, status="diverged"))
-    monitor.part("embedding (2 of 2)", monitor.snapshot.done, ())
-    monitor.proposed(0, second)
-    assert monitor.snapshot.done == 4 and monitor.facts().startswith("4/10 trials, about ")
-    bar = "diagnose: embedding (2 of 2) ━━━━ 100% "
-    assert len(f"{bar}124/180 trials, about 12 min 30 s left") <= 80
-
-
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     with watch(tmp_path, terminal=True) as monitor:
         monitor.proposed(0, trials(4))

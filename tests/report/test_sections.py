@@ -1,4 +1,4 @@
-"""What the page shows of diagnoses, coordinate checks and scales, damaged ones too."""
+"""What the page shows of coordinate checks and scales, damaged ones too."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
 from sweeper.report.answer import KeyNumber
-from sweeper.report.sentences_diagnosis import worded_diagnosis
 from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
-from tests.report import diagnosis_samples, samples, test_checks
-from tests.report.diagnosis_samples import RECORDS
+from tests.report import check_samples, samples, test_checks
+from tests.report.check_samples import RECORDS
 from tests.report.test_page import Page, render
 
 SECTIONS = [
-    "Diagnosis over width",
     "Coordinate check over width",
     "Scales of the matrix products",
 ]
 
 
 def study(folder: Path) -> Path:
-    return diagnosis_samples.add(
+    return check_samples.add(
         samples.study(folder, samples.search(), w256=samples.validation("fails"))
     )
 
@@ -52,14 +49,6 @@ def test_they_are_sections_of_the_page(full: str) -> None:
     assert page.tags.count("svg") == 6 and len(page.ids) == len(set(page.ids))
 
 
-def test_the_likeliest_cause_is_said_first(full: str, golden: Golden) -> None:
-    text = Page(full).section("Diagnosis over width")
-    first, second, third = (text.index(f"with no {name}") for name in ("decay", "batch", "depth"))
-    assert first < second < third
-    assert "width: 97%" in full, "the bar of the share"
-    golden.says(text)
-
-
 def test_a_check_that_fails_stands_at_the_head(full: str) -> None:
     """Beside the verdict, before any section: two widths do not tell where it leads."""
     head = full[: full.index("</section>")]
@@ -68,7 +57,7 @@ def test_a_check_that_fails_stands_at_the_head(full: str) -> None:
 
 
 def test_a_check_that_passes_is_no_news(tmp_path: Path) -> None:
-    folder, made = study(tmp_path / "demo"), diagnosis_samples.check()
+    folder, made = study(tmp_path / "demo"), check_samples.check()
     made["axes"][0]["answer"] = "pass"
     samples.write(folder / "check/check.json", made)
     with without_drawing():
@@ -91,23 +80,14 @@ def test_the_scales_are_drawn_and_listed(full: str, golden: Golden) -> None:
 def test_records_are_read_back_as_they_were() -> None:
     made = test_checks.sample()
     assert from_json(CoordinateCheck, json.loads(json.dumps(to_json(made)))) == made
-    assert [
-        from_json(OperandScale, one) for one in diagnosis_samples.scales()
-    ] == test_checks.SCALES
+    assert [from_json(OperandScale, one) for one in check_samples.scales()] == test_checks.SCALES
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
-    folder, found, made = (
-        study(tmp_path / "demo"),
-        diagnosis_samples.check(),
-        diagnosis_samples.diagnosis(),
-    )
+    folder, found = study(tmp_path / "demo"), check_samples.check()
     found["axes"][0]["modules"][0]["name"] = evil
-    made["results"][0]["ablation"] |= {"name": evil, "cause": evil}
-    made = to_json(worded_diagnosis(from_json(Diagnosis, made)))
     samples.write(folder / "check/check.json", found)
-    samples.write(folder / "transfer/diagnosis-width.json", made)
     page = Page(render(folder))
     assert page.tags.count("script") == 1 and page.text.count(evil) >= 5
 

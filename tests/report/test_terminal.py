@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from sweeper.check.judge import CheckRule
-from sweeper.decide.diagnosis import Diagnosis
 from sweeper.files import take_damaged
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
@@ -25,7 +24,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
-from tests.report import diagnosis_samples, samples, test_checks
+from tests.report import samples, test_checks
 
 NEXT = NextCommand.of(
     "transfer",
@@ -94,11 +93,6 @@ def checked(count: int = 1) -> list[Item]:
     return checks.coordinates(many, CheckRule())
 
 
-def diagnosed() -> list[Item]:
-    found = from_json(Diagnosis, to_json(diagnosis_samples.diagnosis()))
-    return [console.ablation_table(found)]
-
-
 def dry() -> list[Item]:
     costs = [(f"phase {i}", Cost(trials=9, flops=1e12, seconds=60.0)) for i in range(30)]
     return console.dry_run("This would run", "phase", costs, "trials", "A fact of it. " * 20)
@@ -118,7 +112,6 @@ ENDINGS: dict[str, Callable[[], Sequence[Item]]] = {
     "check": checked,
     "check, two axes": lambda: checked(2),
     "scales": lambda: [checks.scale_table(test_checks.SCALES)],
-    "diagnose": diagnosed,
     "dry run": dry,
 }
 

@@ -293,13 +293,9 @@ def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
         read(runs(), base=64)
 
 
-def test_weight_decay_beside_the_rate_is_judged_at_the_best_of_the_base() -> None:
-    frames = [runs().assign(wd=decay) for decay in (0.0, 0.1, 0.2)]
-    for frame, worse in zip(frames, (0.02, 0.0, 0.01), strict=True):
-        frame["val_loss"] += worse
-    grid = read(pandas.concat(frames))
-    assert grid.decay == 0.1 and len(grid.cells) == 4 * 3 * len(ETAS)
-    assert grid.curves == read(frames[1]).curves
+def test_weight_decay_beside_the_rate_is_a_setting() -> None:
+    with pytest.raises(BadInput, match="wd"):
+        read(pandas.concat(runs().assign(wd=decay) for decay in (0.0, 0.1)))
 
 
 def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:

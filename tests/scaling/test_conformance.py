@@ -23,7 +23,7 @@ from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, standard_s
 from sweeper.trial import defaults
 from tests.refusals import raises_config_error
 
-NAMES = sorted(set(plugins()["parameterization"]) - {"own", "adjusted"})
+NAMES = sorted(set(plugins()["parameterization"]) - {"own"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
 
 

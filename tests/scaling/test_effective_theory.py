@@ -14,8 +14,8 @@ from sweeper.models.llama import Llama
 from sweeper.models.vit import ViT
 from sweeper.registry import build_plugin
 from sweeper.scaling.effective_theory import EffectiveTheory
-from sweeper.scaling.gamma import constants_of, named_by_user
-from sweeper.scaling.relative import Adjusted, MuP
+from sweeper.scaling.gamma import named_by_user
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from tests.refusals import raises_config_error
 
@@ -253,9 +253,3 @@ def test_what_the_theory_is_not_of_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         EffectiveTheory().scale(PARTS["qkv"], ONE, Update.ORTHOGONAL)
     assert (caught.value.key, caught.value.value) == ("s", 0.5)
-
-
-def test_a_diagnosis_keeps_the_constants() -> None:
-    """What it changes above the base begins as what is diagnosed."""
-    inner = {"_target_": "sweeper.scaling.effective_theory.EffectiveTheory", "constants": CONSTANTS}
-    assert constants_of(Adjusted(parameterization=inner)) == CONSTANTS

@@ -49,20 +49,6 @@ def test_a_change_has_the_name_of_its_key() -> None:
     }
 
 
-def test_ladders_that_no_search_is_alike_are_of_a_diagnosis(tmp_path: Path) -> None:
-    changed = replace(BASE, optimizer=spec_of({"optimizer": LION}).optimizer)
-    elsewhere = replace(WARM, width=32)
-    results = [
-        result(WARM, eta=-1.0),
-        result(BASE, at=1.0),
-        result(elsewhere, "validate", at=2.0),
-        result(changed, "validate", at=3.0),
-        result(replace(changed, width=32), "validate", at=4.0),
-    ]
-    trials = trials_of(study_of(tmp_path, *results))
-    assert (len(trials.current), trials.others, trials.diagnosed) == (1, 4, 2)
-
-
 def test_a_ladder_belongs_to_its_search(tmp_path: Path) -> None:
     larger = replace(BASE, width=32, train=replace(BASE.train, steps=99, batch_size=7))
     elsewhere = replace(WARM, width=32)
@@ -77,7 +63,6 @@ def test_a_ladder_belongs_to_its_search(tmp_path: Path) -> None:
     study = study_of(tmp_path, *results)
     trials = trials_of(study)
     assert [r.trial.spec for r in trials.current] == [BASE, larger] and trials.others == 3
-    assert trials.diagnosed == 0
     assert [r.objective for r in trials.searched] == [2.0]
     write_setup(study.folder, WARM)
     assert [r.objective for r in trials_of(study).searched] == [1.0]

@@ -16,7 +16,6 @@ from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
     adam,
-    adam_roots,
     apply_weight_decay,
     beside,
     current_lrs,
@@ -48,10 +47,6 @@ class AdamW(BaseOptimizer):
     def kind(self, spec: ParamSpec) -> Update:
         """Every parameter's updates are of order 1, like a sign."""
         return Update.SIGN
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """What Adam divides by before eps is added; see `Optimizer`."""
-        return adam_roots(state["second"], hps, step)
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
@@ -167,11 +162,6 @@ class Adafactor(BaseOptimizer):
             ],
             "full": [empty_state(p) if _factored(p) else torch.zeros_like(p) for p in params],
         }
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """sqrt(v) before eps bounds it; see `Optimizer`."""
-        means = zip(state["row"], state["column"], state["full"], strict=True)
-        return [_root(*mean, eps) for mean, eps in zip(means, hps.eps, strict=True)]
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo

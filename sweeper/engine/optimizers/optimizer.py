@@ -66,9 +66,7 @@ class Optimizer(Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
 
     `eps` and `weight_decay` are those before a parameterization's and a trial's factors.
-    `hyperparameters` names settings that a space may hold. One that divides by the root of a second
-    moment may have `second_moment_roots(state, hps, step)`, which gives these roots after `step`
-    steps, as eps meets them: a tensor for each parameter, [K, ...] or [K, 0] where there is none.
+    `hyperparameters` names settings that a space may hold.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]]
@@ -178,17 +176,11 @@ def update_averages(averages: list[Tensor], values: list[Tensor], beta: Tensor) 
         average.lerp_(value, beside(1 - beta, average))
 
 
-def adam_roots(second: list[Tensor], hps: UpdateHps, step: Tensor | int) -> list[Tensor]:
-    """Roots of the bias-corrected second moments after `step` steps, of their shapes.
-
-    `1 - beta^t` is `-expm1(t log beta)`: a power near 1 would lose its digits in float32.
-    """
-    scale = bias(hps.settings["beta2"], step).rsqrt()
-    return [v.sqrt().mul_(beside(scale, v)) for v in second]
-
-
 def bias(beta: Tensor, step: Tensor | int) -> Tensor:
-    """`1 - beta^step`: what an average that began at 0 is too small by, [K]."""
+    """`1 - beta^step`: what an average that began at 0 is too small by, [K].
+
+    It is `-expm1(step log beta)`: a power near 1 would lose its digits in float32.
+    """
     return -torch.expm1(torch.log(beta) * step)
 
 
@@ -261,10 +253,6 @@ class MatrixOptimizer(BaseOptimizer):
                 for p, kind in zip(params, kinds, strict=True)
             ],
         }
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """What Adam divides by before eps is added; see `Optimizer`."""
-        return adam_roots(state["second"], hps, step)
 
 
 def adam_for_the_rest(

@@ -17,7 +17,6 @@ from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
     adam_for_the_rest,
-    adam_roots,
     beside,
     bias,
     current_lrs,
@@ -222,15 +221,6 @@ class SOAP(Preconditioned):
             **BaseOptimizer.init(self, params, kinds),
             **side_states(params, kinds, ("left", "right", "left_basis", "right_basis")),
         }
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """What Adam divides by before eps is added, of matrices in their bases; see `Optimizer`."""
-        # Hidden matrices begin a step later, so that their averages have had a step less.
-        roots = adam_roots(state["second"], hps, step)
-        later = adam_roots(state["second"], hps, max(step - 1, 1))
-        return [
-            later[i] if kind is Update.ORTHOGONAL else roots[i] for i, kind in enumerate(hps.kinds)
-        ]
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo

@@ -182,10 +182,6 @@ if (old) {
 }
 history.scrollRestoration = every ? "manual" : "auto";
 const stale = document.getElementById("stale");
-if (stale && document.documentElement.dataset.left) {
-  stale.hidden = false;
-  stale.textContent = "But it could not be written any more: see what the command said.";
-}
 if (every) {
   const written = Number(document.documentElement.dataset.written) * 1000, shown = Date.now();
   setInterval(() => {

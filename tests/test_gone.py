@@ -1,0 +1,62 @@
+"""What went is told with its remedy, by whichever mouth it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sweeper
+from sweeper.errors import ConfigError
+from sweeper.export.exporter import build_exporter
+from tests.cli.driver import call
+
+WENT = {
+    "divine": "`sweeper check`",
+    "judge oracle": "leave it out",
+    "law.oracle": "law.batch",
+    "model.oracle": "model.width",
+    "oracle": "law",
+    "search=oracle": "search=lr",
+    "export to=oracle": "to=pytorch",
+}
+
+
+@pytest.fixture(autouse=True)
+def _went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sweeper.gone.GONE", WENT)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("divine --over=depth", "divine"),
+        ("judge runs.csv --oracle=3", "judge oracle"),
+        ("search search=oracle", "search=oracle"),
+        ("search model.oracle=1", "model.oracle"),
+        ("search +model.oracle=1", "model.oracle"),
+        ("search oracle=1", "oracle"),
+    ],
+)
+def test_the_command_line_tells_what_to_do_instead(
+    line: str, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answer = call(capsys, *line.split())
+    assert answer.code == 2
+    assert f"; `{name}` went: {WENT[name]}" in answer.err and answer.err.count("Error") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_python_tells_what_to_do_instead(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="no keyword has this name; `judge oracle` went: leave it"
+    ):
+        sweeper.judge("runs.csv", oracle=3)
+    with pytest.raises(ConfigError, match="`search=oracle` went: search=lr"):
+        sweeper.search(search="oracle")
+    with pytest.raises(AttributeError, match="`divine` went: `sweeper check`"):
+        _ = sweeper.divine
+    with pytest.raises(ConfigError, match="`export to=oracle` went: to=pytorch"):
+        build_exporter("oracle", {})
+    assert not [*tmp_path.iterdir()]
