@@ -18,7 +18,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, as_text
 from sweeper.runs.condition import shown_value, take_alike
 from sweeper.runs.roles import AXES
 from sweeper.runs.run import Runs, log2_of
-from sweeper.runs.settings import is_kept, is_one_number
+from sweeper.runs.settings import is_identifier, is_one_number
 from sweeper.runs.sizes import whole_numbers
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import LadderSize
@@ -181,7 +181,7 @@ def _one_kind(source: Runs, roles: Mapping[str, str], question: TableQuestion, a
     used = {roles[axis], roles["optimum"], roles.get("seed"), *source.ignore}
     for column in source.frame.columns:
         values = source.frame[column]
-        if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):
+        if column in used or values.nunique(dropna=False) < 2 or is_identifier(values):
             continue
         if is_one_number(values):
             continue
