@@ -459,12 +459,8 @@ def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
         if role not in known:
             has = ", ".join(known) or "no size"
             raise BadInput(
-                *(Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}"),
-                *(
-                    (", ", Keyword("columns", f"{role}={g}"), "?")
-                    if (g := runs.guessed.get(role))
-                    else ()
-                ),
+                *(Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}; "),
+                *(Keyword("columns", f"{role}=COLUMN"), " names it"),
             )
     counts: dict[str, float] = {}
     reference = next(iter(asked))

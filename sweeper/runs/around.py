@@ -17,10 +17,10 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.records import as_number
 from sweeper.runs.condition import take_alike
 from sweeper.runs.divergence import ended_runs, with_diverged
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES, is_size_name
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES
 from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
-from sweeper.runs.settings import is_one_number, is_record
-from sweeper.runs.sizes import follows, whole_numbers
+from sweeper.runs.settings import NEARLY_ALL, is_one_number
+from sweeper.runs.sizes import follows, sizes_of
 from sweeper.stats.ladder import LADDER_AXES, LadderSize
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
@@ -135,8 +135,8 @@ def varied_settings(runs: Runs, axis: str | None = None) -> VariedSettings:
 
     runs = runs.with_roles(TAKEN)
     runs.check_columns(END_LOSS)
-    notes: list[str | Text] = [*runs.notes, *runs.number_notes()]
-    counts = {role: whole_numbers(runs, role) for role in SIZES if role in runs.columns}
+    notes: list[str | Text] = [*runs.notes]
+    counts = sizes_of(runs)
     along = _axis(counts, axis)
     sizes = counts[along] if along else np.zeros(len(runs), int)
     names, columns, choices = list[str](), list[Array](), dict[str, tuple[str, ...]]()
@@ -212,7 +212,8 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
             continue
         if role == "eta" and "log2_eta" in runs.columns:
             continue
-        if role not in (*RATES, *counts) and is_record(name, values, place):
+        # What each run has of its own, a name or what it measured, was not varied.
+        if role not in (*RATES, *counts) and values.nunique() >= NEARLY_ALL * len(values):
             continue
         if not follows(values, place):
             found.append(name)
@@ -224,7 +225,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
         if not any(follows(frame[name], pair) for pair in pairs):
             kept.append(name)
     # Runs of two sizes are never thrown together, and whether it is a size only the user knows.
-    sized = [n for n in kept if roles.get(n) in GROWING or (n not in roles and is_size_name(n))]
+    sized = [n for n in kept if roles.get(n) in GROWING]
     if sized:
         sized.sort(key=lambda name: frame[name].nunique())
         first = frame[sized[0]].mode().iloc[0]

@@ -12,14 +12,14 @@ import keyword
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.errors import ConfigError, Keyword, Text, near_misses
-from sweeper.runs.numbers import number_of, with_points
+from sweeper.runs.numbers import has_comma, number_of
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -29,14 +29,12 @@ LONGEST = 20_000
 """Characters of a condition: a longer one is no condition that anybody wrote."""
 MOST_LISTED = 40
 """Columns that a message lists."""
-# A text in quotes comes first, so that signs and backquotes within it stay as they are.
+# A text in quotes comes first, so that backquotes within it stay as they are.
 _TOKEN = re.compile(
-    r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|`(?P<name>(?:``|[^`])*)`|(?P<sign>[&|~])""",
-    re.DOTALL,
+    r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|`(?P<name>(?:``|[^`])*)`""", re.DOTALL
 )
 _ESCAPE = re.compile(r"``|\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPED = {"``": "`", r"\\": "\\", r"\n": "\n", r"\r": "\r", r"\t": "\t"}
-_WORDS = {"&": " and ", "|": " or ", "~": " not "}
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: lambda a, b: a == b,
     ast.NotEq: lambda a, b: a != b,
@@ -53,15 +51,16 @@ _TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 }
 
 
-def rows_where(frame: pandas.DataFrame, text: str, losses: str | None = None) -> Mask:
+def rows_where(frame: pandas.DataFrame, text: str, small: Collection[str] = ()) -> Mask:
     """The rows of `frame` that meet a condition; ConfigError for what is none.
 
-    A condition compares columns with numbers, texts and each other by `==`, `!=`, `<`, `<=`, `>`,
-    `>=` and chains of them, or asks whether a column is `in` a list. `and`, `or`, `not`, their
-    signs and parentheses join conditions. Names that are no identifiers stand in backquotes; an
-    empty cell is `None`.
+    In columns of `small` numbers, losses and rates, nothing has commas between thousands.
+
+    A condition compares a column with a number, a text in quotes or None, an empty cell, by `==`,
+    `!=`, `<`, `<=`, `>`, `>=` and chains of them, or asks whether it is `in` a list. `and`, `or`,
+    `not` and parentheses join conditions. Names that are no identifiers stand in backquotes.
     """
-    return _Reader(frame, text, losses).mask()
+    return _Reader(frame, text, small).mask()
 
 
 def where_equal(values: Mapping[str, object]) -> Keyword:
@@ -132,8 +131,8 @@ def _literal(value: object) -> str:
 class _Reader:
     """A condition's text over the columns of one table."""
 
-    def __init__(self, frame: pandas.DataFrame, text: str, losses: str | None) -> None:
-        self.frame, self.text, self.losses = frame, text, losses
+    def __init__(self, frame: pandas.DataFrame, text: str, small: Collection[str]) -> None:
+        self.frame, self.text, self.small = frame, text, small
         self.columns = {str(column): column for column in frame.columns}
         self.names: dict[str, str] = {}
 
@@ -158,8 +157,6 @@ class _Reader:
     def _token(self, match: re.Match[str]) -> str:
         if match["text"] is not None:
             return match[0]
-        if match["sign"] is not None:
-            return _WORDS[match["sign"]]
         # A name that no condition can have typed itself, as its text has no such identifier.
         name = f"column_{len(self.names)}_"
         while name in self.text:
@@ -167,9 +164,10 @@ class _Reader:
         self.names[name] = _ESCAPE.sub(_unescaped, match["name"])
         return f" {name} "
 
-    def _refused(self, why: str) -> ConfigError:
+    def _refused(self, why: str = "") -> ConfigError:
         numbers = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind in "iuf"]
         example = f"{quoted_name(numbers[-1])} < 4" if numbers else "loss < 4"
+        why = why or "columns compared with numbers and texts; and, or, not, in: nothing else"
         allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
         return ConfigError(Keyword("where"), self.text, allowed)
 
@@ -183,66 +181,55 @@ class _Reader:
             case ast.Compare(left=left, ops=ops, comparators=rights):
                 # A chain, a < b < c, compares neighbours, as in Python.
                 pairs = zip([left, *rights], ops, rights, strict=False)
-                masks = [self._comparison(a, op, b) for a, op, b in pairs]
-                return reduce(np.logical_and, masks)
-            case ast.Name() | ast.Attribute():
-                values = self._column(node)
-                if values.dtype != bool:
-                    raise self._refused(f"{_source(node, self)} alone is no condition")
-                return np.asarray(values.to_numpy())
-        raise self._refused(self._stranger(node))
+                return reduce(np.logical_and, (self._comparison(a, op, b) for a, op, b in pairs))
+        raise self._refused()
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Mask:
         if isinstance(op, ast.In | ast.NotIn):
-            if not isinstance(right, ast.List | ast.Tuple | ast.Set):
+            if not isinstance(right, ast.List):
                 raise self._refused("what stands behind 'in' is a list, as in 'seed in [0, 1]'")
-            column = self._column(left)
+            column = self._column(left, right)
             masks = [self._compared(column, ast.Eq, self._value(item)) for item in right.elts]
             inside = reduce(np.logical_or, masks, np.zeros(len(self.frame), bool))
             return inside if isinstance(op, ast.In) else ~inside
-        kind = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}.get(type(op), type(op))
+        kind = type(op)
         if kind not in _COMPARISONS:
-            raise self._refused("it cannot be parsed")
-        if not _is_column(left) and not _is_column(right):
-            raise self._refused("a comparison has a column on one side")
-        if not _is_column(left):
+            raise self._refused("an empty cell is == None")
+        if not _is_name(left):
             left, right, kind = right, left, _TURNED.get(kind, kind)
-        if _is_column(right):
-            return self._two_columns(left, kind, right)
-        return self._compared(self._column(left, right), kind, self._value(right))
-
-    def _two_columns(self, left: ast.expr, kind: type[ast.cmpop], right: ast.expr) -> Mask:
-        first, second = self._column(left, right), self._column(right, left)
-        try:
-            return _plain(_COMPARISONS[kind](_cells(first), _cells(second)))
-        except TypeError:
-            raise self._refused("its two columns hold numbers and texts") from None
+        return self._compared(self._column(left, right), kind, self._value(right, left))
 
     def _compared(self, column: pandas.Series, kind: type[ast.cmpop], value: object) -> Mask:
-        cells, name = _cells(column), shown_value(column.name)
+        name = shown_value(column.name)
         if value is None:
             empty = column.isna().to_numpy()
             if kind not in (ast.Eq, ast.NotEq):
                 raise self._refused("None is an empty cell, which == and != ask for")
             return np.asarray(empty if kind is ast.Eq else ~empty)
-        numeric = cells.dtype.kind in "iufb"
+        numeric = getattr(column.dtype, "kind", "O") in "iufb"
+        cells: Any = column
+        if numeric and not isinstance(column.dtype, np.dtype):  # pandas' own kinds, with their NA
+            cells = column.to_numpy(dtype=float, na_value=math.nan)
         if isinstance(value, str) and numeric:
             raise self._refused(f"{name} holds numbers, and {value!r} is a text")
         if not isinstance(value, str) and not numeric:
             # A column of texts with numbers in it, as YAML writes 1e-3.
-            pointed = with_points([*column.dropna()], of_losses=column.name == self.losses)
-            pointed = pointed or {}
-            cells = np.array(
-                [_number(pointed.get(c, c) if isinstance(c, str) else c) for c in column], float
-            )
+            cells = np.array([self._number(cell, name) for cell in column], float)
             if not np.isfinite(cells).any() and kind not in (ast.Eq, ast.NotEq):
                 raise self._refused(f"{name} holds texts, and {value} is a number")
         try:
-            return _plain(_COMPARISONS[kind](cells, value))
+            met = _COMPARISONS[kind](cells, value)
         except (TypeError, ValueError, OverflowError):
             raise self._refused(f"{name} cannot be compared with {value!r}") from None
+        return np.asarray(met.fillna(False) if hasattr(met, "fillna") else met).astype(bool)
 
-    def _value(self, node: ast.expr) -> object:
+    def _number(self, cell: object, name: str) -> float:
+        if has_comma(cell) and name in self.small:
+            raise self._refused(f"{name} has {cell!r}, which is no number")
+        number = number_of(int(cell) if isinstance(cell, bool) else cell)
+        return math.nan if number is None else number
+
+    def _value(self, node: ast.expr, other: ast.expr | None = None) -> object:
         match node:
             case ast.Constant(value=bool() | str() | None as value):
                 return value
@@ -253,64 +240,44 @@ class _Reader:
                 positive = self._value(node.operand)
                 if isinstance(positive, int | float) and not isinstance(positive, bool):
                     return -positive
-        raise self._refused(self._stranger(node))
+            case ast.Name() if other is not None:
+                raise self._in_quotes(self._name(node), other)
+        raise self._refused()
 
-    def _column(self, node: ast.expr, other: ast.expr | None = None) -> pandas.Series:
-        if not _is_column(node):
-            raise self._refused(self._stranger(node))
-        name = _source(node, self)
+    def _column(self, node: ast.expr, other: ast.expr) -> pandas.Series:
+        if not _is_name(node):
+            raise self._refused()
+        name = self._name(node)
         if name in self.columns:
             return self.frame[self.columns[name]]
-        if advice := self._in_quotes(name, other):
-            raise ConfigError(Keyword("where"), self.text, advice)
+        if _is_name(other):
+            raise self._in_quotes(name, other)
         names = [*self.columns][: 50 * MOST_LISTED]
         raise self._refused(f"no column is called {name!r}{near_misses(name, names)}")
 
-    def _in_quotes(self, name: str, other: ast.expr | None) -> Text:
-        """The condition with a text in quotes that the column beside it has; empty without one."""
-        column = self.columns.get(_source(other, self)) if other and _is_column(other) else None
+    def _in_quotes(self, name: str, other: ast.expr) -> ConfigError:
+        """The condition with a text in quotes, where the column beside it has such a cell."""
+        column = self.columns.get(self._name(other))
         if column is None or not (self.frame[column].astype(str) == name).any():
-            return ()
+            return self._refused("a column is compared with a number or a text in quotes")
         spaced = re.sub(rf"\s*([!=]=)\s*{re.escape(name)}(?!\w)", rf' \1 "{name}"', self.text)
-        return ("texts in quotes: ", Keyword("where", spaced))
+        quoted = ("texts in quotes: ", Keyword("where", spaced))
+        return ConfigError(Keyword("where"), self.text, quoted)
 
-    def _stranger(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Call):
-            return "nothing is called in a condition; an empty cell is == None"
-        return "names of columns, numbers, texts, comparisons, and, or, not, in: nothing else"
+    def _name(self, node: ast.expr) -> str:
+        """The name that a node stands for; settings are nested, and model.width is one name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        assert isinstance(node, ast.Name)
+        return ".".join([self.names.get(node.id, node.id), *parts])
 
 
-def _is_column(node: ast.expr) -> bool:
-    """Whether a node stands for a name; settings are nested, and model.width is one name."""
+def _is_name(node: ast.expr) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name)
-
-
-def _source(node: ast.expr, reader: _Reader) -> str:
-    """The name that a node stands for."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.insert(0, node.attr)
-        node = node.value
-    assert isinstance(node, ast.Name)
-    return ".".join([reader.names.get(node.id, node.id), *parts])
-
-
-def _cells(column: pandas.Series) -> Any:
-    """A column for comparisons: floats where pandas' own kinds of numbers would give its NA."""
-    if getattr(column.dtype, "kind", "O") in "iufb" and not isinstance(column.dtype, np.dtype):
-        return column.to_numpy(dtype=float, na_value=math.nan)
-    return column.reset_index(drop=True)
-
-
-def _plain(met: Any) -> Mask:
-    return np.asarray(met.fillna(False) if hasattr(met, "fillna") else met).astype(bool)
-
-
-def _number(value: object) -> float:
-    number, _ = number_of(int(value) if isinstance(value, bool) else value)
-    return math.nan if number is None else number
 
 
 def _as_float(number: float) -> float:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.errors import BadInput, Text
-from sweeper.runs.numbers import UNFINISHED
 from sweeper.runs.roles import SIZES
 from sweeper.runs.run import Runs
 from sweeper.runs.sizes import axis_name
@@ -22,6 +21,11 @@ from sweeper.table import counted
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
+UNFINISHED = (
+    *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
+    *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
+)
+"""States of runs whose loss is not that of their end."""
 EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
 HUGE = 1e30
@@ -35,7 +39,7 @@ def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
     if "status" not in runs.columns:
         return _whole_runs(runs, table, notes)
     status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
-    unfinished = np.isin(status, [*UNFINISHED])
+    unfinished = np.isin(status, UNFINISHED)
     if unfinished.any():
         kinds = ", ".join(sorted(set(status[unfinished])))
         notes.append(f"{counted(int(unfinished.sum()), 'run')} did not end ({kinds}): left out")

@@ -6,7 +6,6 @@ What makes a table's curves unlike a ladder's is said in `Grid.notes`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,15 +22,14 @@ from sweeper.runs.cells import (
 )
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import HUGE
-from sweeper.runs.roles import AXES, LADDER_ROLES, LAW_ROLES, SIZES, columns_by_role
+from sweeper.runs.roles import AXES, LADDER_ROLES, ROLES, SIZES
 from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.runs.series import Objective, per_run
 from sweeper.runs.settings import LADDER_RATES, LADDER_SIZES, check_alike
 from sweeper.runs.sizes import Counts, axis_of, base_of, follows, size_maker, sizes_of
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
 
-MOST_NAMED = 8
-"""Columns that a note names; more are counted."""
+ANY_SIZE = "or another size; --axis takes any column of whole numbers"
 OPTIMA = frozenset(("optimum", "optimal_lr", "best_lr", "optimum_lr", "optimal_eta", "best_eta"))
 """Usual names of a column of best learning rates, which tell no transfer without losses."""
 CELL_ROLES = ("eta", "log2_eta", "loss")
@@ -52,10 +50,7 @@ class GridOptions:
     base: float | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError for what is no axis or no number."""
-        if self.axis is not None and self.axis not in (*AXES, JOINT_AXIS):
-            allowed = f"one of {', '.join((*AXES, JOINT_AXIS))}"
-            raise ConfigError(Keyword("axis"), self.axis, allowed)
+        """ConfigError for what is no number."""
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not 1 / HUGE <= value <= HUGE:
@@ -102,23 +97,13 @@ def _with_ladder_columns(runs: Runs) -> Runs:
     # The user's word goes before a usual name.
     if "log2_eta" in columns and "eta" in columns and "eta" in runs.asked:
         del columns["log2_eta"]
-    if not {"eta", "log2_eta"} & columns.keys():
-        rates = [str(column) for column in runs.frame.columns if _is_rate(str(column))]
-        if len(rates) == 1:  # matrix_lr, where no other column is a rate
-            columns["eta"] = rates[0]
     found = replace(runs, columns=columns)
     wanted = {} if "log2_eta" in columns else {"eta": "the learning rate"}
     wanted |= END_LOSS
-    wanted |= {} if {*AXES} & columns.keys() else {"width": "or another size"}
+    sized = {*AXES} & columns.keys() or columns.keys() - ROLES
+    wanted |= {} if sized else {"width": ANY_SIZE}
     found.check_columns(wanted)
     return found
-
-
-def _is_rate(column: str) -> bool:
-    parts = re.findall(r"[a-z]+[0-9]*", column.lower())
-    other = {"min", "final", "end", "warmup", "decay", "ratio", "schedule", "scheduler", "type"}
-    is_named = {"lr", "eta"} & {*parts} or {"learning", "rate"} <= {*parts}
-    return bool(is_named) and not other & {*parts}
 
 
 Key = Mapping[str, int]
@@ -129,7 +114,6 @@ KEYED_FIRST = ("width", "params", "tokens", "depth", "steps", "batch_size")
 
 def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
     """Axis, key and runs of each ladder: one a value of a further size, or all runs as one."""
-    runs = _with_params(runs, options)
     sizes = sizes_of(runs)
     axis = axis_of(sizes, options.axis)
     # Whether a size may be ignored `_check_ignored_sizes` says, of all runs together.
@@ -185,29 +169,22 @@ def _keyed(
     return found
 
 
-def _with_params(runs: Runs, options: GridOptions) -> Runs:
-    if options.axis != "params" or "params" in runs.columns:
-        return runs
-    usual = columns_by_role(runs.frame, {}, {"params": LAW_ROLES["params"]})
-    return replace(runs, columns={**runs.columns, **usual})
-
-
 def grid_of(runs: Runs, options: GridOptions) -> Grid:
     """The curves of a table's runs; BadInput where these cannot be compared."""
     import pandas
 
-    runs = _with_params(runs, options)
     columns = runs.columns
     notes: list[str | Text] = [*runs.notes]
-    runs.check_numbers([c for role, c in columns.items() if role in (*SIZES, *CELL_ROLES)])
+    runs.check_numbers(
+        [c for role, c in columns.items() if role in (*SIZES, *CELL_ROLES) or role not in ROLES]
+    )
     sizes = sizes_of(runs)
     axis = axis_of(sizes, options.axis)
     _check_ignored_sizes(runs, sizes, axis)
     log2, how_read, plain = log2_of(runs, columns.get("log2_eta") or columns["eta"])
     notes += [how_read] if how_read and "log2_eta" not in columns else []
-    notes += runs.number_notes()
     loss = runs.numbers(columns["loss"])
-    results = check_alike(runs, axis, sizes, log2)
+    check_alike(runs, axis, sizes, log2)
     table = pandas.DataFrame({"eta": log2, "loss": loss})
     for name, values in sizes.items():
         table[name] = values
@@ -218,12 +195,6 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     base = base_of(runs, table, keys, make, options.base, axis)
     curves, noise = curves_of(table, keys, make, notes, axis, options.noise, rounded, runs.unit)
     note_unlike_grids(curves, steps_of(table, keys), notes, axis)
-    if results:
-        more = f" and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
-        notes.append(
-            "taken for results and records of the runs, not for settings: "
-            f"{', '.join(results[:MOST_NAMED])}{more}"
-        )
     if len(runs) > kept:
         notes.append(f"{len(runs) - kept} of {len(runs)} rows are not counted")
     return Grid(

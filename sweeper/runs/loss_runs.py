@@ -13,10 +13,10 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.condition import quoted_name, shown_value, take_alike, where_equal
-from sweeper.runs.numbers import in_numbers
+from sweeper.runs.numbers import number_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
 from sweeper.runs.run import END_LOSS, SCALE_NAMES, Runs
-from sweeper.runs.settings import is_identifier, is_kept
+from sweeper.runs.settings import is_identifier
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
@@ -328,7 +328,6 @@ def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
         *odd_ratio(points),
         *mixed_runs(runs),
         *_units(runs),
-        *runs.number_notes(),
     ]
 
 
@@ -431,8 +430,10 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     for column in map(str, runs.frame.columns):
         if column in runs.columns.values() or column in runs.ignore or _tells_ends(column):
             continue
-        values = in_numbers(runs.frame[column])
-        if values.dtype.kind in "iufcbM" or is_kept(column, values) or is_identifier(values):
+        values = runs.frame[column]
+        if values.dtype.kind in "iufcbM" or is_identifier(values):
+            continue
+        if all(number_of(cell) is not None for cell in values.unique()):
             continue
         kinds = values.astype(str)
         # The name of a model is one for each size, and a colour one for each loss: of no kind.

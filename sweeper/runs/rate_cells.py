@@ -19,7 +19,7 @@ from sweeper.runs.grid import GridOptions
 from sweeper.runs.loss_runs import NEAR_A_LINE, SAME, groups_of, positive
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.runs.run import END_LOSS, Array, Runs, log2_of
-from sweeper.runs.settings import check_alike, is_kept
+from sweeper.runs.settings import check_alike
 from sweeper.runs.sizes import Counts, TokenSize, follows
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
 from sweeper.stats.surface import FEWEST, SurfaceRuns
@@ -128,7 +128,6 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
     model = "params" if "params" in sizes else "width"
     # Runs that have one of the sizes alone may differ in others, which go with it.
     notes += _check(runs, sizes, log2)
-    notes += runs.number_notes()
     table = pandas.DataFrame({"eta": log2, "loss": runs.numbers(columns["loss"]), **sizes})
     table["decay"] = table["planned"] = 0.0
     table, _, rounded = final_losses(runs, table, options.diverged, notes, JOINT_AXIS)
@@ -208,13 +207,11 @@ def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
         if column not in roles
         and column not in runs.ignore
         and runs.frame[column].nunique(dropna=False) > 1
-        and not is_kept(str(column), runs.frame[column])
         and follows(runs.frame[column], place)
     ]
     taken = replace(runs, ignore=(*runs.ignore, *beside))
-    results = check_alike(taken, JOINT_AXIS, sizes, log2)
-    named = {"one for each size": beside, "taken for results of the runs": results}
-    return [f"{what}: {', '.join(columns)}" for what, columns in named.items() if columns]
+    check_alike(taken, JOINT_AXIS, sizes, log2)
+    return [f"one for each size: {', '.join(beside)}"] if beside else []
 
 
 def _tells_batch(table: pandas.DataFrame, cell: list[str]) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError, Keyword, near_misses
 from sweeper.files import is_path
 from sweeper.runs.condition import columns_text
-from sweeper.runs.roles import asked_columns
-from sweeper.runs.run import Runs
+from sweeper.runs.roles import asked_columns, axis_column
+from sweeper.runs.run import Runs, recorded
 from sweeper.runs.series import Objective
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame, storage_frame
@@ -50,13 +50,14 @@ def read(
     columns of `ignore`. `objective`: what of a series is a run's loss. Of a study with several
     validated ladders that over `axis` is read, or with `EVERY_LADDER` all.
     """
-    runs = _read(source, root, objective or Objective(), axis).only(where)
+    runs = _read(source, root, objective or Objective(), axis)
     names = [str(column) for column in runs.frame.columns]
     for name in ignore:
         if name not in names:
             allowed = f"columns of the table: {columns_text(runs.frame)}{near_misses(name, names)}"
             raise ConfigError(Keyword("ignore"), name, allowed[:2000])
-    return replace(runs, asked=asked_columns(runs.frame, columns), ignore=tuple(ignore))
+    asked = {**axis_column(runs.frame, axis), **asked_columns(runs.frame, columns)}
+    return replace(runs, asked=asked, ignore=(*runs.ignore, *ignore)).only(where)
 
 
 def study_folder(source: Any, root: Path | None) -> Path | None:
@@ -108,4 +109,4 @@ def _tracked(name: str, tracked: tuple[pandas.DataFrame, list[str]]) -> Runs:
     """Runs that a tracker has; the digest is that of their table."""
     frame, notes = tracked
     digest = hashlib.sha256(frame.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
-    return Runs(frame, name, digest, notes=tuple(notes))
+    return Runs(frame, name, digest, notes=tuple(notes), ignore=recorded(frame))

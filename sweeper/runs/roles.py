@@ -1,18 +1,15 @@
-"""Which column of a table is what: by the user's word, by its usual name, or by a guess to ask.
-
-A guess is never taken: it is proposed, with the value that the first row has.
-"""
+"""Which column of a table is what: by the user's word, or by its usual name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sweeper.errors import ConfigError, Keyword, MissingValue, Text, near_misses
+from sweeper.errors import ConfigError, Keyword, MissingValue, near_misses
 from sweeper.gone import gone
 from sweeper.runs.condition import columns_text
-from sweeper.runs.numbers import SCALED, number_of
+from sweeper.stats.ladder import JOINT_AXIS
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -90,31 +87,32 @@ VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {
 RATES = ("log2_eta", "eta")
 """What a learning rate can be called by: its log2, or itself."""
 ROLES = frozenset({*LADDER_ROLES, *LAW_ROLES, *VARIANT_ROLES})
+SMALL = ("log2_eta", "eta", "optimum", "decay", "loss", "first", "transferred", "planned")
+"""Roles whose numbers have no thousands: a comma in a loss may be a decimal one."""
 ALIASES = {"batch": "batch_size", "lr": "eta", "wd": "decay", "weight_decay": "decay"}
 """Other words for a role."""
-GUESSES: Mapping[str, tuple[str, ...]] = {
-    "width": ("h", "hidden", "d", "dmodel", "emb", "embd", "channels", "width_factor"),
-    "depth": ("numl", "nlayer", "n_l", "l", "blocks"),
-    "steps": ("ti", "_step", "step", "iters", "iterations", "train_iters", "total_steps"),
-    "batch_size": ("bs", "bsz", "batchsize", "global_batch"),
-    "tokens": ("d", "train tokens", "total_tokens", "tokens_seen", "data"),
-    "params": (
-        *("n", *_scaled("params"), "parameter_count"),
-        *("params_active", "active_params", "total_params", "size"),
-    ),
-    "eta": ("lr", "peak lr", "learning rate", "step_size", "alpha"),
-    "loss": ("smooth loss", "c4_en_loss", "final val loss", "eval/loss", "bpb", "nll", "ce"),
-}
-"""Names that are a role's in some tables, and something else in others."""
-_ENDS_AS_LOSS = re.compile(r"(?i)(^|[^a-z])(loss|bpb|nll)\s*($|[(,@\[])")
-MOST_GUESSED = 3
-WIDEST = 1e6
-"""No model is as wide: a larger number counts parameters or tokens."""
 
 
 def plain_name(name: object) -> str:
     """A column's name without what spelling varies in: nEmbd, n_embd and N-EMBD are alike."""
     return re.sub(r"[^a-z0-9]+", "", str(name).lower())
+
+
+def axis_key(name: str | None) -> str | None:
+    """An axis by its role, or else a column's name as that of a field: seq len is seq_len."""
+    if name is None or name in (*SIZES, JOINT_AXIS):
+        return name
+    usual = {role: LADDER_ROLES.get(role, LAW_ROLES.get(role, ())) for role in SIZES}
+    known = {plain_name(each): role for role, names in usual.items() for each in names}
+    return known.get(plain_name(name), re.sub(r"\W+", "_", name))
+
+
+def axis_column(frame: pandas.DataFrame, axis: str | None) -> dict[str, str]:
+    """The column of an axis that no column is by its usual name: any may be one, by its own."""
+    if axis is None or axis in LADDER_ROLES:
+        return {}
+    column = next((c for c in map(str, frame.columns) if axis_key(c) == axis), None)
+    return {} if column is None else {axis: column}
 
 
 def asked_columns(frame: pandas.DataFrame, text: str) -> dict[str, str]:
@@ -173,69 +171,12 @@ def columns_by_role(
     return by_role
 
 
-def missing_columns(
-    frame: pandas.DataFrame, taken: Iterable[str], lacking: Mapping[str, str]
-) -> ConfigError:
-    """The error for roles that no column has; `lacking` are they, and what each would be.
-
-    Columns that may be meant are proposed, each with the value that the first row has.
-    """
-    used = {*taken}
-    guesses = {role: guessed_columns(frame, role, used) for role in lacking if role != "width"}
-    if "width" in lacking:  # or another size
-        used |= {column for columns in guesses.values() for column in columns}
-        sizes = {role: guessed_columns(frame, role, used) for role in AXES}
-        guesses |= next(({r: found} for r, found in sizes.items() if found), {"width": []})
-    if all(guesses.values()):
-        proposed = {role: columns[0] for role, columns in guesses.items()}
-        text = ",".join(f"{role}={column}" for role, column in proposed.items())
-        values = [
-            f"{column!r} has {cell if isinstance(cell, str) else f'{cell:.6g}'} in the first row"
-            for columns in guesses.values()
-            for column in columns
-            for cell in frame[column].iloc[:1]
-        ]
-        advice: Text = (", such as ", Keyword("columns", text), f": {'; '.join(values)}")
-        return MissingValue(Keyword("columns"), advice)
-    missing = [role for role, columns in guesses.items() if not columns]
+def missing_columns(frame: pandas.DataFrame, lacking: Mapping[str, str]) -> ConfigError:
+    """The error for roles that no column has; `lacking` are they, and what each would be."""
     # What several have in common is said once, behind the last of them.
-    last = {lacking[role]: role for role in missing}
-    told = (f" ({lacking[role]})" * (last[lacking[role]] == role) for role in missing)
-    wanted = " and ".join(
-        f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in zip(missing, told, strict=True)
-    )
+    last = {what: role for role, what in lacking.items()}
+    told = {role: f" ({what})" * (last[what] == role) for role, what in lacking.items()}
+    wanted = " and ".join(f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in told.items())
     return MissingValue(
         Keyword("columns"), f", {wanted} with one of the columns {columns_text(frame)}"
     )
-
-
-def guessed_columns(frame: pandas.DataFrame, role: str, taken: Iterable[str]) -> list[str]:
-    """Columns of numbers that may have a role, the likeliest first; of texts "130M" is a count."""
-    used = {*taken}
-    names = [plain_name(name) for name in GUESSES.get(role, ())]
-    places: list[tuple[int, str]] = []
-    for column in map(str, frame.columns):
-        if column in used:
-            continue
-        if frame[column].dtype.kind not in "iuf":
-            cells = frame[column].dropna()
-            # No name of a column is usual for a model that is called by its parameters.
-            if role == "params" and len(cells) and all(number_of(c)[1] == SCALED for c in cells):
-                places.append((len(names), column))
-            continue
-        if role == "width" and not frame[column].max() < WIDEST:  # D is a number of tokens
-            continue
-        plain = plain_name(column)
-        if plain in names:
-            places.append((names.index(plain), column))
-        elif role == "loss" and _ENDS_AS_LOSS.search(column):
-            places.append((len(names), column))
-    return [column for _, column in sorted(places, key=lambda each: each[0])][:MOST_GUESSED]
-
-
-def is_size_name(column: str) -> bool:
-    """Whether a column that has no role is by its name the size of a model or of its training."""
-    plain = plain_name(column)
-    sizes = {plain_name(name) for role in SIZES for name in GUESSES.get(role, ())}
-    usual = {plain_name(n) for role in ("params", "flops") for n in LAW_ROLES[role]}
-    return plain in sizes - {"data", "step"} or plain in usual

@@ -12,8 +12,8 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.runs.numbers import COMMAS, number_of, says_unfinished, with_points
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role, missing_columns
+from sweeper.runs.numbers import has_comma, number_meant, number_of
+from sweeper.runs.roles import LADDER_ROLES, SMALL, columns_by_role, missing_columns
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -27,10 +27,6 @@ _SCALE = re.compile(
 )
 """The end of a column's name that says in what it counts: params_M, tokens (billions)."""
 _POWER_OF_TEN = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^)\+?(\d+)\s*[)\]]\s*$")
-NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
-    *("seed", "status", "run", "parameterization", "base")
-}
-"""Roles whose columns hold numbers."""
 MOST_FAULTS, MOST_LEFT_OUT = 5, 12
 """Faulty cells that a message names, and texts that a proposed condition leaves out."""
 END_LOSS = {"loss": "the loss at the end of each run"}
@@ -70,8 +66,10 @@ class Runs:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
-        losses = columns_by_role(self.frame, self.asked, {"loss": LADDER_ROLES["loss"]}).get("loss")
-        kept = self.frame[rows_where(self.frame, where, losses)]
+        usual = {role: LADDER_ROLES[role] for role in SMALL}
+        known = columns_by_role(self.frame, self.asked, usual)
+        small = {known[role] for role in SMALL if role in known}
+        kept = self.frame[rows_where(self.frame, where, small)]
         if kept.empty:
             allowed = f"a condition that some of {len(self.frame)} rows meet"
             raise ConfigError(Keyword("where"), where, allowed)
@@ -84,102 +82,66 @@ class Runs:
     def check_columns(self, wanted: Mapping[str, str]) -> None:
         """MissingValue where no column has one of these roles, with what each would be."""
         if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
-            raise missing_columns(self.frame, self.columns.values(), lacking)
+            raise missing_columns(self.frame, lacking)
 
     def numbers(self, column: str) -> Array:
-        """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
-        numbers, bad, _ = self._parsed(column)
-        if bad.any():
-            place, cells = int(np.flatnonzero(bad)[0]), [*self.frame[column][bad]]
-            more = f", and {int(bad.sum()) - 1} more rows such" if bad.sum() > 1 else ""
-            parts: list[str | Keyword] = [
-                f"{self.row(place)} has {self.frame[column].iloc[place]!r} in the column "
-                f"{column!r}, which is no number{more}"
-            ]
-            # What a condition can name: a cell from Python may hold anything, a table within it.
-            named = {*cells} if all(isinstance(cell, str | int | float) for cell in cells) else {}
-            if 0 < len(named) <= MOST_LEFT_OUT:
-                texts = sorted(named, key=cells.index)
-                parts += ["; ", where_none_of({column: texts}), " leaves them out"]
-            raise BadInput(*parts)
-        return numbers
+        """A column's numbers [rows]; BadInput names the cells that are none. Empty ones are NaN."""
+        self.check_numbers([column])
+        return self._parsed(column)[0]
 
     def numbers_or_nan(self, column: str) -> Array:
         """A column's numbers [rows], NaN for what is none."""
         return self._parsed(column)[0]
 
     def check_numbers(self, columns: Sequence[str]) -> None:
-        """BadInput that names all cells of `columns` that are no numbers, and what leaves them out.
-
-        A single one is named by `numbers`, at the place where it is needed.
-        """
-        faults, values = list[str](), dict[str, list[object]]()
+        """BadInput that names all cells of `columns` that are no numbers, and what to do."""
+        faults, values, meant = list[str](), dict[str, list[object]](), ""
         for column in dict.fromkeys(columns):
-            bad = self._parsed(column)[1]
-            cells = self.frame[column][bad].drop_duplicates()
-            values |= {column: [*cells]} if len(cells) else {}
-            rows = [self.row(int(place)) for place in np.flatnonzero(bad)[:MOST_FAULTS]]
-            more = f" and {int(bad.sum()) - MOST_FAULTS} more" if bad.sum() > MOST_FAULTS else ""
-            if rows:
-                shown = ", ".join(repr(shown_value(cell)) for cell in cells[:MOST_FAULTS])
-                faults.append(f"{column!r} has {shown} ({', '.join(rows)}{more})")
-        if len(faults) + sum(map(len, values.values())) < 3:
+            bad = np.flatnonzero(self._parsed(column)[1])
+            if not len(bad):
+                continue
+            cells = self.frame[column].iloc[bad]
+            # What a condition can name: a cell from Python may hold anything, a table within it.
+            plain = all(isinstance(cell, str | int | float) for cell in cells)
+            values[column] = [*cells.drop_duplicates()] if plain else [None] * (MOST_LEFT_OUT + 1)
+            more = f" and {len(bad) - MOST_FAULTS} more" if len(bad) > MOST_FAULTS else ""
+            shown = [
+                f"{self.row(int(place))} has {shown_value(cell)!r}"
+                for place, cell in zip(bad[:MOST_FAULTS], cells, strict=False)
+            ]
+            faults.append(f"in the column {column!r} {', '.join(shown)}{more}")
+            meant = meant or next(filter(None, map(number_meant, cells)), "")
+        if not faults:
             return
-        parts: list[str | Keyword] = [f"cells that are no numbers: {'; '.join(faults)}"]
+        parts: list[str | Keyword] = [
+            f"{'; '.join(faults)}, which is no number. Numbers are 0.003, 3e-3, 2^-8, 130M, and "
+            "1,024 of what is counted; an empty loss is of a run that was not made, inf of one "
+            "that diverged"
+        ]
+        parts += [f"; write {meant}"] if meant else []
         if sum(map(len, values.values())) <= MOST_LEFT_OUT:
-            parts += ["; ", where_none_of(values), " leaves them out"]
+            parts += ["; ", where_none_of(values), " leaves such rows out"]
         raise BadInput(*parts)
 
-    def _parsed(self, column: str) -> tuple[Array, Mask, dict[str, None]]:
-        """A column's numbers, which of its cells are none, and how the others are spelt."""
-        import pandas
-
+    def _parsed(self, column: str) -> tuple[Array, Mask]:
+        """A column's numbers, and which of its cells are none."""
         values = self.frame[column]
-        whole = np.zeros(len(values), bool)
         if values.dtype.kind in "iuf":
-            return np.asarray(values.to_numpy(dtype=float, na_value=math.nan)), whole, {}
+            numbers = np.asarray(values.to_numpy(dtype=float, na_value=math.nan))
+            return numbers, np.zeros(len(values), bool)
         if values.dtype.kind in "bmM":
-            # pandas takes truth values for 0 and 1, and dates for nanoseconds since 1970.
+            # No numbers are truth values, 0 and 1 elsewhere, and dates, nanoseconds since 1970.
             values = values.astype(object).map(str, na_action="ignore")
-        try:
-            plain = pandas.to_numeric(values, errors="coerce")
-        except OverflowError:  # a whole number of four hundred digits
-            plain = pandas.Series(math.nan, index=values.index)
-        plain = plain.to_numpy(dtype=float, na_value=math.nan)
-        numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
-        odd = np.flatnonzero(np.isnan(plain) & values.notna().to_numpy())
-        texts = [values.iloc[place] for place in odd]
-        of_losses = column == self.columns.get("loss")
-        pointed = with_points([*values.dropna()] if texts else [], of_losses=of_losses)
-        if pointed is not None:
-            spellings[COMMAS] = None
-        for place, text in zip(odd, texts, strict=True):
-            asked = pointed.get(text, text) if pointed and isinstance(text, str) else text
-            number, spelling = number_of(asked)
-            bad[place] = number is None
-            numbers[place] = math.nan if number is None else number
-            if spelling:
-                spellings[spelling] = None
-        return numbers, bad, spellings
-
-    def number_notes(self) -> list[str]:
-        """What is said of numbers that are spelt otherwise than plainly, column by column."""
-        notes = []
-        for role, column in self.columns.items():
-            if role in NUMBER_ROLES and (spellings := self._parsed(column)[2]):
-                notes.append(f"{column!r} has numbers {' and '.join(spellings)}")
-        return notes
+        small = any(self.columns.get(role) == column for role in SMALL)
+        read = [None if small and has_comma(cell) else number_of(cell) for cell in values]
+        bad = np.array([number is None for number in read], bool)
+        return np.array([math.nan if n is None else n for n in read], float), bad
 
     def left_empty(self, column: str) -> Mask:
-        """Of every row whether its cell was left empty, where the place tells that from NaN.
-
-        Or says in place of a number that the run did not end.
-        """
-        words = np.array([says_unfinished(cell) for cell in self.frame[column]], bool)
+        """Of every row whether its cell was left empty, where the place tells that from NaN."""
         if self.blank is None:
-            return words
-        empty: Mask = words | np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
-        return empty
+            return np.zeros(len(self), bool)
+        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""
@@ -209,6 +171,15 @@ class Runs:
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
 
 
+RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")
+"""What a tracker and a study of ours write of a run beside its settings."""
+
+
+def recorded(frame: pandas.DataFrame) -> tuple[str, ...]:
+    """Columns that are no settings, of a source that is no table of somebody's."""
+    return tuple(name for name in RECORDS if name in frame)
+
+
 def unit_of(column: str) -> str:
     """The unit of a column's losses, by its name: bits per byte where it says so, else nats."""
     parts = re.findall(r"[a-z]+", column.lower())
@@ -230,7 +201,7 @@ APART = 100.0
 LOG10_LEAST = -7.0
 """Above this a learning rate's logarithm may be to the base of ten."""
 _UNIT = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^|10\*\*)(-\d+)\s*[)\]]")
-"""The end of a rate's name that says in what it is: peak lr (1e-3)."""
+"""What in a rate's name says that it is in another unit: peak lr (1e-3)."""
 
 
 def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
@@ -241,17 +212,9 @@ def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
         place = int(np.flatnonzero(bad)[0])
         raise BadInput(f"{runs.row(place)} has no learning rate in {column!r}")
     name = column.lower()
-    if (unit := _UNIT.search(name)) is not None:
-        scale = float(f"1e{unit[1]}")
-        if not (values > 10 * scale).all():
-            raise ConfigError(
-                Keyword("columns"),
-                f"eta={column}",
-                f"learning rates in one unit: {values.min():g} may be meant in {scale:g}, as the "
-                "column's name has it, or as it is. Take the unit out of the name, or the number",
-            )
-        how = f"{column!r} is in {scale:g}, as its name says"
-        return np.log2(values * scale).round(12), how, True
+    if _UNIT.search(name) is not None:
+        allowed = "learning rates as they are: write 0.0012, and take the unit out of the name"
+        raise ConfigError(Keyword("columns"), f"eta={column}", allowed)
     if "log10" in name:
         log2: Array = np.round(values * math.log2(10), 12)
         return log2, f"{column!r} is log10, as its name says", False

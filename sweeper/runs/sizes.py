@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.condition import quoted_name
-from sweeper.runs.roles import AXES, SIZES
+from sweeper.runs.roles import AXES, ROLES, SIZES
 from sweeper.runs.run import Runs
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize
 
@@ -28,11 +30,17 @@ class TokenSize(LadderSize):
     tokens: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class ParamsSize(LadderSize):
-    """A size of a ladder over the number of parameters, which goes with width and depth."""
-
-    params: int = 0
+@cache
+def size_of(axis: str) -> type[LadderSize]:
+    """The class of a size along an axis, which may be any column: with a field of its name."""
+    if axis == "tokens" or any(part.name == axis for part in fields(LadderSize)):
+        return TokenSize if axis == "tokens" else LadderSize
+    if not axis.isidentifier() or keyword.iskeyword(axis) or hasattr(LadderSize, axis):
+        allowed = "a column whose name is a word and begins with a letter: rename it"
+        raise ConfigError(Keyword("axis"), axis, allowed)
+    parts = [(axis, int, field(default=0))]
+    options: dict[str, Any] = {"frozen": True, "kw_only": True, "order": True}
+    return make_dataclass(f"{axis.capitalize()}Size", parts, bases=(LadderSize,), **options)
 
 
 def whole_numbers(runs: Runs, role: str) -> Counts:
@@ -49,17 +57,18 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
         name = axis_name(role)
         are = f"{name} are whole numbers" if name[-1] == "s" else f"a {name} is a whole number"
         has = "nothing" if np.isnan(values[place]) else f"{values[place]:g}"
+        others = (Keyword("where", f"{quoted_name(column)} >= {least}"), " takes the others")
         raise BadInput(
-            f"{runs.row(place)} has {has} in {column!r}{more}: {are} from {least}; ",
-            Keyword("where", f"{quoted_name(column)} >= {least}"),
-            " takes the others",
+            f"{runs.row(place)} has {has} in {column!r}{more}: {are} from {least}",
+            *(("; ", *others) if not values[place] >= least else ()),
         )
     return values.astype(np.int64)
 
 
 def sizes_of(runs: Runs) -> dict[str, Counts]:
     """All sizes that the table has, by role."""
-    return {role: whole_numbers(runs, role) for role in SIZES if role in runs.columns}
+    roles = (*SIZES, *(role for role in runs.columns if role not in ROLES))
+    return {role: whole_numbers(runs, role) for role in roles if role in runs.columns}
 
 
 def axis_of(sizes: Mapping[str, Counts], asked: str | None) -> str:
@@ -67,7 +76,9 @@ def axis_of(sizes: Mapping[str, Counts], asked: str | None) -> str:
     axis = asked
     varied = [role for role, values in sizes.items() if len(np.unique(values)) > 1]
     if axis is not None and axis != JOINT_AXIS and axis not in sizes:
-        raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(sizes)}")
+        known = ", ".join(sizes) or "none by its usual name"
+        allowed = f"a size that the table has, {known}, or a column of whole numbers by its name"
+        raise ConfigError(Keyword("axis"), axis, allowed)
     if axis is not None:
         return axis
     # At one batch steps and tokens are the same ladder, named by its tokens.
@@ -104,9 +115,8 @@ def axis_name(axis: str) -> str:
 
 def size_maker(axis: str, keys: Sequence[str]) -> MakeSize:
     """What makes a size of a row's values; what a table does not have is 1."""
-    kinds: dict[str, type[LadderSize]] = {"tokens": TokenSize, "params": ParamsSize}
-    kind = kinds.get(axis, LadderSize)
-    names = {field.name for field in fields(kind)}
+    kind = size_of(axis)
+    names = {part.name for part in fields(kind)}
 
     def make(values: Mapping[str, Any]) -> LadderSize:
         sizes = {key: int(values[key]) for key in keys if key in names}

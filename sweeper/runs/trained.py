@@ -17,7 +17,7 @@ from sweeper.errors import BadInput, Call, Keyword
 from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
 from sweeper.runs.cells import TriedRun, tuned
-from sweeper.runs.run import Runs
+from sweeper.runs.run import Runs, recorded
 from sweeper.runs.table import frame_runs
 from sweeper.stats.ladder import LADDER_AXES, LadderSize, SizeCurve, curves_along
 from sweeper.study.folder import READ_ERRORS, StudyFolder
@@ -147,7 +147,8 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
         note = ["trials of the study, which was not validated"]
         if not rows:
             raise BadInput(f"the study in {folder} has no trials yet")
-    return replace(frame_runs(rows, str(folder)), notes=(tuple(note),))
+    runs = frame_runs(rows, str(folder))
+    return replace(runs, notes=(tuple(note),), ignore=recorded(runs.frame))
 
 
 def _example_length(folder: Path) -> int:

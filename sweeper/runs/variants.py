@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,9 +32,9 @@ from sweeper.runs.condition import (
 )
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, guessed_columns
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
 from sweeper.runs.run import END_LOSS, Array, Runs
-from sweeper.runs.settings import SETTINGS, is_one_number, is_record
+from sweeper.runs.settings import is_identifier, is_one_number
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ TAKEN = {
     **VARIANT_ROLES,
 }
 """What a column can be here."""
+SETTINGS = re.compile(
+    r"warmup|cooldown|dropout|betas?|momentum|eps|epsilon|wd|decay|lr|eta|rate|clip|clipping|std|"
+    r"init|batch|optimizer|schedule|scheduler|ratio|scale|mult|multiplier|temperature|alpha|gamma|"
+    r"sigma|tau|smoothing|steps|tokens|epochs|frac|fraction|limit|budget|size|dim|width|depth"
+)
+"""Words in the names of numbers that are tuned; other numbers are what runs measured."""
 SOURCE = "source"
 """The column of a run's source, of several."""
 ALIKE = 0.15, 0.3
@@ -87,9 +93,8 @@ class VariantRuns:
     """Variants, the baseline first, and what was run of them at each size.
 
     `log2` are parameters and tokens of the sizes, or what stands for them; `measures` the counts
-    that a size is known by, by role; `flops` are those of a run, or in proportion to them.
-    `guessed` are columns that may be a role that none has. Where they are `paired`, runs of a seed
-    share its draws, whatever the variant.
+    that a size is known by, by role; `flops` are those of a run, or in proportion to them. Where
+    they are `paired`, runs of a seed share its draws, whatever the variant.
     """
 
     names: Sequence[str]
@@ -101,7 +106,6 @@ class VariantRuns:
     unit: str
     columns: Mapping[str, str]
     notes: tuple[str | Text, ...]
-    guessed: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
 
     def at(self, variant: int, size: int) -> VariantCell | None:
@@ -147,12 +151,6 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     notes: list[str | Text] = [*runs.notes]
     counts = _counts(runs)
     log2, sizes = _sizes(counts, labels == names[0])
-    guessed = {
-        role: columns[0]
-        for role in ("params", "tokens", "width")
-        if role not in runs.columns
-        if (columns := guessed_columns(runs.frame, role, {by, *runs.columns.values()}))
-    }
     table = _table(runs, labels, names, log2, sizes, by, notes)
     measured = runs.numbers(runs.columns["loss"])
     # A variant may be shorter than others: each is a size of its own to what tells early ends.
@@ -173,8 +171,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
         by=by,
         unit=runs.unit,
         columns=runs.columns,
-        notes=(*notes, *runs.number_notes()),
-        guessed=guessed,
+        notes=tuple(notes),
     )
 
 
@@ -363,7 +360,7 @@ def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
             continue
         parts = re.findall(r"[a-z]+", name.lower())
         number = values.dtype.kind in "iufb"
-        if name not in rates and is_record(name, values, cell):
+        if name not in rates and is_identifier(values):
             continue
         if name in rates or (number and any(map(SETTINGS.fullmatch, parts))):
             found.append(name)
@@ -389,7 +386,7 @@ def _texts_differ(
     shown = ", ".join(map(shown_value, kinds[:4]))
     return BadInput(
         f"runs of {variant} at one size differ in {name} ({shown}): ",
-        *take_alike({name: max(kinds, key=lambda kind: counts.get(kind, 0))}, [name]),
+        *take_alike({name: max(kinds, key=lambda kind: counts.get(kind, 0))}, [*texts]),
     )
 
 

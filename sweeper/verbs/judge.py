@@ -20,7 +20,7 @@ from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
 from sweeper.runs.rate_cells import of_two_sizes
 from sweeper.runs.read import EVERY_LADDER, read, study_folder
-from sweeper.runs.roles import ALIASES
+from sweeper.runs.roles import axis_key
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
 from sweeper.runs.sizes import axis_name
@@ -87,8 +87,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         )
     if source is None:
         source = str(root / find_study(request.study, root))
-    # As `columns` take it: batch is batch_size.
-    axis = ALIASES.get(request.axis or "", request.axis)
+    axis = axis_key(request.axis)
     if request.each:
         return _each(request, source, axis, root)
     over_batch = axis == "batch_size"

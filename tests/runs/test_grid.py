@@ -16,6 +16,7 @@ from sweeper.errors import SHELL, BadInput
 from sweeper.runs.cells import rectangle
 from sweeper.runs.grid import Grid, GridOptions, grid_of, ladder_runs, ladders_of
 from sweeper.runs.read import read as read_runs
+from sweeper.runs.roles import axis_key
 from sweeper.stats import curve as curve_module
 from tests.refusals import raises_config_error
 from tests.runs.grids import ETAS, WIDTHS, runs
@@ -72,66 +73,48 @@ def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
         read(frame, ignore=("optimiser",))
 
 
-def test_what_a_run_gave_or_a_size_brings_is_no_setting() -> None:
-    frame = runs()
-    frame = frame.assign(
-        run_id=range(len(frame)),
-        runtime=RANDOM.random(len(frame)),
-        train_loss=frame.val_loss + 0.1,
-        n_params=frame.n_embd**2,
-        min_lr=frame.lr / 10,
-    )
-    assert len(read(frame, "loss=val_loss").curves) == 4
-
-
-def test_wall_times_dates_and_what_each_run_has_of_its_own_are_named_and_left_out() -> None:
+def test_what_varies_and_is_not_named_is_listed_once_with_the_words_to_copy() -> None:
     frame = runs()
     days = [f"2026-10-{1 + row % 28:02d} 1{row % 10}:02" for row in range(len(frame))]
-    grid = read(
-        frame.assign(
-            wall_s=frame.n_embd * 1.5,
-            train_time=frame.n_embd * 1.5,
-            began=days,
-            at=pandas.to_datetime(days),
-            run=[f"run-{row - row % 20 // 19}" for row in range(len(frame))],
-            score=RANDOM.random(len(frame)),
-        )
+    frame = frame.assign(
+        run=[f"run-{row}" for row in range(len(frame))],  # the name of each run is no setting
+        runtime=RANDOM.random(len(frame)),
+        n_heads=frame.n_embd // 64,
+        z_loss=np.where(frame.seed % 2 == 0, 1e-4, 0.0),
+        began=days,
+        Comment=None,
     )
-    assert len(grid.curves) == 4
-    (note,) = [note for note in grid.notes if "not for settings" in note]
-    assert note.endswith(": wall_s, train_time, began, at, run, score")
-    even = frame.seed % 2 == 0
-    for column, values in {
-        # A value a cell, by a rule of the learning rate; and what a search drew for each run.
-        "hold": np.log2(frame.lr) * 10 + np.log2(frame.n_embd),
-        "dropout": RANDOM.random(len(frame)),
-        "time_limit": np.where(even, 60, 120),
-        "corpus": np.where(even, "2024-01-01", "2025-01-01"),
-    }.items():
-        with pytest.raises(BadInput, match=column):
-            read(frame.assign(**{column: values}))
-    one = runs(seeds=1)
-    with pytest.raises(BadInput, match="hold"):
-        read(one.assign(hold=RANDOM.random(len(one))))
-
-
-def test_a_remark_that_few_runs_have_is_no_setting() -> None:
-    frame = runs().rename(columns={"seed": "rng"}).assign(Comment=None, variant=None)
     frame["Comment"] = frame.Comment.astype(object)
     frame.loc[3, "Comment"] = "blew up at step 900"
-    assert read(frame.drop(columns="variant")).columns["seed"] == "rng"
-    frame.loc[5, "variant"] = "new"
-    with pytest.raises(BadInput, match="where='variant == None' takes those alike"):
+    with pytest.raises(BadInput) as caught:
         read(frame)
-    text = frame.drop(columns="Comment")
-    assert len(read_runs(text, where="variant == None").frame) == len(frame) - 1
+    said = caught.value.spelled(SHELL)
+    ignored = "runtime,n_heads,z_loss,began,Comment"
+    assert f"--ignore {ignored} says" in said and "where" not in said
+    assert "n_heads (2, 4, 8, ..., with the width)" in said
+    grid = read(frame, ignore=tuple(ignored.split(",")))
+    assert grid.curves == read(runs()).curves
+    # Numbers of parameters go with the width, and are a size.
+    assert read(runs().assign(n_params=lambda f: f.n_embd**2)).curves == grid.curves
 
 
-def test_a_column_that_may_be_the_seed_is_asked_about() -> None:
-    frame = runs().rename(columns={"seed": "draw"})
-    with pytest.raises(BadInput, match="columns='seed=draw' where it is the seed"):
-        read(frame)
-    assert read(frame, "seed=draw").seeds == 3
+@pytest.mark.parametrize("name", ["rank", "seq len", "lora.rank"])
+def test_any_column_of_whole_numbers_is_an_axis_under_its_own_name(name: str) -> None:
+    key = axis_key(name)
+    assert key is not None
+    frame = runs().rename(columns={"n_embd": name})
+    grid = grid_of(ladder_runs(read_runs(frame, axis=key)), GridOptions(axis=key))
+    assert grid.axis == key and [getattr(c.size, key) for c in grid.curves] == [*WIDTHS]
+    usual = read(runs())
+    for one, other in zip(grid.curves, usual.curves, strict=True):
+        assert one.losses == other.losses
+    # Beside a width it is another size: each width is a ladder.
+    both = pandas.concat([frame.assign(width=width) for width in (64, 128)])
+    found = ladders_of(ladder_runs(read_runs(both, axis=key)), GridOptions(axis=key))
+    assert [each for _, each, _ in found] == [{"width": 64}, {"width": 128}]
+    frame[name] = frame[name] + 0.5
+    with pytest.raises(BadInput, match="is a whole number"):
+        grid_of(ladder_runs(read_runs(frame, axis=key)), GridOptions(axis=key))
 
 
 def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
@@ -298,37 +281,6 @@ def test_weight_decay_beside_the_rate_is_a_setting() -> None:
         read(pandas.concat(runs().assign(wd=decay) for decay in (0.0, 0.1)))
 
 
-def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:
-    frame = runs()
-    even = frame.seed % 2 == 0
-    for column, values in (
-        ("use_qk_norm", even),
-        ("norm", np.where(even, "rmsnorm", "layernorm")),
-        ("clip_norm", np.where(even, 1.0, 0.5)),
-        ("z_loss", np.where(even, 1e-4, 0.0)),
-    ):
-        with pytest.raises(BadInput, match=column):
-            read(frame.assign(**{column: values}))
-    assert read(frame.assign(grad_norm=RANDOM.random(len(frame)))).axis == "width"
-
-
-def test_a_rate_by_another_name_is_found_where_it_is_the_only_one() -> None:
-    frame = runs().rename(columns={"lr": "matrix_lr"}).assign(min_lr=1e-5)
-    assert read(frame).columns["eta"] == "matrix_lr"
-    with raises_config_error("columns", None):
-        read(frame.assign(embed_lr=frame.matrix_lr))
-
-
-@pytest.mark.parametrize(("index", "across"), [("n_embd", "lr"), ("lr", "n_embd")])
-def test_a_spreadsheet_with_a_column_a_rate_or_a_width_is_read(index: str, across: str) -> None:
-    frame = runs(seeds=1)
-    sheet = frame.pivot_table(index=index, columns=across, values="val_loss").reset_index()
-    sheet.iloc[0, 3] = np.nan
-    grid = read(sheet, noise=0.01)
-    assert sum(len(curve.losses) for curve in grid.curves) == len(frame) - 1
-    assert sorted(grid.curves[1].losses) == pytest.approx([*ETAS])
-
-
 def test_sizes_are_named_by_what_the_table_has() -> None:
     frame = runs(seeds=1).assign(n_layer=lambda table: table.n_embd // 64)
     frame = frame[(frame.n_embd != 256) | (frame.lr != 2.0**-7)]
@@ -341,8 +293,7 @@ def two_horizons() -> pandas.DataFrame:
     one, other = runs(), runs((-7.0, -8.2, -9.0, -9.0))
     parts = [one.assign(tokens=10**9), other.assign(tokens=4 * 10**9)]
     parts.append(one[one.n_embd == 128].assign(tokens=10**10))
-    frame = pandas.concat(parts, ignore_index=True)
-    return frame.assign(ratio=frame.tokens / frame.n_embd)
+    return pandas.concat(parts, ignore_index=True)
 
 
 def test_every_value_of_a_further_size_has_a_ladder_of_its_own(

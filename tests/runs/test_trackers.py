@@ -232,32 +232,18 @@ def test_a_password_is_not_told(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_configurations_in_one_column_are_unpacked(tmp_path: Path) -> None:
-    # As the example in W&B's documentation writes a project: mappings as Python prints them.
+def test_configurations_in_one_column_are_unpacked() -> None:
     rows = [
         {
-            "summary": str({"val_loss": row.val_loss, "_runtime": 3}),
-            "config": str({"model": {"n_embd": row.n_embd}, "lr": row.lr, "seed": row.seed}),
+            "summary": {"val_loss": row.val_loss, "_runtime": 3},
+            "config": {"model": {"n_embd": row.n_embd}, "lr": row.lr, "seed": row.seed},
             "name": f"run-{row.Index}",
         }
         for row in SMALL.itertuples()
     ]
-    pandas.DataFrame(rows).to_csv(path := tmp_path / "project.csv")
-    judged = package.judge(path)
+    judged = package.judge(pandas.DataFrame(rows))
     assert judged.judged.columns["width"] == "model.n_embd"
     assert optima(judged) == optima(package.judge(SMALL))
-
-
-def test_a_chart_that_wandb_exported_is_a_run_a_column(tmp_path: Path) -> None:
-    columns: dict[str, Any] = {"Step": range(20)}
-    for row in SMALL.itertuples():
-        name = f"w={row.n_embd},lr={row.lr!r},seed={row.seed} - val/loss"
-        columns[name] = [loss for _, loss in losses_of(row)]
-        columns |= {f"{name}{end}": columns[name] for end in ("__MIN", "__MAX")}
-    pandas.DataFrame(columns).to_csv(path := tmp_path / "chart.csv", index=False)
-    judged = package.judge(path)
-    assert judged.judged.runs == len(SMALL)
-    assert optima(judged) == pytest.approx(optima(package.judge(SMALL)), abs=1e-9)
 
 
 @pytest.mark.parametrize("named", [True, False])
