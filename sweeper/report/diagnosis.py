@@ -10,12 +10,13 @@ from sweeper.decide.diagnosis import Diagnosis
 from sweeper.errors import Text
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.next import NextCommand, next_of, of_settings
+from sweeper.report.next import Next, again, next_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
 from sweeper.report.study_page import write_report
 from sweeper.study.searched import read_searched
 from sweeper.verbs.diagnose import DiagnosisAnswer, DiagnosisCostAnswer
+from sweeper.verbs.requests import DiagnoseRequest, ExplainRequest, SearchRequest
 
 
 def shown(answer: DiagnosisAnswer | DiagnosisCostAnswer, *, verbose: bool = False) -> Shown:
@@ -51,10 +52,8 @@ def _cost(answer: DiagnosisCostAnswer) -> Shown:
     elif verdict.answer != "fails":
         facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
     runs = sum(cost.trials for _, cost in costs)
-    named = [word for name in answer.only for word in ("--only", name)]
-    words, why = ("--over", answer.axis, *named), "to find out why it fails"
-    words = (*words, *answer.invocation.overrides)
-    again = of_settings("diagnose", settings, answer.invocation, *words, why=why)
+    request = DiagnoseRequest(over=answer.axis, only=(*answer.only,))
+    same = again(answer.invocation, request, settings, why="to find out why it fails")
     does_fail = verdict is None or verdict.answer == "fails"
     return Shown(
         items=console.dry_run("This would train", "change", costs, "runs", facts),
@@ -64,11 +63,11 @@ def _cost(answer: DiagnosisCostAnswer) -> Shown:
             "study": settings.name,
             "changes": [{"change": name, **to_json(cost)} for name, cost in costs],
         },
-        next=[again] if does_fail else [],
+        next=[same] if does_fail else [],
     )
 
 
-def _next(settings: Settings, diagnosed: Diagnosis, invocation: Invocation) -> NextCommand | None:
+def _next(settings: Settings, diagnosed: Diagnosis, invocation: Invocation) -> Next | None:
     """A search without the likeliest cause, in a study of its own; else what follows anyhow.
 
     Where the cause is in doubt, the same change with twice the seeds comes first.
@@ -77,30 +76,20 @@ def _next(settings: Settings, diagnosed: Diagnosis, invocation: Invocation) -> N
         return next_of(settings.folder)
     why = "to search without the likeliest cause"
     record = read_searched(settings.folder, [])
-    searched = NextCommand.recorded(record.command, why) if record else None
+    searched = Next.recorded(record and record.command, why, SearchRequest)
     best = diagnosed.results[0] if diagnosed.results else None
     # The large size's, where anything was tried.
     width = max((result.before.size.width for result in diagnosed.results), default=0)
-    rules = NextCommand.of(
-        "explain",
-        *("--to-width", str(width or settings.base.width)),
-        study=settings.name,
-        root=settings.root,
-        why="to see what every parameter gets there",
-    )
+    there = width or settings.base.width
+    explain = ExplainRequest(to_width=there, study=settings.name, root=settings.root)
+    rules = Next(explain, "to see what every parameter gets there")
     if not searched or best is None or not best.is_cause:
         return next_of(settings.folder) or rules
     if best.doubtful:
-        ladder = [word for word in invocation.overrides if not word.startswith("transfer.seeds=")]
-        return NextCommand.of(
-            "diagnose",
-            *("--over", diagnosed.axis, "--only", best.ablation.name, *ladder),
-            f"transfer.seeds={2 * settings.transfer.seeds}",
-            study=settings.name,
-            root=settings.root,
-            config_dir=invocation.config_dir,
-            why="to be surer of the likeliest cause",
-        )
+        request = DiagnoseRequest(over=diagnosed.axis, only=(best.ablation.name,))
+        seeds = f"transfer.seeds={2 * settings.transfer.seeds}"
+        why = "to be surer of the likeliest cause"
+        return again(invocation, request, settings, seeds, why=why)
     changes = best.ablation.overrides
     plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
     if not changes or not plain:

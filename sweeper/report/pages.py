@@ -18,7 +18,7 @@ from sweeper.report.answer import Item, Report, Section, Sentence
 from sweeper.report.comparison import findings, panels, write_several
 from sweeper.report.figures import write_picture
 from sweeper.report.live import EVERY, is_live
-from sweeper.report.next import NextCommand, next_of
+from sweeper.report.next import Next, next_of
 from sweeper.report.page import page
 from sweeper.report.present import Shown
 from sweeper.report.study_page import Running, headline, write_report
@@ -28,6 +28,7 @@ from sweeper.study.searched import Searched
 from sweeper.study.study import is_saved
 from sweeper.table import Cell, Column, Table, Value, answer, counted
 from sweeper.verbs.report import ReportAnswer, SeveralAnswer
+from sweeper.verbs.requests import CompareRequest
 
 
 def shown(answer: ReportAnswer | SeveralAnswer, *, verbose: bool = False) -> Shown:
@@ -66,9 +67,8 @@ def _several(answer: SeveralAnswer) -> Shown:
     answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())
     sentence = f"The transfer over width: {answers}."
     if ranked.comparison is None:
-        why = "to rank them all the same"
-        names = (*answer.names, "--anyway")
-        following = [NextCommand.of("compare", *names, root=answer.root, why=why)]
+        request = CompareRequest(names=(*answer.names,), anyway=True, root=answer.root)
+        following = [Next(request, "to rank them all the same")]
     else:
         sentence += f" {findings(ranked.comparison)[0]}"
         # Studies that are ranked load torch; one study's page does not.

@@ -14,6 +14,7 @@ from sweeper.report.present import Shown
 from sweeper.table import Column, Table
 from sweeper.verbs.explain import ExplainAnswer, PublishedAnswer
 from sweeper.verbs.export import ExportAnswer
+from sweeper.verbs.requests import CheckRequest
 
 
 def shown(
@@ -40,7 +41,7 @@ def shown(
         items.append(Sentence(text, listed=True))
     count = len(plan.parameters)
     why = "to see that it holds in short runs"
-    check = again(answer.invocation, "check", answer.settings, why=why)
+    check = again(answer.invocation, CheckRequest(), answer.settings, why=why)
     return Shown(
         items=items,
         notes=answer.notes,
