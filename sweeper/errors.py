@@ -36,7 +36,8 @@ class Keyword:
 class Call:
     """A verb with keywords and settings, such as `Call("transfer", Keyword("study", "a"))`.
 
-    Settings are texts, `transfer.seeds=3`; `command` is what stands behind `--`.
+    Settings are texts, `transfer.seeds=3`; `command` is what stands behind `--`. Without a verb it
+    is that command alone.
     """
 
     verb: str
@@ -107,6 +108,8 @@ def flag(name: str) -> str:
 
 def call_words(call: Call) -> list[str]:
     """A call as the words of a command line."""
+    if not call.verb:
+        return [*call.command]
     words = ["sweeper", call.verb]
     for each in call.arguments:
         words += [each] if isinstance(each, str) else _flag_parts(each)
@@ -122,7 +125,14 @@ def _flag_parts(keyword: Keyword) -> list[str]:
     value = keyword.value
     if value is True or isinstance(value, EllipsisType):
         return [flag(keyword.name)]
-    return [flag(keyword.name), f"{value:g}" if isinstance(value, float) else str(value)]
+    return [flag(keyword.name), _number(value) if isinstance(value, float) else str(value)]
+
+
+def _number(value: float) -> str:
+    """A number as people type it, with all its digits: 2e9, 49152000, 0.25."""
+    digits = f"{value:.0f}" if value.is_integer() else repr(value)
+    short = f"{value:g}".replace("e+0", "e").replace("e+", "e")
+    return min(digits, short, key=len) if float(short) == value else digits
 
 
 def spelled(parts: Iterable[str | Keyword | Call], spelling: Spelling = PYTHON) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.api.words import in_notebook, python_line
-from sweeper.report.next import NextCommand
+from sweeper.api.words import CALLS, in_notebook
+from sweeper.report.next import Next
 from sweeper.report.output import Output
 
 NOTE = "Note: "
@@ -95,13 +95,13 @@ class Kept(Output):
         answer: str,
         places: Mapping[str, object],
         document: Mapping[str, Any],
-        *next_commands: NextCommand | None,
+        *next_commands: Next | None,
     ) -> None:
         """Keep the answer, its files and its document."""
         self._terminal.more = "in document"
         super().end(answer, places, document)
         for command in filter(None, next_commands):
-            line = f"Next, {command.why}: {python_line(command)}"
+            line = f"Next, {command.why}: {CALLS.call(command.call)}"
             self.people.print(line, highlight=False, markup=False, soft_wrap=True)
         self.answers.append(answer)
         self.places.update(places)

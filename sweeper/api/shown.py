@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sweeper.api.bar import Kept
-from sweeper.api.words import python_line
+from sweeper.api.words import CALLS
 from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
@@ -240,7 +240,7 @@ def nearby(folder: Path) -> Path:
 
 def _next_call(folder: Path) -> str:
     command = next_of(nearby(folder), shell=False)
-    return f"Next, {command.why}: {python_line(command)}" if command else ""
+    return f"Next, {command.why}: {CALLS.call(command.call)}" if command else ""
 
 
 @dataclass(frozen=True, repr=False)

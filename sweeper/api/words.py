@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from sweeper.config.command_line import DEFAULT_ROOT, override
+from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
 from sweeper.errors import (
     BadInput,
@@ -25,13 +25,11 @@ from sweeper.errors import (
     ConfigError,
     Python,
     SweeperError,
-    call_words,
     spelled,
     suggest,
 )
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
-from sweeper.report.next import NextCommand
 from sweeper.scaling.spec import RULE_KEYS
 from sweeper.stats.ladder import LadderRule
 from sweeper.trial import TrainSettings
@@ -157,37 +155,24 @@ def dotted(key: str, named: Any) -> str:
 # The other way: the command that comes next, as a cell of a notebook has it.
 
 
-VALUED = ("--to-width", "--to-depth", "--to-batch", "--to-tokens", "--budget", "--hours")
-
-
 def in_notebook() -> bool:
     """Whether this process is a notebook's kernel, which shows HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
-def python_line(command: NextCommand) -> str:
-    """The command as a call of `sweeper.search` or `transfer`; others as a shell takes them.
-
-    In a notebook these begin with "!", by which a cell runs them.
-    """
-    if command.verb in ("search", "transfer", "explain") and not command.user_command:
-        with suppress(BadInput, StopIteration, ValueError):
-            return _call(command)
-    return f"{'!' * in_notebook()}{command}"
-
-
 class PythonCalls(Python):
     """Python's spelling, a whole call as the function that asks for it."""
 
     def call(self, call: Call) -> str:
-        """As `python_line` has it."""
-        words = call_words(call)[2:]
-        own = len(words) - len(call.command) - bool(call.command)
-        command = NextCommand(
-            verb=call.verb, arguments=tuple(words[:own]), user_command=call.command
-        )
-        return python_line(command)
+        """A call of `sweeper.search`, `transfer` or `explain`; others as a shell takes them.
+
+        In a notebook these begin with "!", by which a cell runs them.
+        """
+        if call.verb in ("search", "transfer", "explain") and not call.command:
+            with suppress(BadInput):
+                return _call(call)
+        return f"{'!' * in_notebook()}{super().call(call)}"
 
 
 CALLS = PythonCalls()
@@ -210,24 +195,17 @@ def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
         raise error from None
 
 
-def _call(command: NextCommand) -> str:
+def _call(call: Call) -> str:
     first, arguments = list[str](), dict[str, Any]()
-    overrides, rest = list[str](), iter(command.arguments)
-    for word in rest:
-        name = word.removeprefix("--").replace("-", "_")
-        if word == "--study":
-            study = repr(next(rest))
-            first = [study if command.verb == "transfer" else f"study={study}"]
-        elif word in ("--root", "--config-dir"):
-            place = next(rest)
-            arguments |= {} if (word, place) == ("--root", DEFAULT_ROOT) else {name: place}
-        # These have a number behind them; other options are flags.
-        elif word in VALUED:
-            arguments[name] = float(next(rest))
-        elif word.startswith("--"):
-            arguments[name] = True
+    for keyword in call.arguments:
+        if isinstance(keyword, str):
+            continue
+        if keyword.name == "study":
+            study = repr(keyword.value)
+            first = [study if call.verb == "transfer" else f"study={study}"]
         else:
-            overrides.append(word)
+            arguments[keyword.name] = keyword.value
+    overrides = [word for word in call.arguments if isinstance(word, str)]
     for parsed in parse_overrides(overrides):
         key, value = str(parsed.key_or_group), parsed.value()
         group, _, inner = key.partition(".")
@@ -241,7 +219,7 @@ def _call(command: NextCommand) -> str:
             whole = whole if isinstance(whole, dict) else {"name": whole}
             arguments[group] = whole | {"name" if inner == TARGET else inner: value}
     shown = [f"{name}={_shown(value)}" for name, value in arguments.items()]
-    return f"sweeper.{command.verb}({', '.join([*first, *shown])})"
+    return f"sweeper.{call.verb}({', '.join([*first, *shown])})"
 
 
 def _shown(value: Any) -> str:
@@ -256,4 +234,4 @@ def _shown(value: Any) -> str:
         return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, str) and value.startswith(f"{MAIN}."):
         return value.removeprefix(f"{MAIN}.")
-    return repr(str(value)) if isinstance(value, str) else repr(value)
+    return repr(str(value)) if isinstance(value, str | Path) else repr(value)

@@ -9,7 +9,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import ConfigError, flag
+from sweeper.errors import ConfigError
 
 USER_COMMAND_GROUPS = {
     "runner": "command",
@@ -147,14 +147,17 @@ def place_of(
     return name, Path(expanduser(DEFAULT_ROOT if folder is None else folder))
 
 
-def without_root(overrides: Sequence[str]) -> list[str]:
-    """The overrides but for `root=DIR`."""
-    return [word for word in overrides if not _ROOT.match(word)]
+def key_of(word: str) -> str:
+    """The key that an override sets, or adds."""
+    return word.partition("=")[0].lstrip("+")
 
 
-def root_flag(root: Path) -> list[str]:
-    """The option that names the folder of all studies; none where that is the default's."""
-    return [flag("root"), str(root)] * (str(root) != DEFAULT_ROOT)
+def changed(
+    overrides: Sequence[str], changes: Sequence[str], without: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The overrides with `changes` in the place of those of their keys, none of keys `without`."""
+    dropped = {*map(key_of, changes), *without}
+    return (*(word for word in overrides if key_of(word) not in dropped), *changes)
 
 
 def override(key: str, value: str) -> str:

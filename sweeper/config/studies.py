@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.config.command_line import DEFAULT_ROOT, without_root
+from sweeper.config.command_line import DEFAULT_ROOT, changed
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
@@ -27,18 +27,9 @@ class Invocation:
     config_dir: Path | None = None
     study: str | None = None
 
-    def changed(self, changes: Sequence[str], without: Sequence[str] = ()) -> list[str]:
-        """The overrides with `changes` in the place of those of their keys, none of keys `without`.
-
-        An option among the changes, without "=", is merely added.
-        """
-        keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
-        dropped = tuple(f"{key}=" for key in keys)
-        return [*(word for word in self.overrides if not word.startswith(dropped)), *changes]
-
     def call(self, verb: str, root: Path, *changes: str, without: Sequence[str] = ()) -> Call:
         """A call of `verb` for the configuration with `changes`; no password is shown."""
-        words = without_root([redact_word(word) for word in self.changed(changes, without)])
+        words = map(redact_word, changed(self.overrides, changes, without=(*without, "root")))
         named: list[Keyword | str] = [Keyword("study", self.study)] if self.study else []
         folders = {
             "root": root if str(root) != DEFAULT_ROOT else None,

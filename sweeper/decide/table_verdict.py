@@ -87,6 +87,11 @@ class TableVerdict:
         return self.axes[0] if self.axes else None
 
     @property
+    def unit(self) -> str:
+        """That of the losses, and of what is lost."""
+        return "bits/byte" if self.bits else "nats"
+
+    @property
     def record(self) -> dict[str, Any]:
         """Plain JSON, in the form of a study's validation where it says the same."""
         record: dict[str, Any] = to_json(self)

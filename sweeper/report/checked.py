@@ -15,7 +15,7 @@ from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
-from sweeper.report.next import NextCommand, again, next_of, options
+from sweeper.report.next import Next, again, next_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, unfinished_notes
 from sweeper.report.study_page import write_report
@@ -23,6 +23,7 @@ from sweeper.stats.ladder import Size
 from sweeper.study.folder import StudyFolder, configs
 from sweeper.study.searched import config_tree
 from sweeper.verbs.check import CheckAnswer
+from sweeper.verbs.requests import CheckRequest, ExplainRequest, SearchRequest
 
 
 def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
@@ -64,20 +65,19 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
 
 def _after_check(
     settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
-) -> NextCommand | None:
+) -> Next | None:
     """The command after a check: the search, the study's next, or what shows or settles a fault."""
     failing = {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}
     if failing:
-        size = _failed_size(settings.base, failing)
-        why = "to see what is prescribed there"
-        return again(invocation, "explain", settings, *size, why=why)
+        request = _explains(settings.base, failing)
+        return again(invocation, request, settings, why="to see what is prescribed there")
     for doubtful in (axis for axis in checks if axis.answer == "cannot say"):
         settled = doubtful.settled_by(settings.check)
         changes = [settled] if settled else []
         why = "to settle what cannot be said yet"
-        return again(invocation, "check", settings, *changes, why=why)
+        return again(invocation, CheckRequest(), settings, *changes, why=why)
     if not checks:
-        return again(invocation, "check", settings, why="to check the coordinates")
+        return again(invocation, CheckRequest(), settings, why="to check the coordinates")
     if invocation.study is not None:
         return next_of(settings.folder)
     # Of a model that a script of one's own trains already, not a search of another engine.
@@ -86,7 +86,7 @@ def _after_check(
     # The learning rate alone, where nobody asked for a search of hours.
     asked = ("search=", "experiment=", "size=")
     changes = [] if any(word.startswith(asked) for word in invocation.overrides) else ["search=lr"]
-    return again(invocation, "search", settings, *changes, why="to search the base size")
+    return again(invocation, SearchRequest(), settings, *changes, why="to search the base size")
 
 
 def _study_of_command(settings: Settings) -> Path | None:
@@ -103,8 +103,8 @@ def _study_of_command(settings: Settings) -> Path | None:
     return max(found)[1] if found else None
 
 
-def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
-    """The options for the size to explain, given the largest size along every axis that fails.
+def _explains(base: Size, failing: Mapping[str, int]) -> ExplainRequest:
+    """What explains a size, given the largest size along every axis that fails.
 
     Explain compares with the base, so a failure at the base or below is explained at 4 times it.
     """
@@ -112,4 +112,5 @@ def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
     for axis in asked or ("width",):
         largest = failing.get(axis, 0)
         sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
-    return options(to_width=sizes["width"], to_depth=sizes["depth"] if "depth" in asked else None)
+    depth = sizes["depth"] if "depth" in asked else None
+    return ExplainRequest(to_width=sizes["width"], to_depth=depth)

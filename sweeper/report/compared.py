@@ -8,17 +8,18 @@ from pathlib import Path
 
 from sweeper.decide.compare import StudyComparison, seeds_needed
 from sweeper.decide.ranking import Ranking, TargetRanking
-from sweeper.errors import SHELL, Text, as_text
+from sweeper.errors import Text, as_text
 from sweeper.report import comparison as show
 from sweeper.report import console
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
-from sweeper.report.next import NextCommand, options, validated_by
+from sweeper.report.next import Next, validated_by
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
 from sweeper.report.winner import winner_shown
 from sweeper.sweep.compared import ComparedStudy, ladder_call
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
+from sweeper.verbs.requests import TransferRequest
 
 
 def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = False) -> Shown:
@@ -45,18 +46,16 @@ def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = 
     )
 
 
-def after_comparison(
-    comparison: StudyComparison, entries: Sequence[ComparedStudy]
-) -> list[NextCommand]:
+def after_comparison(comparison: StudyComparison, entries: Sequence[ComparedStudy]) -> list[Next]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
     folders = {entry.ladder.name: entry.folder for entry in entries}
     leader = comparison.by_transferred[0]
     # A place is an interval, `first` to `last`: of this study the seeds leave only one.
     if leader.last == 1:
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
-        root, why = folders[leader.name].parent, "to plan with the best"
-        target = ("--to-width", str(width))
-        return [NextCommand.of("transfer", *target, study=leader.name, root=root, why=why)]
+        root = folders[leader.name].parent
+        request = TransferRequest(to_width=width, study=leader.name, root=root)
+        return [Next(request, "to plan with the best")]
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
         return []
@@ -65,7 +64,7 @@ def after_comparison(
     return [command for command in commands if command is not None]
 
 
-def _more_seeds(folder: Path, seeds: int) -> NextCommand | None:
+def _more_seeds(folder: Path, seeds: int) -> Next | None:
     """The command of the study's verdict over width, with as many seeds.
 
     Where no record keeps it, the one that trains the ladder of the study's configuration.
@@ -73,9 +72,9 @@ def _more_seeds(folder: Path, seeds: int) -> NextCommand | None:
     override, why = f"transfer.seeds={seeds}", "to tell them apart by more seeds"
     command = validated_by(folder, "width")
     if command is None:
-        return NextCommand.recorded(SHELL.call(ladder_call(folder, override)), why)
+        return Next(ladder_call(folder, override), why)
     # A ladder that settles takes its seeds by itself.
-    return command.without("--settle", "--budget", "--hours").with_arguments(override, why=why)
+    return command.changed(override, why=why, settle=False, budget=None, hours=None)
 
 
 def _ranked(answer: RankAnswer) -> Shown:
@@ -110,7 +109,7 @@ def _ranked(answer: RankAnswer) -> Shown:
     )
 
 
-def _begins(answer: RankAnswer, again: NextCommand, notes: Sequence[str | Text]) -> Shown:
+def _begins(answer: RankAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
     """What would run, and what it takes."""
     ranking, widths = answer.ranking, answer.widths
     seeds = next(iter(ranking.seeds.values()))
@@ -135,7 +134,7 @@ def _begins(answer: RankAnswer, again: NextCommand, notes: Sequence[str | Text])
 
 
 def _at_target(
-    answer: RankAnswer, ranking: TargetRanking, again: NextCommand, notes: list[str | Text]
+    answer: RankAnswer, ranking: TargetRanking, again: Next, notes: list[str | Text]
 ) -> Shown:
     """The variants at the target, as of runs from anywhere, and how their training ended."""
     assert ranking.outcome is not None and answer.path is not None
@@ -150,18 +149,11 @@ def _at_target(
             folder=answer.path.parent,
         )
     )
-    unbound = again.without("--budget", "--hours").with_arguments(
-        "--budget", str(2 * ranking.outcome.budget), why="to go on with twice the budget"
-    )
+    why, budget = "to go on with twice the budget", 2 * ranking.outcome.budget
+    unbound = Next(replace(again.request, budget=budget, hours=None), why)
     first = ranking.winner.variants[0]
     best = first.name if first.answer == "better" else ranking.winner.baseline
-    plan = NextCommand.of(
-        "transfer",
-        *("--to-width", str(answer.width), "--validate", "--settle"),
-        study=best,
-        root=answer.root,
-        why="to see whether its optimum transfers",
-    )
+    plan = _settled(answer.width, best, answer.root, why="to see whether its optimum transfers")
     following = {"budget": unbound, "decided": plan}.get(ranking.outcome.ended)
     return replace(
         of_runs,
@@ -174,32 +166,26 @@ def _at_target(
     )
 
 
-def _command_again(answer: RankAnswer) -> NextCommand:
-    """The same command to go on with, waiting for what it trains."""
-    request = answer.request
-    asked = options(
-        settle=True,
-        at_width=request.at_width,
-        to_width=request.to_width,
-        baseline=request.baseline,
-        anyway=request.anyway,
-        budget=request.budget,
-        hours=request.hours,
-    )
-    arguments = (*answer.names, *asked, *answer.overrides)
-    return NextCommand.of("compare", *arguments, root=answer.root, why="to train them")
+def _command_again(answer: RankAnswer) -> Next:
+    """The same to go on with, waiting for what it trains."""
+    words, root = (*answer.names, *answer.overrides), answer.root
+    request = replace(answer.request, names=words, root=root, detach=False, dry_run=False)
+    return Next(request, "to train them")
 
 
-def _next(ranking: Ranking, width: int, root: Path, again: NextCommand) -> NextCommand | None:
+def _settled(width: int, study: str, root: Path, why: str) -> Next:
+    request = TransferRequest(to_width=width, validate=True, settle=True, study=study, root=root)
+    return Next(request, why)
+
+
+def _next(ranking: Ranking, width: int, root: Path, again: Next) -> Next | None:
     """A plan with the best; the same with the budget that would do; else what curves say."""
     outcome = ranking.outcome
     assert outcome is not None
     if outcome.ended == "decided":
-        leader, why = ranking.places[0].name, "to see whether the best one transfers"
-        target = ("--to-width", str(2 * width), "--validate", "--settle")
-        return NextCommand.of("transfer", *target, study=leader, root=root, why=why)
+        why = "to see whether the best one transfers"
+        return _settled(2 * width, ranking.places[0].name, root, why)
     if outcome.needed is None or outcome.ended not in ("budget", "hopeless"):
         return None
-    unbound = again.without("--budget", "--hours").arguments
-    more = ("--budget", str(outcome.needed))
-    return replace(again, arguments=(*unbound, *more), why="to decide it with as many runs")
+    request = replace(again.request, budget=outcome.needed, hours=None)
+    return Next(request, "to decide it with as many runs")

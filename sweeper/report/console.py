@@ -546,7 +546,14 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
     return _bounded(shift, side or -base_side, "+z.2f")
 
 
-def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True, brief: bool = False) -> str:
+def trend_text(
+    fitted: Trend,
+    unit: str = "nats",
+    *,
+    applied: bool,
+    of_plan: bool = True,
+    brief: bool = False,
+) -> str:
     """What the optima over a ladder say of the target's, and what became of it.
 
     `of_plan`: there is a plan, which a key of its study would change. `brief`: the drift alone, as
@@ -555,7 +562,7 @@ def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True, brief: boo
     axis, it = fitted.axis.replace("_", " "), "it" if brief else "the prediction"
     start = f"Trend over {len(fitted.sizes)} {axis}s"
     slope = f"{axis}^({within(fitted.slope)})"
-    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
+    gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
         end = f"The plan uses {it} (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:

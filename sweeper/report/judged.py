@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sweeper.config.command_line import changed
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
@@ -21,7 +22,7 @@ from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentenc
 from sweeper.report.console import trend_text, verdict_table
 from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
 from sweeper.report.rate_law import (
@@ -34,7 +35,6 @@ from sweeper.report.rate_law import (
 from sweeper.report.sentences import named_columns, reading_text, roles_text, table_facts
 from sweeper.report.sentences_judged import (
     gap_text,
-    in_unit,
     key_text,
     range_text,
     value_text,
@@ -46,6 +46,7 @@ from sweeper.stats.critical_batch import CriticalBatch
 from sweeper.stats.ladder import JOINT_AXIS, describe_size, extent
 from sweeper.table import Column, Table, counted
 from sweeper.verbs.judge import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
+from sweeper.verbs.requests import TransferRequest
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -107,11 +108,11 @@ def rate_lines(judged: TableVerdict) -> list[str]:
         said += f", the best at {_said(judged.axis)} {judged.to}, which is the base"
     lines = []
     if judged.predicted is not None and (trend := judged.trend) is not None:
-        loses = (
-            f"At {_said(judged.axis)} {judged.to} the predicted one would lose "
-            f"{gap_text(trend.predicted_gap)}, the transferred one {gap_text(trend.loss_gap)}."
+        predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
+        lines.append(
+            f"At {_said(judged.axis)} {judged.to} the predicted one would lose {predicted}, the "
+            f"transferred one {kept}."
         )
-        lines.append(in_unit(judged, loses))
     return [*lines, f"{said}."]
 
 
@@ -121,8 +122,8 @@ def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
         return []
     # A key of a study means nothing where there is none.
     study = bool(judged.study)
-    text = trend_text(judged.trend, applied=False, of_plan=study, brief=not whole)
-    return [in_unit(judged, text)]
+    brief = not whole
+    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=study, brief=brief)]
 
 
 def _said(axis: str) -> str:
@@ -139,8 +140,7 @@ def tables(judged: TableVerdict) -> list[Table]:
     if judged.ladders:
         shown.append(ladders_table(judged))
     if judged.verdict is not None:
-        unit = unit_of(judged.columns.get("loss", ""))
-        shown.append(verdict_table(judged.verdict, of_search=False, unit=unit))
+        shown.append(verdict_table(judged.verdict, of_search=False, unit=judged.unit))
     if judged.next_runs:
         shown.append(runs_table(judged))
     return shown
@@ -366,7 +366,7 @@ def each_shown(answer: EachJudgeAnswer) -> Shown:
     )
 
 
-def _next(judged: TableVerdict, root: Path) -> NextCommand | None:
+def _next(judged: TableVerdict, root: Path) -> Next | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None
@@ -377,16 +377,12 @@ def _next(judged: TableVerdict, root: Path) -> NextCommand | None:
     width = target.size if target else max(int(curve.size.width) for curve in judged.curves)
     command = validated_by(root / judged.study)
     if command is not None:
-        changed = {word.partition("=")[0] for word in judged.overrides}
-        ladder = [w for w in command.of_ladders if w.lstrip("+").partition("=")[0] not in changed]
-    return NextCommand.of(
-        "transfer",
-        "--to-width",
-        str(width),
-        "--validate",
-        *ladder,
-        *judged.overrides,
+        ladder = ladder_words(command.request.overrides)
+    request = TransferRequest(
+        to_width=int(width),
+        validate=True,
+        overrides=changed(ladder, judged.overrides),
         study=judged.study,
         root=root,
-        why="to settle it",
     )
+    return Next(request, "to settle it")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.errors import SHELL, Call
-from sweeper.report.next import NextCommand
+from sweeper.report.next import Next
 from sweeper.report.present import Shown
 from sweeper.table import Column, Table
 from sweeper.verbs.doctor import DoctorAnswer, Finding
+from sweeper.verbs.requests import SearchRequest
 from sweeper.version import __version__
 
 MOST_LETTERS = 47
@@ -29,7 +30,7 @@ def shown(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
     sentence, why = "A search can run here.", "to see a first search"
     if missing:
         sentence = f"No search can run: {', '.join(map(_name, missing))}."
-    demo = NextCommand.of("search", "experiment=demo", root=answer.root, why=why)
+    demo = Next(SearchRequest(overrides=("experiment=demo",), root=answer.root), why)
     document = {
         "able": not missing,
         "sweeper": __version__,

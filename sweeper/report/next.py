@@ -1,19 +1,18 @@
-"""What to type next: a command as a value, and the command that a study as it is asks for."""
+"""What to ask next: a request as a value, and the one that a study as it is asks for."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.check.judge import MEASURED, CheckRecord
-from sweeper.config.command_line import root_flag, split_user_command, without_root
+from sweeper.config.command_line import changed, key_of, split_user_command
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, newest_validation
-from sweeper.errors import Call, Keyword, call_words
+from sweeper.errors import SHELL, BadInput, Call
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
@@ -23,6 +22,16 @@ from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import stopped_at
+from sweeper.verbs.requests import (
+    CheckRequest,
+    ExportRequest,
+    ReportRequest,
+    Request,
+    SearchRequest,
+    StatusRequest,
+    TransferRequest,
+    read_line,
+)
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
@@ -38,151 +47,86 @@ SMALL = 64
 """Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NextCommand:
-    """A command to type next, and why, as in "to validate the transfer".
+@dataclass(frozen=True)
+class Next:
+    """What to ask next, and why, as in "to validate the transfer".
 
-    `arguments` are options and overrides in the order typed, `user_command` what stands behind
-    `--`. Without a `verb` it is the user's command alone, as for a target's own run.
+    `command` is what stands behind the `--` of a search. A call without a verb is the user's
+    command alone, as a target's own run.
     """
 
-    verb: str
-    arguments: tuple[str, ...] = ()
-    user_command: tuple[str, ...] = ()
-    why: str = ""
+    request: Any
+    """A Request, or a call that some room below has made."""
+    why: str
+    command: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        verb: str,
-        *arguments: str,
-        study: str | None = None,
-        root: Path | None = None,
-        config_dir: Path | None = None,
-        why: str,
-    ) -> NextCommand:
-        """A command of `verb`, the study first; `root` and `config_dir` where no default is.
+    def recorded(cls, line: object, why: str, kind: type[Request] = Request) -> Next | None:
+        """What the `line` that a record keeps asks for.
 
-        It is printed: of a storage's URL it has no password.
-        """
-        named = () if study is None else ("--study", study)
-        arguments = tuple(map(redact_word, arguments))
-        kept = arguments if root is None else (*without_root(arguments), *root_flag(root))
-        folder = () if config_dir is None else ("--config-dir", str(config_dir))
-        return cls(verb=verb, arguments=(*named, *kept, *folder), why=why)
-
-    @classmethod
-    def recorded(cls, line: object, why: str) -> NextCommand | None:
-        """A command from the `line` that a record keeps, without --json and --verbose.
-
-        None where a record keeps no command, or one that no shell reads.
+        None where a record keeps no command, one that no shell or no verb reads, or another `kind`.
         """
         try:
-            _, verb, *rest = shlex.split(line if isinstance(line, str) else "")
-        except ValueError:
+            request, command = read_line(line if isinstance(line, str) else "")
+        except (ValueError, BadInput):
             return None
-        at = rest.index("--") if "--" in rest else len(rest)
-        arguments = tuple(word for word in rest[:at] if word not in ("--json", "--verbose"))
-        return cls(verb=verb, arguments=arguments, user_command=tuple(rest[at + 1 :]), why=why)
+        return cls(request, why, command) if isinstance(request, kind) else None
+
+    @property
+    def call(self) -> Call:
+        """What either mouth spells; of a storage's URL it has no password."""
+        call = self.request if isinstance(self.request, Call) else self.request.call
+        words = (redact_word(each) if isinstance(each, str) else each for each in call.arguments)
+        return Call(call.verb, *words, command=self.command or call.command)
 
     def __str__(self) -> str:
         """The line as a shell takes it, every word quoted where it must be."""
-        behind = ["--", *self.user_command] * bool(self.user_command)
-        return shlex.join(
-            ["sweeper", self.verb, *self.arguments, *behind] if self.verb else self.user_command
-        )
+        return SHELL.call(self.call)
 
-    @property
-    def of_ladders(self) -> tuple[str, ...]:
-        """Its overrides that say which ladders are trained, and by which law they are planned."""
-        ours = ("transfer.", "law=", "law.")
-        return tuple(word for word in self.arguments if word.lstrip("+").startswith(ours))
+    def changed(self, *overrides: str, why: str, **keywords: Any) -> Next:
+        """The same with other overrides and keywords, each in place of an earlier one."""
+        words = changed(self.request.overrides, overrides)
+        return replace(self, request=replace(self.request, overrides=words, **keywords), why=why)
 
-    def without(self, *options: str) -> NextCommand:
-        """The command without options, nor the numbers that stand beside them."""
-        before = ("", *self.arguments)
-        kept = (
-            word
-            for previous, word in zip(before, self.arguments, strict=False)
-            if word.partition("=")[0] not in options
-            and not (previous in options and word.replace(".", "", 1).isdigit())
-        )
-        return replace(self, arguments=tuple(kept))
-
-    @property
-    def validates(self) -> bool:
-        """Whether the command trains ladders."""
-        return "--validate" in self.arguments
-
-    def with_arguments(self, *arguments: str, why: str) -> NextCommand:
-        """The command with more arguments, each in place of an earlier one of its key."""
-        command = self
-        for argument in arguments:
-            key, is_override, _ = argument.partition("=")
-            prefix = f"{key}=" if is_override else argument
-            kept = (word for word in command.arguments if not word.startswith(prefix))
-            command = replace(command, arguments=(*kept, argument))
-        return replace(command, why=why)
-
-    def as_new_study(self, name: str, *overrides: str, why: str) -> NextCommand:
+    def as_new_study(self, name: str, *overrides: str, why: str) -> Next:
         """A search as another study, some of its overrides changed.
 
-        Its --new-setup goes: a study that has no trials has no setup before this one.
+        A study that has no trials has no setup before this one.
         """
-        changed = tuple(f"{override.partition('=')[0].lstrip('+')}=" for override in overrides)
-        dropped = ("study=", "study.name=", "--study", "--new-setup")
-        # Each word beside the one before it: of `--study NAME` both go.
-        kept = [
-            word
-            for before, word in zip(("", *self.arguments), self.arguments, strict=False)
-            if before != "--study"
-            and not word.startswith(dropped)
-            and not word.lstrip("+").startswith(changed)
-        ]
-        return replace(self, arguments=(*kept, *overrides, "--study", name), why=why)
+        words = changed(self.request.overrides, overrides, without=("study", "study.name"))
+        request = replace(self.request, study=name, new_setup=False, overrides=words)
+        return Next(request, why, self.command)
 
 
-def options(**values: object) -> list[str]:
-    """Options as they are typed, in their order; what is None or False is left out."""
-    given = [Keyword(n, each) for n, each in values.items() if each is not None]
-    return call_words(Call("", *(option for option in given if option.value is not False)))[2:]
-
-
-def of_settings(
-    verb: str, settings: Settings, invocation: Invocation, *words: str, why: str
-) -> NextCommand:
-    """`verb` for the study of the `settings`, whose configs are found as the invocation did."""
-    place = {"root": settings.root, "config_dir": invocation.config_dir}
-    return NextCommand.of(verb, *words, study=settings.name, **place, why=why)
+def ladder_words(overrides: Sequence[str]) -> list[str]:
+    """Those that say which ladders are trained, and by which law they are planned."""
+    return [word for word in overrides if key_of(word).partition(".")[0] in ("transfer", "law")]
 
 
 def again(
-    invocation: Invocation, verb: str, settings: Settings, *changes: str, why: str
-) -> NextCommand:
-    """`verb` for the invocation's configuration with `changes`.
+    invocation: Invocation, request: Request, settings: Settings, *changes: str, why: str
+) -> Next:
+    """The `request` for the invocation's configuration with `changes`.
 
-    A search's user command goes back behind `--`, and no password is shown.
+    A search's user command goes back behind `--`.
     """
-    words, user_command = invocation.changed(changes), list[str]()
-    if verb == "search":
-        words, user_command = split_user_command(words, settings.raw["runner"])
-    command = NextCommand.of(
-        verb,
-        *words,
-        study=invocation.study,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why=why,
-    )
-    return replace(command, user_command=tuple(user_command))
+    words = list(changed(invocation.overrides, changes, without=["root"]))
+    command = list[str]()
+    if isinstance(request, SearchRequest):
+        words, command = split_user_command(words, settings.raw["runner"])
+    asked: dict[str, Any] = {
+        "overrides": tuple(words),
+        "study": invocation.study,
+        "root": settings.root,
+        "config_dir": invocation.config_dir,
+    }
+    return Next(replace(request, **asked), why, tuple(command))
 
 
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
 
 
-def next_of(
-    folder: Path, notes: list[str] | None = None, *, shell: bool = True
-) -> NextCommand | None:
+def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True) -> Next | None:
     """The command that goes on with the study in `folder`; None where nothing tells.
 
     `notes` gets what is damaged; without, the verb names what it shows. In a `shell` there is none
@@ -190,7 +134,7 @@ def next_of(
     """
     command = _following(folder, [] if notes is None else notes)
     closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
-    return None if command and command.verb in closed and _of_a_cell(folder) else command
+    return None if command and command.call.verb in closed and _of_a_cell(folder) else command
 
 
 def _of_a_cell(folder: Path) -> bool:
@@ -198,66 +142,64 @@ def _of_a_cell(folder: Path) -> bool:
     return f"_target_: {MAIN}." in config_text(folder)
 
 
-def _following(folder: Path, notes: list[str]) -> NextCommand | None:
+def _following(folder: Path, notes: list[str]) -> Next | None:
     root, name = folder.parent, folder.name
     # Whatever is recorded so far, a driver is about to change it.
     if live_holder(folder) is not None:
-        why = "to see how far it is"
-        return NextCommand.of("status", "--watch", study=name, root=root, why=why)
+        return Next(StatusRequest(study=name, root=root, watch=True), "to see how far it is")
     stopped = stopped_at(folder, notes)
     if stopped is not None:
-        command = NextCommand.recorded(stopped.command, "to go on with what was stopped")
+        command = Next.recorded(stopped.command, "to go on with what was stopped")
         if command is not None:
             return command
     searched = read_searched(folder, notes)
     if searched is None:
         return None
     if not searched.finished:
-        return NextCommand.recorded(searched.command, "to go on with the search")
+        return Next.recorded(searched.command, "to go on with the search")
     if not math.isfinite(searched.conclusion.objective):
         return None
     for path in StudyFolder(folder).plans():
         plan = read_document(path, TransferPlan, notes)
         if plan is not None:
-            command = NextCommand.recorded(plan.source.get("command"), "to plan it again")
+            line, why = plan.source.get("command"), "to plan it again"
+            command = Next.recorded(line, why, TransferRequest)
             validation = read_document(TargetFolder(path.parent).validation, Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
 
 
-def validated_by(folder: Path, axis: str = "") -> NextCommand | None:
+def validated_by(folder: Path, axis: str = "") -> Next | None:
     """The command of the study's newest verdict on eta, over `axis` where one is named."""
     newest = newest_validation(folder, lambda each: not axis or each.over(axis) is not None)
-    command = NextCommand.recorded(newest.command, "to validate the transfer") if newest else None
-    return command if command and command.verb == "transfer" else None
+    line = newest.command if newest else None
+    return Next.recorded(line, "to validate the transfer", TransferRequest)
 
 
-def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> NextCommand:
+def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> Next:
     """What follows a search at `width`: its transfer, validated by 45 to 75 runs at cheap widths.
 
     What the study's own configuration says of ladders stays. Rules that a coordinate check has
     found wrong are looked at first.
     """
     target = WIDENED * width
-    return failed_check(folder) or NextCommand.of(
-        "transfer",
-        "--to-width",
-        str(target),
-        "--validate",
-        *_cheap_ladders(folder, width, target),
+    request = TransferRequest(
+        to_width=target,
+        validate=True,
+        overrides=tuple(_cheap_ladders(folder, width, target)),
         study=folder.name,
         root=folder.parent,
         config_dir=config_dir,
-        why="to validate the transfer",
     )
+    return failed_check(folder) or Next(request, "to validate the transfer")
 
 
-def failed_check(folder: Path) -> NextCommand | None:
+def failed_check(folder: Path) -> Next | None:
     """The command that shows where the newest coordinate check of the study's setup failed."""
     record = _newest_check(folder)
     if record is None or all(check.answer != "fail" for check in record.axes):
         return None
-    return NextCommand.recorded(record.command, "to see where the coordinate check fails")
+    return Next.recorded(record.command, "to see where the coordinate check fails")
 
 
 def _newest_check(folder: Path) -> CheckRecord | None:
@@ -301,9 +243,9 @@ def after_plan(
     folder: Path,
     place: Path,
     plan: TransferPlan,
-    command: NextCommand | None,
+    command: Next | None,
     validation: Validation | None,
-) -> NextCommand | None:
+) -> Next | None:
     """The command after the `command` that left a `plan`, and maybe a `validation`, in `place`.
 
     A check that failed, validation, the cause of a failure, what would settle a doubt, the trend,
@@ -315,26 +257,26 @@ def after_plan(
             return failed
         # The command that left the plan asked for the verdict already, and was stopped: the same
         # again.
-        if command is None or command.validates:
-            return command and replace(command, why="to validate the transfer")
-        of_ladders = tuple(
-            f"transfer.{key}=" for key in (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
-        )
+        why = "to validate the transfer"
+        if command is None or command.request.validate:
+            return command and replace(command, why=why)
+        said = {*map(key_of, command.request.overrides)}
+        of_ladders = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
         ladders: list[str] = []
-        if not any(word.lstrip("+").startswith(of_ladders) for word in command.arguments):
+        if not said & {f"transfer.{key}" for key in of_ladders}:
             ladders = _cheap_ladders(folder, plan.base.width, plan.target.width)
-        return command.with_arguments("--validate", *ladders, why="to validate the transfer")
-    if command is not None and not command.validates:
+        return command.changed(*ladders, why=why, validate=True)
+    if command is not None and not command.request.validate:
         # A transfer that only plans says nothing of the ladders that the verdict is on.
-        trained = NextCommand.recorded(validation.command, command.why)
-        command = trained or command.with_arguments("--validate", why=command.why)
+        trained = Next.recorded(validation.command, command.why, TransferRequest)
+        command = trained or command.changed(why=command.why, validate=True)
     failing = [verdict.axis for verdict in verdicts if verdict.answer == "fails"]
     if failed := failed_check(folder):
         return failed
     # Of a command that scales by itself no check could say more.
     if failing and plan.parameters and _newest_check(folder) is None:
         why = f"to see whether the rules are why it fails over {' and '.join(failing)}"
-        return NextCommand.of("check", study=folder.name, root=folder.parent, why=why)
+        return Next(CheckRequest(study=folder.name, root=folder.parent), why)
     if budget := _another_budget(validation, command):
         return budget
     if settling := _settling(folder, verdicts, command):
@@ -342,48 +284,41 @@ def after_plan(
     targets = [verdict.target for verdict in verdicts if verdict.target]
     settle = [override for target in targets for override in target.settle]
     if command is not None and settle:
-        return command.with_arguments(*settle, why="to find out whether it holds at the target")
+        return command.changed(*settle, why="to find out whether it holds at the target")
     # Something is open, and no known command settles it: better none than a wrong one.
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
     if not plan.parameters:
         target_command = tuple(map(str, plan.source.get("target_command") or ()))
-        why = "to train the target"
-        return (
-            NextCommand(verb="", user_command=target_command, why=why) if target_command else None
-        )
-    return NextCommand.of(
-        "export",
-        *options(to="pytorch", to_width=plan.target.width, to_depth=plan.target.depth),
+        own = Call("", command=target_command)
+        return Next(own, "to train the target") if target_command else None
+    request = ExportRequest(
+        to="pytorch",
+        to_width=plan.target.width,
+        to_depth=plan.target.depth,
         study=folder.name,
         root=folder.parent,
-        why="to use the plan in a trainer",
     )
+    return Next(request, "to use the plan in a trainer")
 
 
 MOST_TIMES = 20
 """A ladder that did not settle is offered a budget of up to so many times its runs."""
 
 
-def _another_budget(
-    validation: Validation | None, command: NextCommand | None
-) -> NextCommand | None:
+def _another_budget(validation: Validation | None, command: Next | None) -> Next | None:
     """The command of a ladder that was to settle, with the budget that it likely takes."""
-    if validation is None or command is None or "--settle" not in command.arguments:
+    if validation is None or command is None or not command.request.settle:
         return None
     runs = sum(len(seeds) for curve in validation.curves for seeds in curve.losses.values())
     less_noise = any(key.startswith("train.") for v in validation.axes for key in v.settle)
     if less_noise or not runs < validation.needed <= MOST_TIMES * runs:
         return None
-    unbound = command.without("--budget", "--hours")
-    budget = ("--budget", str(validation.needed))
     why = "to settle it with as many runs"
-    return replace(unbound, arguments=(*unbound.arguments, *budget), why=why)
+    return command.changed(why=why, budget=validation.needed, hours=None)
 
 
-def _settling(
-    folder: Path, verdicts: Sequence[Verdict], command: NextCommand | None
-) -> NextCommand | None:
+def _settling(folder: Path, verdicts: Sequence[Verdict], command: Next | None) -> Next | None:
     """The command that would settle the open verdicts; None where none is known to."""
     asked: dict[str, float] = {}
     for key, text in (override.split("=", 1) for each in verdicts for override in each.settle):
@@ -397,10 +332,10 @@ def _settling(
     # A command without {steps} trains as long as it does, whatever the study is told.
     if steps and takes(config_text(folder), "steps"):
         searched = read_searched(folder, [])
-        command_before = NextCommand.recorded(searched.command, why) if searched else None
-        if command_before and command_before.verb == "search":
+        search = Next.recorded(searched and searched.command, why, SearchRequest)
+        if search is not None:
             name = f"{folder.name[:80]}-{_written(steps)}-steps"
-            return command_before.as_new_study(name, f"train.steps={_written(steps)}", why=why)
+            return search.as_new_study(name, f"train.steps={_written(steps)}", why=why)
     if not asked or command is None:
         return None
     # What is settled is not trained again.
@@ -410,7 +345,7 @@ def _settling(
         if not verdict.settle and verdict.axis in LADDER_AXES
     ]
     changes = [f"{key}={_written(value)}" for key, value in asked.items()]
-    return command.with_arguments(*changes, *settled, why=why)
+    return command.changed(*changes, *settled, why=why)
 
 
 def _written(value: float) -> str:
@@ -419,4 +354,4 @@ def _written(value: float) -> str:
 
 def report_of(folder: Path) -> str:
     """The command that writes the page of the study in `folder`."""
-    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
+    return SHELL.call(ReportRequest(name=(folder.name,), root=folder.parent).call)

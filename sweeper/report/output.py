@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
+from sweeper.errors import call_words
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
@@ -22,7 +22,7 @@ from sweeper.study.folder import StudyFolder
 from sweeper.table import printable
 
 if TYPE_CHECKING:
-    from sweeper.report.next import NextCommand
+    from sweeper.report.next import Next
     from sweeper.sweep.progress import ProgressBar
 
 
@@ -91,7 +91,7 @@ class Output:
         answer: str,
         places: Mapping[str, object],
         document: Mapping[str, Any],
-        *next_commands: NextCommand | None,
+        *next_commands: Next | None,
     ) -> None:
         """The last three lines of a verb: what was found, where it lies, what to type next.
 
@@ -113,7 +113,7 @@ class Output:
             end += [Verbatim(f"{text[:1].upper()}{text[1:]}") for text in lines]
         commands = [command for command in next_commands if command is not None]
         if commands:
-            words = [shlex.split(str(command)) for command in commands]
+            words = [call_words(command.call) for command in commands]
             end.append(Commands(f"Next, {commands[0].why}:", words))
         self.flush(end)
         self.document(

@@ -33,7 +33,7 @@ from sweeper.report.drawing import (
     TOOLTIP_PREFIX,
     look_of,
 )
-from sweeper.report.next import NextCommand, of_settings, options
+from sweeper.report.next import Next, again
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
 from sweeper.report.sentences import reading_text, table_facts
@@ -45,6 +45,7 @@ from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
+from sweeper.verbs.requests import PredictRequest, TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
@@ -517,10 +518,10 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
         assert answer.too_few is not None
         # Why so few of a table's runs count is told by its notes alone.
         return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
-    return _written(answer.prediction, runs, answer.folder, before, again=_larger(answer, runs))
+    return _written(answer.prediction, runs, answer.folder, before, following=_larger(answer, runs))
 
 
-def _larger(answer: TablePrediction, runs: LossRuns) -> NextCommand | None:
+def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
     told, design = answer.prediction, Design.of(runs)
     # Of what came by a pipe nothing is left to be read again.
@@ -528,16 +529,16 @@ def _larger(answer: TablePrediction, runs: LossRuns) -> NextCommand | None:
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
-    asked = [f"--to-params={_typed(params)}"] * (design.forms != (TOKENS,))
+    asked = {"to_params": _round(params)} if design.forms != (TOKENS,) else {}
     # Along one line, or at one number of tokens, they follow from the size.
-    asked += [f"--to-tokens={_typed(tokens)}"] * (len(design.forms) > 1 or not asked)
-    command = NextCommand.recorded(told.command, "to predict a larger run")
-    return command and command.with_arguments(*asked, why=command.why)
+    if len(design.forms) > 1 or not asked:
+        asked["to_tokens"] = _round(tokens)
+    command = Next.recorded(told.command, "to predict a larger run", PredictRequest)
+    return command and replace(command, request=replace(command.request, **asked))
 
 
-def _typed(count: float) -> str:
-    """A round number as people type it: 2e9."""
-    return f"{count:.2g}".replace("e+0", "e").replace("e+", "e")
+def _round(count: float) -> float:
+    return float(f"{count:.2g}")
 
 
 def predicted_shown(
@@ -550,13 +551,13 @@ def predicted_shown(
     settle = found.prediction.settle if found.prediction else ()
     if found.too_few is not None:
         settle = found.too_few.answer.settle
-    again = _following(found, settle, question, invocation)
+    following = _following(found, settle, question, invocation)
     if found.prediction is None:
         assert found.too_few is not None
-        return _too_few(found.too_few, scales.unit, before, again)
+        return _too_few(found.too_few, scales.unit, before, following)
     if not settle and TargetFolder(found.folder).plan.is_file():
-        again = None
-    made = _written(found.prediction, runs, found.folder, before, found.drawn, again)
+        following = None
+    made = _written(found.prediction, runs, found.folder, before, found.drawn, following)
     made = replace(made, folder=study.folder)
     if found.folder.resolve().is_relative_to(study.folder.resolve()):
         from sweeper.report.study_page import write_report  # it loads torch, and tables have none
@@ -580,7 +581,7 @@ def _counted_text(found: Predicted) -> str:
 
 
 def _too_few(
-    few: TooFewRuns, unit: str, before: Sequence[str], again: NextCommand | None = None
+    few: TooFewRuns, unit: str, before: Sequence[str], following: Next | None = None
 ) -> Shown:
     """No law can be fitted yet: an answer, and none that is written down."""
     settle = few.answer.settle
@@ -589,7 +590,7 @@ def _too_few(
         items=[Sentence(f"{settle_text(settle, unit)}.")] if settle else [],
         answer=f"Cannot say yet: {few}. Nothing was written.",
         document={key: value for key, value in to_json(few.answer).items() if value is not None},
-        next=(again,),
+        next=(following,),
     )
 
 
@@ -599,7 +600,7 @@ def _written(
     folder: Path,
     before: Sequence[str],
     left_out: LossRuns | None = None,
-    again: NextCommand | None = None,
+    following: Next | None = None,
 ) -> Shown:
     prediction = prediction.dated(folder)
     notes = [*prediction.notes]
@@ -625,7 +626,7 @@ def _written(
         places=places,
         # The file's content with its digest, which the file cannot hold itself.
         document={**to_json(prediction), "sha256": prediction.sha256},
-        next=(again,),
+        next=(following,),
         folder=folder,
     )
 
@@ -635,7 +636,7 @@ def _following(
     settle: Sequence[Proposed],
     question: LossQuestion,
     invocation: Invocation | None,
-) -> NextCommand | None:
+) -> Next | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
     if invocation is None:
         return None
@@ -643,29 +644,21 @@ def _following(
     rule, base, size = settings.transfer, settings.ladder_base, found.size
     choices = [run.choice for run in settle if run.choice]
     # Another number of tokens is planned by a law alone.
-    tokens = [f"--to-tokens={question.tokens:.0f}"] if question.tokens else []
-    lacks = bool(tokens) and isinstance(settings.law, NoLaw)
-    law = ["law=joint"] * lacks
+    lacks = bool(question.tokens) and isinstance(settings.law, NoLaw)
+    law, request = ["law=joint"] * lacks, horizons_request(settings, size, question.tokens)
     if not choices:
         if question.flops is not None:
             return None
-        words = [*tokens, *invocation.overrides, *law]
-        return horizons_command(settings, invocation, size, *words, why="to plan the run")
+        return again(invocation, request, settings, *law, why="to plan the run")
     widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
     steps = sorted({*found.horizons, *(c.steps for c in choices)})
-    words = [*tokens, "--predict", *invocation.overrides, *law]
-    # Each takes the place of what was typed before of its key.
     ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
     ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
-    why = "to train what would tell"
-    command = horizons_command(settings, invocation, size, *words, why=why)
-    return command.with_arguments(*ladders, why=why)
+    request = replace(request, predict=True)
+    return again(invocation, request, settings, *law, *ladders, why="to train what would tell")
 
 
-def horizons_command(
-    settings: Settings, invocation: Invocation, size: Size, *words: str, why: str
-) -> NextCommand:
-    """A transfer of the study to the size, as it was asked for before."""
+def horizons_request(settings: Settings, size: Size, tokens: float | None) -> TransferRequest:
+    """A transfer to the size, and to the tokens where another number of them was asked for."""
     depth = size.depth if size.depth != settings.base.depth else None
-    asked = options(to_width=size.width, to_depth=depth)
-    return of_settings("transfer", settings, invocation, *asked, *words, why=why)
+    return TransferRequest(to_width=size.width, to_depth=depth, to_tokens=tokens or None)

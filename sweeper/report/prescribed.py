@@ -13,6 +13,7 @@ from sweeper.report.next import again
 from sweeper.report.present import Shown
 from sweeper.verbs.explain import ExplainAnswer
 from sweeper.verbs.export import ExportAnswer
+from sweeper.verbs.requests import CheckRequest
 
 
 def shown(answer: ExplainAnswer | ExportAnswer, *, verbose: bool = False) -> Shown:
@@ -35,7 +36,7 @@ def shown(answer: ExplainAnswer | ExportAnswer, *, verbose: bool = False) -> Sho
         items.append(Sentence(text, listed=True))
     count = len(plan.parameters)
     why = "to see that it holds in short runs"
-    check = again(answer.invocation, "check", answer.settings, why=why)
+    check = again(answer.invocation, CheckRequest(), answer.settings, why=why)
     return Shown(
         items=items,
         notes=answer.notes,

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.errors import Call, Keyword, Spelling, Text, as_text, spelled
 from sweeper.report.answer import Item, Sentence
 from sweeper.report.live import LivePage
-from sweeper.report.next import NextCommand, report_of
+from sweeper.report.next import Next, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences import Wording
@@ -53,7 +53,7 @@ class Shown:
     notes: Sequence[str | Text] = ()
     places: Mapping[str, object] = field(default_factory=dict)
     document: Mapping[str, Any] = field(default_factory=dict)
-    next: Sequence[NextCommand | None] = ()
+    next: Sequence[Next | None] = ()
     folder: Path | None = None
     one_line: bool = False
 

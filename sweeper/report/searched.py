@@ -12,7 +12,7 @@ from sweeper.report.costs import trial_command
 from sweeper.report.drawing import save
 from sweeper.report.each import search_items
 from sweeper.report.figures import pairs_figure
-from sweeper.report.next import NextCommand, again, first_transfer
+from sweeper.report.next import Next, again, first_transfer
 from sweeper.report.present import Shown
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
@@ -21,6 +21,7 @@ from sweeper.sweep.base_search import Found, InJobs, SearchCost
 from sweeper.sweep.warm_start import OutsideAnswer, outside
 from sweeper.table import counted, power
 from sweeper.trial import Result
+from sweeper.verbs.requests import SearchRequest
 from sweeper.verbs.search import SearchAnswer
 
 
@@ -81,18 +82,18 @@ def _lacking_note(lacking: tuple[str, Result]) -> str:
     return f"the search is not finished: {there}, beside the best, has no result, and may be better"
 
 
-def _after(answer: SearchAnswer, found: Found) -> NextCommand:
+def _after(answer: SearchAnswer, found: Found) -> Next:
     settings, invocation = answer.settings, answer.invocation
     if found.lacking:
-        return again(invocation, "search", settings, why="to train what has no result")
+        return again(invocation, SearchRequest(), settings, why="to train what has no result")
     if math.isfinite(found.conclusion.objective):
         return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
     if all(result.status == "failed" for result in found.results):
-        return again(invocation, "search", settings, why="to try them again")
+        return again(invocation, SearchRequest(), settings, why="to try them again")
     eta, key = settings.space["eta"], "parameterization.space.eta"
     # Every run diverged: the same range of eta, 2^-4 times as high.
     lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
-    return again(invocation, "search", settings, *lower, why="to search lower eta")
+    return again(invocation, SearchRequest(), settings, *lower, why="to search lower eta")
 
 
 def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
@@ -106,7 +107,7 @@ def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
             "finished": queued.finished,
             "submitted": queued.submitted,
         },
-        next=[again(answer.invocation, "search", settings, why=why)],
+        next=[again(answer.invocation, SearchRequest(), settings, why=why)],
         folder=settings.folder,
     )
 
@@ -139,8 +140,8 @@ def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
         document["script"] = cost.script
         script = f"The batch script of the first {cost.jobs} jobs:\n{cost.script}"
         items.append(Verbatim(script, title="The batch script", detail=True))
-    flags = ["--new-setup"] * answer.request.new_setup
-    next_command = again(answer.invocation, "search", settings, *flags, why="to train them")
+    request = SearchRequest(new_setup=answer.request.new_setup)
+    next_command = again(answer.invocation, request, settings, why="to train them")
     return Shown(
         items=items,
         answer=f"{cost.left} of {cost.planned} trials are to be trained; nothing was written.",

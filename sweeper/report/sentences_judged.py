@@ -54,40 +54,20 @@ def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerd
     )
     judged = replace(judged, next_runs=next_runs)
     axes = tuple(
-        worded(verdict) if judged.ours else plain_verdict(judged, verdict, spelling)
+        worded(verdict, judged.unit) if judged.ours else plain_verdict(judged, verdict, spelling)
         for verdict in judged.axes
     )
     bits = [f"{judged.bits!r} is in bits per byte, and so is what is lost"]
     return replace(
         judged,
-        axes=tuple(_in_its_unit(judged, verdict) for verdict in axes),
-        trend=judged.trend and worded_trend(judged.trend),
-        sentences=tuple(in_unit(judged, sentence) for sentence in _sentences(judged)),
+        axes=axes,
+        trend=judged.trend and worded_trend(judged.trend, judged.unit),
+        sentences=tuple(_sentences(judged)),
         ends=tuple(_ends(judged)),
         notes=(
             *(spelled(remark, spelling) for remark in judged.remarks),
             *(bits if judged.bits else ()),
         ),
-    )
-
-
-def in_unit(judged: TableVerdict, text: str) -> str:
-    """A sentence on losses in the unit of the table's."""
-    return text.replace(" nats", " bits/byte") if judged.bits else text
-
-
-def _in_its_unit(judged: TableVerdict, verdict: Verdict) -> Verdict:
-    target = verdict.target and replace(
-        verdict.target,
-        sentence=in_unit(judged, verdict.target.sentence),
-        todo=in_unit(judged, verdict.target.todo),
-    )
-    return replace(
-        verdict,
-        sizes=tuple(replace(s, reason=in_unit(judged, s.reason)) for s in verdict.sizes),
-        todo=in_unit(judged, verdict.todo),
-        note=in_unit(judged, verdict.note),
-        target=target,
     )
 
 
@@ -177,7 +157,7 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = S
         return size
 
     todo = _plain_advice(judged, verdict, spelling, no_noise=no_noise)
-    said = worded(verdict)
+    said = worded(verdict, judged.unit)
     target = said.target and _plain_target(judged, said.target)
     sizes = tuple(map(plain_size, said.sizes))
     return replace(said, todo=todo, sizes=sizes, target=target)
@@ -192,7 +172,7 @@ def _plain_advice(
         key = spelling.keyword(Keyword("noise", ...))
         return (
             f"nothing shows the noise: {runs} would (the cells are listed), or {key} with the "
-            "standard deviation of a run in nats"
+            f"standard deviation of a run in {judged.unit}"
         )
     todo, _ = advice_parts(advice)
     if runs and advice.code == "seeds":
@@ -218,15 +198,21 @@ def _plain_target(judged: TableVerdict, target: TargetAnswer) -> TargetAnswer:
     todo, _ = advice_parts(target.advice)
     if target.advice.code == "correct":
         todo = "train with the learning rate that the trend predicts"
-    sentence = target_text(target, planned="the transferred learning rate") if target.code else ""
-    return replace(target, todo=todo, sentence=sentence or target.sentence)
+    sentence = target.sentence
+    if target.code:
+        sentence = target_text(target, judged.unit, planned="the transferred learning rate")
+    return replace(target, todo=todo, sentence=sentence)
 
 
 def _wrong_rate(judged: TableVerdict, best: Estimate, target: TargetAnswer) -> str:
     """Why a learning rate that was asked about is none for the target."""
     asked, off, gap = value_text(judged.transferred_log2_eta), target.off_log2, target.loss_gap
     side, axis = "below" if off.value > 0 else "above", target.axis.replace("_", " ")
-    costs = f"about {gap.value:.2g} nats" if math.isfinite(gap.value) else "the run: it diverges"
+    costs = (
+        f"about {gap.value:.2g} {judged.unit}"
+        if math.isfinite(gap.value)
+        else "the run: it diverges"
+    )
     return (
         f"At {axis} {target.size}, no: the best is predicted at {range_text(best)}; "
         f"{asked} lies {abs(off.value):.1f} octaves {side} it and costs {costs}"
@@ -239,8 +225,8 @@ def range_text(estimate: Estimate) -> str:
     return f"{value_text(estimate.value)} ({low} to {high})"
 
 
-def gap_text(gap: Estimate) -> str:
+def gap_text(gap: Estimate, unit: str) -> str:
     """What is lost, with what it may be at most."""
     if not math.isfinite(gap.high):
-        return f"{gap.value:.4f} nats or more, beyond what was measured"
-    return f"{gap.value:.4f} nats ({max(0.0, gap.low):.4f} to {gap.high:.4f})"
+        return f"{gap.value:.4f} {unit} or more, beyond what was measured"
+    return f"{gap.value:.4f} {unit} ({max(0.0, gap.low):.4f} to {gap.high:.4f})"

@@ -23,7 +23,6 @@ from sweeper.decide.transfer import (
 )
 from sweeper.decide.trend import MIN_TREND_SIZES, MORE_SEEDS, Exponent, Trend
 from sweeper.plan.plan import value_text
-from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, describe_size
 from sweeper.stats.rounds import LOOKS
 from sweeper.trial import Choice
@@ -50,8 +49,11 @@ BELIEFS = {
 }
 
 
-def worded(verdict: Verdict) -> Verdict:
-    """The verdict with its reasons, notes and advice in words, as its record has them."""
+def worded(verdict: Verdict, unit: str = "nats") -> Verdict:
+    """The verdict with its reasons, notes and advice in words, as its record has them.
+
+    Its losses are in this `unit`, as in all that follows.
+    """
     rule = verdict.rule
     limits = verdict.limits
     if rule is not None:
@@ -61,13 +63,13 @@ def worded(verdict: Verdict) -> Verdict:
         )
     return replace(
         verdict,
-        sizes=tuple(replace(size, reason=size_reason(size)) for size in verdict.sizes),
+        sizes=tuple(replace(size, reason=size_reason(size, unit)) for size in verdict.sizes),
         todo=advice_text(verdict.advice) or verdict.todo,
         note=". Also, ".join(
-            filter(None, (_worse_note(verdict) or verdict.note, _cliffs(verdict)))
+            filter(None, (_worse_note(verdict, unit) or verdict.note, _cliffs(verdict)))
         ),
         limits=limits,
-        target=None if verdict.target is None else worded_target(verdict.target),
+        target=None if verdict.target is None else worded_target(verdict.target, unit),
     )
 
 
@@ -91,7 +93,7 @@ def unjudged_text(values: Mapping[str, Choice], judged: Collection[str]) -> str:
     )
 
 
-def size_reason(size: SizeVerdict) -> str:
+def size_reason(size: SizeVerdict, unit: str) -> str:
     """Why one size has its answer."""
     shift, gap = size.shift_log2, size.loss_gap
     match size.code:
@@ -109,7 +111,7 @@ def size_reason(size: SizeVerdict) -> str:
             runs = "run" if size.failed == 1 else "runs"
             return f"{size.failed} {runs} {whose}failed: that is no divergence"
         case "missed_optimum" if size.missed is not None:
-            return missed_text(size.missed)
+            return missed_text(size.missed, unit)
         case "diverged":
             return "every run diverged"
         case "base_diverged":
@@ -117,7 +119,7 @@ def size_reason(size: SizeVerdict) -> str:
         case "diverges_at_base_optimum":
             return "training at the base's optimum diverges"
         case "loses":
-            return f"training at the base's optimum loses at least {gap.low:.4f} nats"
+            return f"training at the base's optimum loses at least {gap.low:.4f} {unit}"
         case "shifts":
             least = max(0.0, shift.low, -shift.high)
             return f"the optimum shifts by at least {least:.2f} in log2"
@@ -126,15 +128,15 @@ def size_reason(size: SizeVerdict) -> str:
         case "not_measured":
             return "the curve was not measured at the base's optimum"
         case "may_lose":
-            return f"training at the base's optimum may lose {gap.high:.4f} nats"
+            return f"training at the base's optimum may lose {gap.high:.4f} {unit}"
         case "may_shift":
             return f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
     return size.reason
 
 
-def missed_text(missed: MissedOptimum) -> str:
+def missed_text(missed: MissedOptimum, unit: str = "nats") -> str:
     """What the base's own curve says against the value that is transferred."""
-    loses = f"loses {missed.loss:.4f} nats" if math.isfinite(missed.loss) else "diverges"
+    loses = f"loses {missed.loss:.4f} {unit}" if math.isfinite(missed.loss) else "diverges"
     return (
         f"at the base itself, {missed.hyperparameter}=2^{missed.transferred_log2:.4g} {loses} "
         f"against the optimum 2^{missed.optimum_log2:.2f}"
@@ -168,13 +170,13 @@ FEW_SEEDS = 4
 """Of fewer seeds a point the noise may be at fault."""
 
 
-def _worse_note(verdict: Verdict) -> str:
+def _worse_note(verdict: Verdict, unit: str) -> str:
     """What to say when a larger model has the higher loss."""
     if verdict.worse is None:
         return ""
-    size, nats = verdict.worse
+    size, loss = verdict.worse
     return (
-        f"{describe_size(size, verdict.axis)} is worse than the base by {nats:.4f} nats, each at "
+        f"{describe_size(size, verdict.axis)} is worse than the base by {loss:.4f} {unit}, each at "
         "its optimum. A larger model should be better: `sweeper check` shows whether a module "
         "grows or vanishes with the size"
     )
@@ -312,14 +314,14 @@ def more(count: int, what: str) -> str:
 # The answer at the target.
 
 
-def worded_target(target: TargetAnswer) -> TargetAnswer:
+def worded_target(target: TargetAnswer, unit: str = "nats") -> TargetAnswer:
     """The answer with its sentence and advice in words."""
     if not target.code:
         return target
-    return replace(target, sentence=target_text(target), todo=advice_text(target.advice))
+    return replace(target, sentence=target_text(target, unit), todo=advice_text(target.advice))
 
 
-def target_text(target: TargetAnswer, planned: str = "the plan's eta") -> str:
+def target_text(target: TargetAnswer, unit: str, planned: str = "the plan's eta") -> str:
     """What is expected at the target; `planned` is what its optimum is measured from."""
     name, answer = target.axis.replace("_", " "), SAID[target.answer]
     match target.code:
@@ -339,7 +341,7 @@ def target_text(target: TargetAnswer, planned: str = "the plan's eta") -> str:
         few = "too few sizes have an optimum"
         why = few if target.code == "too_few_optima" else "as on the ladder"
         return f"{where} the transfer {answer}, {why}"
-    expected = _expected(target.off_log2, target.loss_gap, target.answer, planned)
+    expected = _expected(target, unit, planned)
     sentence = f"{where} the transfer {answer}: {expected}"
     if (missed := target.missed) is not None:
         sentence += (
@@ -354,23 +356,24 @@ def _further(target: TargetAnswer) -> str:
     return comparatives.get(target.axis, ("more", "less"))[not target.wider]
 
 
-def _expected(off: Estimate, gap: Estimate, answer: Answer, planned: str) -> str:
+def _expected(target: TargetAnswer, unit: str, planned: str) -> str:
     """Shift and loss gap at the target."""
+    off, gap, answer = target.off_log2, target.loss_gap, target.answer
     may = "may lie" if answer == "cannot say yet" else "lies"
     words = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from {planned}"
     if answer == "fails" and math.isfinite(gap.low):
-        return f"{words}, which costs at least {gap.low:.4f} nats"
+        return f"{words}, which costs at least {gap.low:.4f} {unit}"
     if not math.isfinite(gap.high):
         return f"{words}, beyond what the widest curve measured"
     costs = "may cost" if answer == "cannot say yet" else "costs at most"
-    return f"{words}, which {costs} {gap.high:.4f} nats"
+    return f"{words}, which {costs} {gap.high:.4f} {unit}"
 
 
 NOTHING = 5e-5
-"""Nats that are none where losses have four digits."""
+"""A loss that is none where losses have four digits."""
 
 
-def worded_trend(trend: Trend) -> Trend:
+def worded_trend(trend: Trend, unit: str = "nats") -> Trend:
     """The trend with its prior, and why it is followed or not, in words."""
     if trend.belief is None:
         return trend
@@ -382,7 +385,7 @@ def worded_trend(trend: Trend) -> Trend:
         gain = trend.gain
         reason = "no curve reaches far enough to tell what it would save"
         if math.isfinite(gain.high - gain.low):
-            saved = f"{gain.value:z.4f} nats ({gain.low:z.4f} to {gain.high:z.4f})"
+            saved = f"{gain.value:z.4f} {unit} ({gain.low:z.4f} to {gain.high:z.4f})"
             reason = f"it would save {saved}, and so may cost instead"
         if abs(gain.high) < NOTHING:
             reason = "it would save nothing"

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.errors import SHELL, Call, Keyword, Text, as_text, spelled
 from sweeper.report.answer import Item, Sentence
 from sweeper.report.ladder import ladder_table
-from sweeper.report.next import NextCommand, next_of
+from sweeper.report.next import Next, next_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes
 from sweeper.study.folder import StudyFolder
@@ -19,6 +19,7 @@ from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
 from sweeper.table import Column, Table, counted, duration
 from sweeper.verbs.cancel import CancelAnswer
+from sweeper.verbs.requests import StatusRequest
 from sweeper.verbs.status import StatusAnswer
 
 
@@ -215,8 +216,8 @@ def _cancelled(answer: CancelAnswer) -> Shown:
     items, next_command = list[Item](), None
     if answer.driver is not None:
         items.append(Sentence(f"Its driver ({answer.driver}) ends by itself."))
-        root, why = answer.folder.parent, "to see it end"
-        next_command = NextCommand.of("status", study=study, root=root, why=why)
+        request = StatusRequest(study=study, root=answer.folder.parent)
+        next_command = Next(request, "to see it end")
     elif answer.left:
         left = f"{answer.left} processes that a killed driver's commands had left were ended."
         items.append(Sentence(left))

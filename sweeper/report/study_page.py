@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from sweeper.decide.each import judge_each
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
+from sweeper.errors import call_words
 from sweeper.files import private_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import (
@@ -57,7 +57,7 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
-from sweeper.report.next import NextCommand, next_of, report_of
+from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences import check_sentence, saving_text, times
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -258,7 +258,7 @@ def render(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
-    following: NextCommand | None = None,
+    following: Next | None = None,
 ) -> str:
     """The report of a study as HTML; `figures` are its search's figures, where they are made.
 
@@ -273,7 +273,7 @@ def study_report(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
-    following: NextCommand | None = None,
+    following: Next | None = None,
 ) -> Report:
     """All that the records of a study say, the answer first."""
     figures = _search_figures(documents) if figures is None else figures
@@ -326,9 +326,7 @@ def _running(running: Running) -> Section:
     return Section("", items)
 
 
-def _answer(
-    documents: Documents, targets: Sequence[_Target], following: NextCommand | None
-) -> Section:
+def _answer(documents: Documents, targets: Sequence[_Target], following: Next | None) -> Section:
     """What the page says first: each verdict, and checks that speak against it."""
     code = answer_of(documents)
     items: list[Item] = [sentence for target in targets for sentence in target.answers()]
@@ -344,7 +342,7 @@ def _answer(
     if beside := _beside(documents):
         items.append(Sentence(beside))
     if following is not None:
-        items.append(Commands(f"Next, {following.why}:", [shlex.split(str(following))]))
+        items.append(Commands(f"Next, {following.why}:", [call_words(following.call)]))
     return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
-from sweeper.errors import SHELL, Keyword, Text, as_text, spelled
+from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report import console
@@ -23,8 +22,8 @@ from sweeper.report.costs import branches_text, ladder_answer, ladder_document, 
 from sweeper.report.drawing import save
 from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import NextCommand, after_plan, of_settings, options
-from sweeper.report.prediction import horizons_command, predicted_shown
+from sweeper.report.next import Next, after_plan, again, ladder_words
+from sweeper.report.prediction import horizons_request, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -36,6 +35,7 @@ from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted, duration, short
+from sweeper.verbs.requests import TransferRequest
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     EachTransferAnswer,
@@ -55,18 +55,18 @@ def shown(
     if isinstance(answer, HorizonsAnswer):
         return _horizons(answer)
     settings = answer.settings
-    again = _command_again(answer)
+    same = _same(answer)
     items = _spans_items(answer.target.spans, settings)
     unfinished = unfinished_notes(answer.target.optimum.unfinished)
     if isinstance(answer, LadderCostAnswer):
         # What trains nothing still judges: it writes the verdict.
-        why = again.why if answer.cost.missing else "to have it judged"
+        why = same.why if answer.cost.missing else "to have it judged"
         return Shown(
             items=[*items, *ladder_items(answer)],
             notes=[*answer.notes, *unfinished],
             answer=ladder_answer(answer.cost),
             document=ladder_document(answer),
-            next=[replace(again, why=why)],
+            next=[replace(same, why=why)],
         )
     if isinstance(answer, QueuedAnswer):
         queued = {"finished": answer.finished, "submitted": answer.submitted}
@@ -76,11 +76,11 @@ def shown(
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
             document={"study": settings.name, **queued},
-            next=[replace(again, why="to collect them, and go on")],
+            next=[replace(same, why="to collect them, and go on")],
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
-    return _planned(answer, again, items, [*answer.notes, *unfinished], verbose=verbose)
+    return _planned(answer, same, items, [*answer.notes, *unfinished], verbose=verbose)
 
 
 def _each(answer: EachTransferAnswer) -> Shown:
@@ -124,7 +124,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
 
 def _planned(
     answer: TransferAnswer,
-    again: NextCommand,
+    same: Next,
     items: list[Item],
     notes: list[str | Text],
     *,
@@ -155,11 +155,11 @@ def _planned(
         notes += _check_notes(answer.check)
     places, page_notes = written_page(settings.folder)
     notes += page_notes
-    next_command = after_plan(settings.folder, answer.folder, plan, again, answer.kept)
+    next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
     if next_command is not None:
         next_command = replace(next_command, why=next_command.why + _cost_of(next_command, answer))
     # A next command without a verb is the target's own, and is not said twice.
-    if not (next_command and not next_command.verb):
+    if not (next_command and not next_command.call.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
         items += _target_command(plan, note)
@@ -202,22 +202,12 @@ def _document(answer: TransferAnswer) -> dict[str, object]:
     }
 
 
-def _command_again(answer: AnswerAtTarget) -> NextCommand:
-    """The same command, its target's options in full."""
-    request, settings, invocation = answer.request, answer.settings, answer.invocation
-    depth = request.to_depth or settings.base.depth
-    asked = options(
-        to_width=request.to_width,
-        to_depth=depth if depth != settings.base.depth else None,
-        to_tokens=None if request.to_tokens is None else f"{request.to_tokens:.0f}",
-        to_batch=request.to_batch,
-        validate=request.validate,
-        settle=request.settle,
-        budget=request.budget,
-        hours=request.hours,
-    )
-    words = (*asked, *invocation.overrides)
-    return of_settings("transfer", settings, invocation, *words, why="to train them")
+def _same(answer: AnswerAtTarget) -> Next:
+    """The same again, waiting for what it trains."""
+    request = replace(answer.request, dry_run=False, detach=False, strict=False, trust=False)
+    if request.to_depth == answer.settings.base.depth:
+        request = replace(request, to_depth=None)
+    return again(answer.invocation, request, answer.settings, why="to train them")
 
 
 def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
@@ -280,8 +270,7 @@ def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
     """The coordinate check in a sentence, and what shows all modules."""
     if quick.check is None:
         return []
-    words = shlex.split(SHELL.call(quick.call))
-    shows_all = Commands("All modules:", [words], detail=True)
+    shows_all = Commands("All modules:", [call_words(quick.call)], detail=True)
     return [Sentence(check_sentence(quick.check, settings.check)), shows_all]
 
 
@@ -303,18 +292,21 @@ def _doubt(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(doubts)
 
 
-def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
+def _cost_of(command: Next, answer: TransferAnswer) -> str:
     """The runs that a command adds to the ladders, and their time, as far as that is known."""
     settle = {each for v in answer.ladders.verdicts if v.target for each in v.target.settle}
     runs = dict[tuple[str, int], int]()
     # The command trains what is advised for the target, whose runs are counted there.
-    if settle and settle <= {*command.arguments}:
+    request = command.request
+    if not isinstance(request, TransferRequest):
+        return ""
+    if settle and settle <= {*request.overrides}:
         for verdict in answer.ladders.verdicts:
             advised = verdict.target.advice.runs if verdict.target else {}
             runs |= {(verdict.axis, value): count for value, count in advised.items()}
-    elif command.validates and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
+    elif request.validate and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
         rule = answer.settings.transfer
-        for word in command.of_ladders:
+        for word in ladder_words(request.overrides):
             key, _, value = word.removeprefix("transfer.").partition("=")
             if hasattr(rule, key):
                 read: Any = yaml.safe_load(value)
@@ -364,7 +356,7 @@ def _horizons(answer: HorizonsAnswer) -> Shown:
         items = [*made.items, *_target_command(answer.plan)]
         places = {**made.places, "plan": TargetFolder(answer.folder).plan}
         # What would only plan the run again.
-        following = [c for c in made.next if c is None or "--predict" in c.arguments]
+        following = [c for c in made.next if c is None or c.request.predict]
         return replace(made, items=items, places=places, notes=notes, next=following)
     costs, settings, tokens = answer.costs, answer.settings, answer.question.tokens
     assert costs is not None
@@ -375,9 +367,8 @@ def _horizons(answer: HorizonsAnswer) -> Shown:
     if costs.could_branch:
         facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
     rows = [*costs.sizes.items()]
-    words = [f"--to-tokens={tokens:.0f}"] if tokens else []
-    words += ["--predict", *answer.invocation.overrides]
-    size = answer.target.size(settings.base)
+    size, invocation = answer.target.size(settings.base), answer.invocation
+    request = replace(horizons_request(settings, size, tokens), predict=True)
     return Shown(
         items=console.dry_run("This would train", "size", rows, "runs", facts),
         notes=notes,
@@ -391,6 +382,6 @@ def _horizons(answer: HorizonsAnswer) -> Shown:
                 for name, cost in rows
             ],
         },
-        next=[horizons_command(settings, answer.invocation, size, *words, why="to train them")],
+        next=[again(invocation, request, settings, why="to train them")],
         folder=settings.folder,
     )

@@ -27,7 +27,7 @@ from sweeper.report.drawing import (
     new_panels,
     shortened,
 )
-from sweeper.report.next import NextCommand
+from sweeper.report.next import Next
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
 from sweeper.report.sentences import named_columns, roles_text
@@ -35,6 +35,7 @@ from sweeper.runs.variants import VariantRuns
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed
 from sweeper.verbs.compare import WinnerAnswer
+from sweeper.verbs.requests import CompareRequest
 
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""
@@ -72,7 +73,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     )
 
 
-def training_commands(answer: WinnerAnswer) -> list[NextCommand]:
+def training_commands(answer: WinnerAnswer) -> list[Next]:
     """What trains the runs that would tell most, of variants that are studies."""
     winner, studies = answer.winner, answer.studies
     width = winner.target.counts.get("width")
@@ -81,11 +82,14 @@ def training_commands(answer: WinnerAnswer) -> list[NextCommand]:
     if len(roots) != 1 or width is None or winner.target.octaves <= 0:
         return []
     return [
-        NextCommand.of(
-            "compare",
-            *(winner.baseline, each.variant, "--settle", "--to-width", f"{width:.0f}"),
-            root=next(iter(roots)),
-            why=f"to train {_wanted(each, winner.baseline)}, and what then tells most",
+        Next(
+            CompareRequest(
+                names=(winner.baseline, each.variant),
+                settle=True,
+                to_width=round(width),
+                root=next(iter(roots)),
+            ),
+            f"to train {_wanted(each, winner.baseline)}, and what then tells most",
         )
         for each in winner.next_runs
     ]

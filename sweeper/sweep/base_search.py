@@ -14,7 +14,7 @@ from typing import Any
 from sweeper.command.evidence import Evidence, alternatives, evidence_of
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import Command, reports_no_loss, unknown_to_script
-from sweeper.config.command_line import DEFAULT_ROOT, without_root
+from sweeper.config.command_line import DEFAULT_ROOT, changed
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
@@ -433,7 +433,7 @@ def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) 
         "search",
         # A study's name has at most 100 letters.
         Keyword("study", f"{settings.name[:90]}-try"),
-        *map(redact_word, without_root(kept)),
+        *map(redact_word, changed(kept, (), without=["root"])),
         f"train.steps={steps}",
         *[Keyword("root", settings.root)] * (str(settings.root) != DEFAULT_ROOT),
         *[Keyword("config_dir", invocation.config_dir)] * (invocation.config_dir is not None),

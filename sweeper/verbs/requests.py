@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from sweeper.errors import Call, ConfigError, Keyword, Text
+from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.errors import Call, ConfigError, Keyword, Text, flag
 from sweeper.records import Bounds, call_checked
 
 
@@ -59,19 +61,18 @@ class Request:
     @property
     def call(self) -> Call:
         """What asks for the same again: all that is not its default."""
-        flags: list[Keyword | str] = []
-        words: list[str] = []
-        for name, option in options_of(type(self)).items():
+        arguments: list[Keyword | str] = []
+        for name, option in _as_typed(type(self)).items():
             value = getattr(self, name)
             # A flag that is not set is written by leaving it out.
             if value == option.default or value is None or value is False:
                 continue
+            if name == "root" and str(value) == DEFAULT_ROOT:
+                continue
             values = value if option.repeats else [value]
-            if option.flag.positional:
-                words += map(str, values)
-            else:
-                flags += [Keyword(name, each) for each in values]
-        return Call(self.verb, *flags, *words)
+            positional = option.flag.positional
+            arguments += [str(each) if positional else Keyword(name, each) for each in values]
+        return Call(self.verb, *arguments)
 
 
 TUNE, MODEL, STUDY, MACHINE = (
@@ -693,6 +694,11 @@ class Option:
         """Whether it may be given several times, a text each."""
         return bool(self.type == tuple[str, ...])
 
+    def read(self, text: str) -> Any:
+        """A value as it is typed; ValueError for what is no number where one is due."""
+        kinds = {self.type, *typing.get_args(self.type)}
+        return next((kind(text) for kind in (int, float, Path) if kind in kinds), text)
+
 
 def options_of(request: Any) -> Mapping[str, Option]:
     """The keywords of a request's class by their names, in their order."""
@@ -713,6 +719,56 @@ def _options_of(request: Any) -> Mapping[str, Option]:
             default=field.default,
         )
     return found
+
+
+def _as_typed(request: type[Request]) -> Mapping[str, Option]:
+    """The keywords in the order in which people type them: the study first, folders last."""
+    options = options_of(request)
+
+    def rank(name: str) -> int:
+        if name in ("root", "config_dir"):
+            return 4
+        if options[name].flag.positional:
+            # What a verb is about stands before its flags, settings behind them.
+            return 1 if name == next(iter(options)) else 3
+        return 0 if name == "study" else 2
+
+    return {name: options[name] for name in sorted(options, key=rank)}
+
+
+SHOWN = ("--json", "--verbose")
+"""Flags of a command line that say how an answer is shown, and ask for nothing."""
+
+
+def read_line(line: str) -> tuple[Any, tuple[str, ...]]:
+    """The request that a command line makes, and the user's command behind its `--`.
+
+    ValueError for a line that no shell reads or that is of no verb, BadInput for a value that the
+    verb refuses.
+    """
+    _, verb, *words = shlex.split(line)
+    if verb not in REQUESTS:
+        raise ValueError(f"there is no verb {verb}")
+    options = options_of(REQUESTS[verb])
+    flags = {flag(name): each for name, each in options.items() if not each.flag.positional}
+    positional = next((each for each in options.values() if each.flag.positional), None)
+    at = words.index("--") if "--" in words else len(words)
+    rest, values = iter(words[:at]), dict[str, Any]()
+    for word in rest:
+        name, is_whole, text = word.partition("=")
+        if name in SHOWN:
+            continue
+        option = flags.get(name) if name.startswith("--") else positional
+        if option is None:
+            raise ValueError(f"{verb} takes no {name}")
+        if option.flag.positional:
+            value: Any = word
+        elif option.type is bool:
+            value = True
+        else:
+            value = option.read(text if is_whole else next(rest, ""))
+        values[option.name] = (*values.get(option.name, ()), value) if option.repeats else value
+    return checked(REQUESTS[verb], values), tuple(words[at + 1 :])
 
 
 def checked(request: type[Request], values: Mapping[str, Any]) -> Any:

@@ -213,9 +213,9 @@ def test_notes_told_before_the_work_stay_with_the_study(made: Path) -> None:
 def test_a_cell_s_model_has_next_calls_and_no_next_command(made: Path) -> None:
     folder = made / "runs" / "nb"
     command = next_of(folder, shell=False)
-    assert command is None or command.verb != "check"
+    assert command is None or command.call.verb != "check"
     shell = next_of(folder)
-    assert shell is None or shell.verb not in ("search", "transfer", "check")
+    assert shell is None or shell.call.verb not in ("search", "transfer", "check")
 
 
 def test_a_card_has_the_answer_beside_the_size(made: Path) -> None:

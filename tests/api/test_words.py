@@ -12,10 +12,15 @@ import pytest
 from torch import nn
 
 from sweeper.api import words
-from sweeper.api.words import CALLS, dotted, in_python, python_line, settings_words
+from sweeper.api.words import CALLS, dotted, in_python, settings_words
 from sweeper.config.compose import compose_tree
-from sweeper.errors import Call, ConfigError, Keyword, spelled
-from sweeper.report.next import NextCommand
+from sweeper.errors import SHELL, Call, ConfigError, Keyword, spelled
+from sweeper.verbs.requests import (
+    CompareRequest,
+    ExportRequest,
+    SearchRequest,
+    TransferRequest,
+)
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
 
@@ -105,8 +110,10 @@ def test_a_class_that_was_defined_anew_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_command_is_a_call_that_gives_the_same_words() -> None:
-    arguments = ["--to-width", "256", "--validate", "transfer.widths=[16,32]", "transfer.step=0.5"]
-    command = NextCommand.of("transfer", *arguments, study="a b", root=Path("/x"), why="")
+    overrides = ("transfer.widths=[16,32]", "transfer.step=0.5")
+    request = TransferRequest(
+        study="a b", to_width=256, validate=True, overrides=overrides, root=Path("/x")
+    )
     seen: list[Any] = []
 
     class sweeper:  # noqa: N801 - stands for the module
@@ -114,7 +121,7 @@ def test_a_command_is_a_call_that_gives_the_same_words() -> None:
         def transfer(study: str, to_width: int, **settings: Any) -> None:
             seen.extend([study, to_width, settings])
 
-    eval(python_line(command), {"sweeper": sweeper})
+    eval(CALLS.call(request.call), {"sweeper": sweeper})
     study, width, settings = seen
     assert (study, width, settings.pop("root"), settings.pop("validate")) == (
         "a b",
@@ -122,15 +129,15 @@ def test_a_command_is_a_call_that_gives_the_same_words() -> None:
         "/x",
         True,
     )
-    assert settings_words("transfer", settings, None) == arguments[3:]
-    shell = NextCommand.of("export", "--to", "pytorch", study="a", why="")
-    assert python_line(shell) == str(shell)
+    assert settings_words("transfer", settings, None) == [*overrides]
+    shell = ExportRequest(to="pytorch", study="a").call
+    assert CALLS.call(shell) == SHELL.call(shell)
 
 
 def test_a_search_again_names_the_notebook_s_class() -> None:
-    words = ["model._target_=__main__.Net", "model.width=16", "search=lr", "search.axes=[eta]"]
-    line = python_line(NextCommand.of("search", *words, study="nb", why=""))
-    assert line == (
+    words = ("model._target_=__main__.Net", "model.width=16", "search=lr", "search.axes=[eta]")
+    request = SearchRequest(overrides=words, study="nb")
+    assert CALLS.call(request.call) == (
         "sweeper.search(study='nb', model={'name': Net, 'width': 16}, "
         "search={'name': 'lr', 'axes': ['eta']})"
     )
@@ -159,5 +166,4 @@ def test_errors_name_the_keywords_that_were_given() -> None:
 
 def test_a_shell_s_command_runs_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "in_notebook", lambda: True)
-    command = NextCommand.of("compare", "a", "b", why="to see both")
-    assert python_line(command) == "!sweeper compare a b"
+    assert CALLS.call(CompareRequest(names=("a", "b")).call) == "!sweeper compare a b"

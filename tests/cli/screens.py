@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sweeper import files
 from sweeper.report import output
-from sweeper.report.next import NextCommand
+from sweeper.report.next import Next
 from sweeper.report.output import Output
 from sweeper.table import Table
 
@@ -61,7 +61,7 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
         answer: str,
         places: Mapping[str, object],
         document: Mapping[str, Any],
-        *next_commands: NextCommand | None,
+        *next_commands: Next | None,
     ) -> None:
         # Taken once, and to be said by every end of this verb.
         damaged.clear()

@@ -18,7 +18,7 @@ import pytest
 
 from sweeper.cli.verb import stopped_to_go_on
 from sweeper.files import read_json, write_json
-from sweeper.report.next import next_of, validated_by
+from sweeper.report.next import ladder_words, next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
@@ -278,6 +278,6 @@ def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
 
 def test_the_command_of_a_verdict_is_found_by_its_axis(validated: Path) -> None:
     command = validated_by(validated, "width")
-    assert command is not None and list(command.of_ladders) == LADDER
+    assert command is not None and ladder_words(command.request.overrides) == LADDER
     assert validated_by(validated, "depth") is None
     assert next_of(validated) is None or json.dumps(str(next_of(validated)))

@@ -21,15 +21,22 @@ from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
 from sweeper.files import take_damaged
-from sweeper.report.next import DEFAULT_LADDER, NextCommand, again, first_transfer, next_of
+from sweeper.report.next import DEFAULT_LADDER, Next, again, first_transfer, next_of
 from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
+from sweeper.verbs.requests import CheckRequest, ReportRequest, SearchRequest
 from tests.command_lines import parse
 from tests.report.samples import plan, search, validation, write
 from tests.specs import spec_of
 
-TYPED = "sweeper transfer --study demo --to-width 256 --validate --config-dir my"
+PLAIN = "sweeper transfer --study demo --to-width 256"
+TYPED = f"{PLAIN} --validate --config-dir my"
+
+
+def typed(words: str) -> str:
+    """The line of a validation with `words`, as it is said again: its folders last."""
+    return f"{PLAIN} --validate {words} --config-dir my"
 
 
 @pytest.fixture
@@ -43,15 +50,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def next_line(folder: Path) -> str:
     """The next command as it is shown; it is one that the command line takes."""
     command = next_of(folder)
-    if command is not None and command.verb:
+    if command is not None and command.call.verb:
         assert command.why.startswith("to ")
         parse(shlex.split(str(command))[1:])
     return str(command or "")
 
 
-def recorded(line: str) -> NextCommand:
+def recorded(line: str) -> Next:
     """The value that a record's command line is read as."""
-    command = NextCommand.recorded(line, "to go on")
+    command = Next.recorded(line, "to go on")
     assert command is not None
     return command
 
@@ -77,7 +84,7 @@ def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
     write(folder / "search.json", search())
     assert next_line(folder) == "sweeper transfer --study demo --to-width 128 --validate"
     planned(folder)
-    assert next_line(folder) == TYPED.replace(" --validate", "") + " --validate"
+    assert next_line(folder) == TYPED
     planned(folder, validation())
     wanted = "sweeper export --study demo --to pytorch --to-width 256 --to-depth 2"
     assert next_line(folder) == wanted
@@ -127,18 +134,18 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
 ) -> None:
     """The default's would be as wide as 256, whatever the target."""
     write(folder / "search.json", search())
-    typed = f"sweeper transfer --study demo --to-width {target}"
+    line = f"sweeper transfer --study demo --to-width {target}"
     sizes = {"base": {"width": width, "depth": 2}, "target": {"width": target, "depth": 2}}
-    record = plan() | sizes | {"source": {"command": typed}}
+    record = plan() | sizes | {"source": {"command": line}}
     write(folder / "transfer/w256-d2/plan.json", record)
     config = compose_tree([f"model.width={width}"])
     (folder / "config.yaml").write_text(to_yaml(config))
     words = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
-    assert next_line(folder) == shlex.join([*shlex.split(typed), "--validate", *words])
+    assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", *words])
     for word in ("transfer.seeds=5", "transfer.sizes=[]", "transfer.depths=[2]"):
-        record["source"]["command"] = shlex.join([*shlex.split(typed), word])
+        record["source"]["command"] = shlex.join([*shlex.split(line), word])
         write(folder / "transfer/w256-d2/plan.json", record)
-        assert next_line(folder) == shlex.join([*shlex.split(typed), word, "--validate"])
+        assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", word])
 
 
 def test_after_a_failure_the_rules_are_checked_once(folder: Path) -> None:
@@ -156,7 +163,7 @@ def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     open_verdict = validation("cannot say yet")
     open_verdict["axes"][0]["settle"] = ["transfer.seeds=5"]
     planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
-    assert next_line(folder) == f"{TYPED} transfer.seeds=5"
+    assert next_line(folder) == typed("transfer.seeds=5")
 
 
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
@@ -164,12 +171,10 @@ def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> Non
     write(folder / "search.json", search())
     doubt = validation("cannot say yet")
     doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
-    validating = f"{TYPED} transfer.step=1"
-    planned(folder, doubt | {"command": f"{validating} --json"})
-    assert next_line(folder) == f"{validating} transfer.seeds=7"
+    planned(folder, doubt | {"command": f"{TYPED} transfer.step=1 --json"})
+    assert next_line(folder) == typed("transfer.step=1 transfer.seeds=7")
     planned(folder, doubt)  # of an earlier version, which kept no command
-    plain = TYPED.replace(" --validate", "")
-    assert next_line(folder) == f"{plain} --validate transfer.seeds=7"
+    assert next_line(folder) == typed("transfer.seeds=7")
 
 
 def open_with(folder: Path, *settle: str, **source: Any) -> str:
@@ -182,38 +187,36 @@ def open_with(folder: Path, *settle: str, **source: Any) -> str:
 
 def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
     write(folder / "search.json", search())
-    assert open_with(folder, "transfer.extend=8") == f"{TYPED} transfer.extend=8"
-    assert open_with(folder, "transfer.step=0.25") == f"{TYPED} transfer.step=0.25"
+    assert open_with(folder, "transfer.extend=8") == typed("transfer.extend=8")
+    assert open_with(folder, "transfer.step=0.25") == typed("transfer.step=0.25")
     assert open_with(folder) == ""
     both = validation("cannot say yet")
     both["axes"][0]["settle"] = ["transfer.seeds=3"]
     both["axes"] += [{**both["axes"][0], "axis": "depth", "settle": ["transfer.seeds=9"]}]
     both["axes"] += [{"axis": "batch_size", "answer": "holds", "sizes": []}]
     planned(folder, both, command=TYPED)
-    assert next_line(folder) == f"{TYPED} transfer.seeds=9 'transfer.batches=[]'"
+    assert next_line(folder) == typed("transfer.seeds=9 'transfer.batches=[]'")
 
 
 def test_a_new_study_has_no_setup_before_it() -> None:
     typed = "sweeper search study=demo train.steps=20 --new-setup"
     anew = recorded(typed).as_new_study("longer", "train.steps=80", why="")
-    assert str(anew) == "sweeper search train.steps=80 --study longer"
+    assert str(anew) == "sweeper search --study longer train.steps=80"
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
     """A study's steps are part of its trials: it is searched anew, under another name."""
-    typed = (
-        "sweeper search study=demo model.width=8 train.steps=300 -- python train.py '--lr={eta}'"
-    )
-    write(folder / "search.json", search(provenance={"command": typed}))
+    line = "sweeper search study=demo model.width=8 train.steps=300 -- python train.py '--lr={eta}'"
+    write(folder / "search.json", search(provenance={"command": line}))
     settle = "train.steps=1200", "transfer.step=0.25"
     for command in ("[train.py, '--n={steps}']", "[train.py, '{trial}']", "null"):
         (folder / "config.yaml").write_text(f"runner: {{command: {command}}}")
         assert open_with(folder, *settle) == (
-            "sweeper search model.width=8 train.steps=1200 --study demo-1200-steps -- "
+            "sweeper search --study demo-1200-steps model.width=8 train.steps=1200 -- "
             "python train.py '--lr={eta}'"
         )
     (folder / "config.yaml").write_text("runner: {command: [train.py, '--lr={eta}']}")
-    assert open_with(folder, *settle) == f"{TYPED} transfer.step=0.25"
+    assert open_with(folder, *settle) == typed("transfer.step=0.25")
 
 
 @pytest.mark.parametrize("settle", ["transfer.correct=true", "transfer.widths=[32,64,128,256,512]"])
@@ -225,7 +228,7 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
     target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": "so"}
     limited["axes"][0]["target"] = target | {"settle": [settle]}
     planned(folder, limited, command=TYPED)
-    assert shlex.split(next_line(folder)) == [*shlex.split(TYPED), settle]
+    assert shlex.split(next_line(folder)) == shlex.split(typed(settle))
     limited["axes"][0]["target"] = target | {"answer": "fails"}
     planned(folder, limited, command=TYPED)
     assert next_line(folder) == ""
@@ -285,14 +288,14 @@ def test_without_a_finite_loss_nothing_follows(folder: Path) -> None:
 
 def test_overrides_stay_before_a_command_of_ones_own() -> None:
     typed = "sweeper search study=a train.steps=4 -- python train.py --lr={eta}"
-    assert str(recorded(typed).with_arguments("train.steps=8", why="")) == (
+    assert str(recorded(typed).changed("train.steps=8", why="")) == (
         "sweeper search study=a train.steps=8 -- python train.py '--lr={eta}'"
     )
     assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
-        "sweeper search train.steps=8 --study b -- python train.py '--lr={eta}'"
+        "sweeper search --study b train.steps=8 -- python train.py '--lr={eta}'"
     )
     assert str(recorded("sweeper search --study a x=1 +y=1").as_new_study("b", "+y=2", why="")) == (
-        "sweeper search x=1 +y=2 --study b"
+        "sweeper search --study b x=1 +y=2"
     )
 
 
@@ -305,11 +308,11 @@ def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> No
     damaged = search(finished=False, provenance={"command": "sweeper search 'x"})
     write(folder / "search.json", damaged)
     assert next_line(folder) == ""
-    assert str(recorded(typed).with_arguments("train.steps=8", why="")) == (
+    assert str(recorded(typed).changed("train.steps=8", why="")) == (
         f"sweeper search --study demo model.width=8 train.steps=8 {own}"
     )
     assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
-        f"sweeper search model.width=8 train.steps=8 --study b {own}"
+        f"sweeper search --study b model.width=8 train.steps=8 {own}"
     )
 
 
@@ -321,30 +324,57 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 def test_a_line_is_read_back_as_the_same_command(
     arguments: list[str], study: str, user_command: list[str]
 ) -> None:
-    command = NextCommand.of("search", *arguments, study=study, why="to go on")
-    assert shlex.split(str(command)) == ["sweeper", "search", "--study", study, *arguments]
-    if "--" in (study, *arguments) or "--json" in (study, *arguments):
-        return
-    behind = replace(command, user_command=tuple(user_command))
-    assert recorded(str(behind)) == behind
+    request = SearchRequest(overrides=tuple(arguments), study=study)
+    command = Next(request, "to go on", tuple(user_command))
+    behind = ["--", *user_command] * bool(user_command)
+    line = ["sweeper", "search", "--study", study, *arguments, *behind]
+    assert shlex.split(str(command)) == line
+    # No setting begins so: these are flags.
+    if not any(word.startswith("--") for word in (study, *arguments)):
+        assert recorded(str(command)) == command
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweeper transfer --study a --to-width 8 --to-tokens 1e9 --hours 0.25 --root else",
+        "sweeper transfer --to-width 8 --to-tokens 1234567890 --to-batch 3",
+        "sweeper compare a b --baseline a --settle --budget 7",
+        "sweeper predict runs.csv --columns params=N,loss=x --to-params 2e9 --exponent alpha=0.3",
+        "sweeper explain --to-width 64 model.width=8 --config-dir 'my own'",
+        "sweeper export --study a --to hf --accept x --accept y family=granite",
+    ],
+)
+def test_every_kind_of_keyword_is_read_back(line: str) -> None:
+    assert str(recorded(line)) == line
+    typed = recorded(line.replace(" --to-width ", " --to-width=").replace("runs", "--json runs"))
+    assert typed == recorded(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sweeper", "sweeper fly", "sweeper search --gone", "sweeper transfer --to-width x", None],
+)
+def test_what_no_verb_reads_is_no_next_step(line: object) -> None:
+    assert Next.recorded(line, "to go on") is None
 
 
 def test_the_folders_are_named_where_no_default_is() -> None:
-    def arguments(root: str, config_dir: Path | None = None) -> tuple[str, ...]:
-        words = ["a=1", "root=my runs"]
-        command = NextCommand.of("search", *words, root=Path(root), config_dir=config_dir, why="")
-        return command.arguments
+    def line(root: str, config_dir: Path | None = None) -> str:
+        invocation = Invocation(overrides=["a=1", "root=my runs"], config_dir=config_dir)
+        known: Any = SimpleNamespace(root=Path(root))
+        return str(again(invocation, CheckRequest(), known, why=""))
 
-    assert arguments("runs") == ("a=1",)
-    assert arguments("my runs", Path("c d")) == ("a=1", "--root", "my runs", "--config-dir", "c d")
+    assert line("runs") == "sweeper check a=1"
+    assert line("my runs", Path("c d")) == "sweeper check a=1 --root 'my runs' --config-dir 'c d'"
 
 
 def test_the_same_configuration_goes_on_with_changes_and_without_a_password() -> None:
     overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
     invocation = Invocation(overrides=overrides)
     known: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    command = again(invocation, "check", known, "model.width=64", why="")
-    check, storage, width = command.arguments
+    command = again(invocation, CheckRequest(), known, "model.width=64", why="")
+    check, storage, width = map(str, command.call.arguments)
     assert check == "transfer.check=true"
     assert storage.startswith("study.storage=") and "secret" not in storage
     assert width == "model.width=64"
@@ -353,15 +383,15 @@ def test_the_same_configuration_goes_on_with_changes_and_without_a_password() ->
 def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
     pattern = r"metric=step (?P<step>\d+): loss (?P<loss>\S+) @ 3"
     words = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
-    command = NextCommand.of("transfer", *words, why="")
-    assert "secret" not in str(command) and command.arguments[2] == pattern
+    command = Next(SearchRequest(overrides=words), "")
+    assert "secret" not in str(command) and command.call.arguments[2] == pattern
 
 
 def test_a_users_command_goes_back_behind_the_dashes() -> None:
     words = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
     overrides = with_user_command(words)[1:]
     known: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
-    command = again(Invocation(overrides=overrides), "search", known, "study=b", why="")
+    command = again(Invocation(overrides=overrides), SearchRequest(), known, "study=b", why="")
     assert str(command) == ("sweeper search model.width=8 study=b -- python train.py '--lr={eta}'")
 
 
@@ -371,10 +401,10 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
     text = StringIO()
     take_damaged()  # those of other tests
     output = Output(people=Console(file=text, width=120))
-    first = NextCommand.of("report", "a", why="to see it")
+    first = Next(ReportRequest(name=("a",)), "to see it")
     output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, {"x": 1}, first)
     output.end("Nothing written.", {}, {}, None)
-    output.end("Two.", {}, {}, first, replace(first, arguments=("b",)))
+    output.end("Two.", {}, {}, first, replace(first, request=ReportRequest(name=("b",))))
     assert text.getvalue().splitlines() == [
         "Found.",
         "Report: a.html; plan: b.json",
@@ -398,12 +428,12 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
     found = validation("cannot say yet")
     runs = sum(len(seeds) for curve in found["curves"] for seeds in curve["losses"].values())
     assert 30 < runs < 150
-    typed = f"{TYPED} --settle --budget 60"
-    planned(folder, found | {"needed": needed, "command": typed})
+    line = typed("--settle --budget 60")
+    planned(folder, found | {"needed": needed, "command": line})
     record = json.loads((folder / "transfer/w256-d2/plan.json").read_text())
-    record["source"]["command"] = typed
+    record["source"]["command"] = line
     write(folder / "transfer/w256-d2/plan.json", record)
     if budget:
-        assert next_line(folder) == f"{TYPED} --settle --budget {budget}"
+        assert next_line(folder) == typed(f"--settle --budget {budget}")
     else:
         assert "--budget 60" in next_line(folder) or "--budget" not in next_line(folder)

@@ -18,21 +18,28 @@ from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
-from sweeper.report.next import NextCommand
+from sweeper.report.next import Next
 from sweeper.report.output import Output
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
+from sweeper.verbs.requests import TransferRequest
 from tests.report import samples, test_checks
 
-NEXT = NextCommand.of(
-    "transfer",
-    *("--to-width", "4096", "--validate", "transfer.widths=[64,128,256,512,1024]"),
-    *("transfer.seeds=3", "transfer.step=0.5", "metric=step (?P<step>\\d+): loss (?P<loss>\\S+)"),
-    study="a-study-with-a-long-name",
-    root=Path("/data/experiments/runs"),
-    why="to find out whether it holds at the target",
+LADDER = (
+    *("transfer.widths=[64,128,256,512,1024]", "transfer.seeds=3", "transfer.step=0.5"),
+    "metric=step (?P<step>\\d+): loss (?P<loss>\\S+)",
+)
+NEXT = Next(
+    TransferRequest(
+        study="a-study-with-a-long-name",
+        to_width=4096,
+        validate=True,
+        overrides=LADDER,
+        root=Path("/data/experiments/runs"),
+    ),
+    "to find out whether it holds at the target",
 )
 PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in ("report", "plan")}
 TODO = "train about 3 more seeds a point, 45 more runs on this ladder: transfer.seeds=6"

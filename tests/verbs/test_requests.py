@@ -93,7 +93,7 @@ def test_the_call_of_a_request_asks_for_the_same_again() -> None:
         REQUESTS["transfer"],
         {"to_width": 64, "overrides": ["transfer.seeds=3"], "validate": True, "root": Path("r")},
     )
-    line = "sweeper transfer --to-width 64 --root r --validate transfer.seeds=3"
+    line = "sweeper transfer --to-width 64 --validate transfer.seeds=3 --root r"
     assert SHELL.call(made.call) == line
     context = COMMANDS.commands["transfer"].make_context("transfer", line.split()[2:])
     typed = {name: value for name, value in context.params.items() if name not in SHOWN}
