@@ -15,7 +15,7 @@ from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences import Wording
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import Request
 

@@ -29,12 +29,14 @@ from sweeper.runs.around import varied_trials
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
 from sweeper.search.strategy import Conclusion, Strategy
-from sweeper.study.cost import Cost, flops_of, keep_flops
+from sweeper.study.cost import Cost
+from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.experiment import (
     changed_code,
     check_model,
@@ -44,7 +46,6 @@ from sweeper.sweep.experiment import (
     run_time,
     tell_speed,
 )
-from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import duration

@@ -19,7 +19,8 @@ from sweeper.runs.loss_runs import LossRuns
 from sweeper.runs.trained import by_design, final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.stats.ladder import LadderSize, Size
-from sweeper.study.cost import Cost, flops_of
+from sweeper.study.cost import Cost
+from sweeper.study.flops import flops_of
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, takes

@@ -38,9 +38,9 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import Study
+from sweeper.study.watcher import Watcher, Words
 from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial_seconds
 from sweeper.sweep.optimum import finished
-from sweeper.sweep.progress import Watcher, Words
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,

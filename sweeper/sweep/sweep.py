@@ -16,8 +16,8 @@ from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
+from sweeper.study.watcher import ProgressListener
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.progress import ProgressListener
 from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial

@@ -36,11 +36,13 @@ from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
-from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
+from sweeper.study.cost import NOTHING, Cost
+from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.setup import Failure, failures_of
 from sweeper.study.study import Study, find_study
+from sweeper.study.watcher import ProgressDisplay, Watcher, Words
 from sweeper.sweep.experiment import (
     open_experiment,
     progress_of,
@@ -50,7 +52,6 @@ from sweeper.sweep.experiment import (
     tell_speed,
 )
 from sweeper.sweep.optimum import check_storage_password, finished, optimum
-from sweeper.sweep.progress import ProgressDisplay, Watcher, Words
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain

@@ -30,7 +30,7 @@ from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
 

@@ -18,7 +18,7 @@ from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study, is_saved
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import PredictRequest, columns_text, ignored
 

@@ -12,7 +12,7 @@ from sweeper.decide.documents import Documents
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.trained import write_runs
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import ReportRequest
 

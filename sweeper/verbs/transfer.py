@@ -18,7 +18,7 @@ from sweeper.records import to_json
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher, Words
+from sweeper.study.watcher import Watcher, Words
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
 from sweeper.verbs.requests import TransferRequest
 
@@ -441,7 +441,7 @@ def _planned(
     """Write the plan, and look at the rules behind it."""
     from sweeper.decide.saving import at_target
     from sweeper.decide.validation import Validation
-    from sweeper.study.cost import keep_flops
+    from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
     from sweeper.sweep.ladder_cost import seconds_at
