@@ -25,9 +25,9 @@ from sweeper.errors import (
     call_words,
     spelled,
 )
-from sweeper.files import is_path, read_json, take_damaged
+from sweeper.files import is_path, take_damaged
 from sweeper.launch.code import edited_modules
-from sweeper.records import from_json, to_json
+from sweeper.records import to_json
 from sweeper.registry import only_named
 from sweeper.report.each import each_text
 from sweeper.report.present import Silent, ask, perform, present
@@ -98,9 +98,7 @@ def search(
 
 
 @keywords_of(TransferRequest)
-def transfer(
-    study: Study | Place | None, to_width: int, **settings: Any
-) -> Transfer | Prediction | NoLossLaw | Answer:
+def transfer(study: Study | Place | None, to_width: int, **settings: Any) -> Transfer | Answer:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
     `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
@@ -110,8 +108,8 @@ def transfer(
     and sections as in `search`. The model of a notebook's cell must be defined in this notebook,
     under its name. With `trust`, classes run that the study's own records name.
 
-    With `predict` sizes and horizons are trained at the planned eta, and the target's loss is
-    predicted by them. With `detach` what Slurm can be given is submitted, and the call returns what
+    With `horizons` sizes x steps are trained at the planned eta: by them `predict` tells the loss
+    of larger runs. With `detach` what Slurm can be given is submitted, and the call returns what
     it would say of it; call it again to collect. With `strict` anything but a verdict that holds is
     a SweeperError. Errors as `search`.
     """
@@ -122,10 +120,6 @@ def transfer(
     code, output = _run(request)
     if isinstance(study, Study):
         study.reload()
-    if request.predict and "prediction" in output.places:
-        return from_json(Prediction, read_json(output.places["prediction"]))
-    if request.predict and "answer" in output.record:
-        return from_json(NoLossLaw, output.record)
     # A dry run, or runs that wait in a queue: there is no plan yet.
     if "plan" not in output.places:
         return Answer.of(output)

@@ -49,7 +49,7 @@ from sweeper.verbs.predict import PredictAnswer, TablePrediction
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.config.studies import Invocation
-    from sweeper.sweep.horizons import Predicted
+    from sweeper.sweep.study_law import Predicted
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
@@ -651,19 +651,19 @@ def _following(
         if question.flops is not None:
             return None
         words = [*tokens, *invocation.overrides, *law]
-        return horizons_command(settings, invocation, size, *words, why="to plan the run")
+        return _transfer(settings, invocation, size, *words, why="to plan the run")
     widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
     steps = sorted({*found.horizons, *(c.steps for c in choices)})
-    words = [*tokens, "--predict", *invocation.overrides, *law]
+    words = [*tokens, "--horizons", *invocation.overrides, *law]
     # Each takes the place of what was typed before of its key.
     ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
     ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
     why = "to train what would tell"
-    command = horizons_command(settings, invocation, size, *words, why=why)
+    command = _transfer(settings, invocation, size, *words, why=why)
     return command.with_arguments(*ladders, why=why)
 
 
-def horizons_command(
+def _transfer(
     settings: Settings, invocation: Invocation, size: Size, *words: str, why: str
 ) -> NextCommand:
     """A transfer of the study to the size, as it was asked for before."""

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from sweeper.command.logged import logged
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.each import judge_each
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
@@ -39,6 +38,7 @@ from sweeper.report.console import (
     ablation_table,
     best_table,
     clip_note,
+    lines_table,
     plan_table,
     size_text,
     trend_text,
@@ -46,7 +46,6 @@ from sweeper.report.console import (
     verdict_table,
 )
 from sweeper.report.drawing import save
-from sweeper.report.each import search_items
 from sweeper.report.figures import (
     best_loss_figure,
     chosen_trials,
@@ -75,7 +74,6 @@ from sweeper.report.trials import (
     slices_figure,
     trials_table,
 )
-from sweeper.runs.around import varied_trials
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import UNKNOWN
@@ -417,9 +415,8 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
             text = "A last line over eta around the configuration that was kept"
             items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
-    if searched is not None and searched.finished:
-        varied = varied_trials(documents.trials.current, searched.space)
-        items += search_items(judge_each(varied))
+    if searched is not None and searched.conclusion.lines:
+        items.append(replace(lines_table(searched.conclusion, searched.space), detail=True))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
     return Section("Runs" if _of_table(documents) else "Search", items)

@@ -18,14 +18,12 @@ from sweeper.config.command_line import DEFAULT_ROOT, without_root
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
-from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
-from sweeper.runs.around import varied_trials
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
 from sweeper.search.strategy import Conclusion, Strategy
@@ -61,7 +59,7 @@ class Found:
 
     `lacking` are neighbours of the best without a result, by the hyperparameter in which they
     differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
-    setups. `each` is what is said of one hyperparameter at a time.
+    setups.
     """
 
     conclusion: Conclusion
@@ -71,7 +69,6 @@ class Found:
     lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
     moved: int
-    each: EachAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +187,6 @@ def search_study(
         lacking=lacking,
         notices=[*moved, *study.notices],
         moved=len(moved),
-        each=judge_each(varied_trials(trials.current, settings.space)),
     )
 
 

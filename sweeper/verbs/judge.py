@@ -123,7 +123,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
     plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
-        law, _ = law_of_runs(runs, question.reading, target)
+        law = law_of_runs(runs, question.reading, target)
         return RatesAnswer(
             outcome=Outcome.NOT_VALIDATED
             if request.strict and law.answer != "predicted"

@@ -24,7 +24,7 @@ from sweeper.verbs.requests import PredictRequest, columns_text, ignored
 
 if TYPE_CHECKING:
     from sweeper.config.studies import Invocation
-    from sweeper.sweep.horizons import Predicted
+    from sweeper.sweep.study_law import Predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def _of_study(
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-    from sweeper.sweep.horizons import HorizonTarget, predict_saved, predict_trained
+    from sweeper.sweep.study_law import HorizonTarget, predict_saved, predict_trained
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     # Runs that were judged and saved have no configuration by which a model could be counted.

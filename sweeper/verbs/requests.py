@@ -228,11 +228,11 @@ class TransferRequest(Request, panel=TUNE):
         False
     )
     dry_run: Annotated[
-        bool, Flag("With {validate} or {predict}: show what would run; train and write nothing.")
+        bool, Flag("With {validate} or {horizons}: show what would run; train and write nothing.")
     ] = False
-    predict: Annotated[
+    horizons: Annotated[
         bool,
-        Flag("Train widths x steps at the planned eta, and predict the target's loss by them."),
+        Flag("Train widths x steps at the planned eta, whose losses tell what larger runs reach."),
     ] = False
     trust: Trust = False
     config_dir: ConfigDir = None

@@ -39,7 +39,7 @@ def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
 def type_line(sweeper: Run, line: str) -> Answer:
     program, verb, *words = shlex.split(line)
     assert program == "sweeper"
-    trains = verb in ("search", "diagnose") or {"--validate", "--predict"} & {*words}
+    trains = verb in ("search", "diagnose") or {"--validate", "--horizons"} & {*words}
     if trains and "--dry-run" not in words:
         words.insert(words.index("--") if "--" in words else len(words), "--dry-run")
     answer = sweeper(verb, *words)
@@ -101,7 +101,7 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
         ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
-        (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
+        (["transfer", "--to-width=32", "--horizons", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
         (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
     ],
     ids=["search", "transfer", "predict", "diagnose"],
@@ -278,7 +278,7 @@ def test_after_a_judgement(validated: Path, workplace: Path, sweeper: Run) -> No
 @pytest.mark.parametrize(
     "words",
     [
-        ["transfer", "--to-width", "32", "--predict", "--dry-run", *LADDER],
+        ["transfer", "--to-width", "32", "--horizons", "--dry-run", *LADDER],
         ["status", "a"],
         ["export", "--to", "pytorch", "--study", "a"],
         ["cancel", "a"],
