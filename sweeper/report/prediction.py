@@ -36,7 +36,7 @@ from sweeper.report.drawing import (
 from sweeper.report.next import NextCommand, of_settings, options
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences import reading_text, table_facts
+from sweeper.report.sentences_reading import reading_text, table_facts
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate

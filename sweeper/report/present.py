@@ -69,6 +69,12 @@ class OutputWatcher(Wording):
     has_looked: bool = False
 
     @property
+    def sentences(self) -> Mapping[type, Callable[[Any], str]]:
+        """With those that the verb's own decisions have, which lie with what shows it."""
+        own = getattr(import_module(PRESENTERS[self.verb]), "SENTENCES", {})
+        return {**super().sentences, **own}
+
+    @property
     def is_live(self) -> bool:
         """Whether people look at a terminal."""
         return self.output.people.is_terminal

@@ -30,7 +30,7 @@ from sweeper.report.drawing import (
 from sweeper.report.next import NextCommand
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences import named_columns, roles_text
+from sweeper.report.sentences_reading import named_columns, roles_text
 from sweeper.runs.variants import VariantRuns
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed

@@ -16,11 +16,12 @@ from sweeper.decide.loss import LossQuestion, Prediction, SizeChoice, TooFewRuns
 from sweeper.engine.branches import trunk_key
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.runs.loss_runs import LossRuns
-from sweeper.runs.trained import by_design, final_runs
+from sweeper.runs.trained import final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
+from sweeper.study.rows import by_design
 from sweeper.study.searched import config_text, config_tree, takes
 from sweeper.study.setup import command_line, read_setup, trials_of
 from sweeper.study.study import SAVED, Study

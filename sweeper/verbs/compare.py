@@ -28,7 +28,7 @@ from sweeper.sweep.compared import (
     named_studies,
 )
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
-from sweeper.verbs.requests import CompareRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import CompareRequest, columns_text, ignored
 
 K = Keyword
 

@@ -32,7 +32,7 @@ from sweeper.study.setup import command_line
 from sweeper.study.study import Study, find_study
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
-from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import JudgeRequest, columns_text, ignored
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from sweeper.study.setup import command_line
 from sweeper.study.study import find_study, is_saved
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
-from sweeper.verbs.requests import PredictRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import PredictRequest, columns_text, ignored
 
 if TYPE_CHECKING:
     from sweeper.config.studies import Invocation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sweeper.config.command_line import place_of
 from sweeper.decide.documents import Documents
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.runs.trained import write_runs
+from sweeper.study.rows import write_runs
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer

@@ -207,7 +207,7 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     sweeper("transfer", "--to-width", "64", "transfer.check=false")
     alike = ("hps", "parameters", "target", "optimizer")
     assert [plan[key] for key in alike] == [read_json(written)[key] for key in alike]
-    assert plan["target"]["width"] == 64 and "plan:" in sweeper("transfer", *words).out
+    assert plan["target"]["width"] == 64 and "Plan: " in sweeper("transfer", *words).out
     nothing = sweeper("transfer", *words, "--dry-run").out
     assert "0 of 18 runs are to be trained" in nothing
 

@@ -17,8 +17,9 @@ from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
 from sweeper.runs.cells import TriedRun, tuned
-from sweeper.runs.trained import ValidatedRuns, by_design, final_runs, write_runs
+from sweeper.runs.trained import final_runs
 from sweeper.stats.ladder import LadderRule
+from sweeper.study.rows import ValidatedRuns, by_design, write_runs
 from sweeper.study.study import Study
 from tests.stats.curves import BASE, Valley
 from tests.study.study_files import make
