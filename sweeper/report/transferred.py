@@ -34,7 +34,7 @@ from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted, duration, short
-from sweeper.verbs.table import REQUESTS
+from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     EachTransferAnswer,
