@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeper.errors import BadInput, Keyword
-from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
+from sweeper.runs.tuned import TriedRun, tuned
 from sweeper.study.rows import ValidatedRuns, by_design, settings_of, trials_table
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study

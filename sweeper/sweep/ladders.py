@@ -40,16 +40,15 @@ from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.replay import (
     Lookup,
-    SettledLadder,
     apply_law,
     describe_law,
     example_length,
     planned_log2,
     replay_ladder,
     scale_of,
-    settle_ladder,
     token_unit,
 )
+from sweeper.sweep.settled_ladder import SettledLadder, settle_ladder
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
@@ -18,9 +19,12 @@ from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.study.watcher import ProgressListener
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
+from sweeper.sweep.replay import Missing, Replay, ladder_so_far, replay_ladder
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
+
+if TYPE_CHECKING:
+    from sweeper.sweep.settled_ladder import SettledLadder
 
 
 class Submitted(Exception):
