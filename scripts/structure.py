@@ -53,7 +53,7 @@ ROOMS = [
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
     *("table", "study", "plan", "check", "command", "runs", "decide"),
     *("config", "sweep"),
-    *("export", "verbs", "report", "cli", "api", "__init__", "__main__"),
+    *("export", "verbs", "report", "cli", "api", "evidence", "__init__", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
 STUDY_FILES = ("config.yaml", "plan.json", "validation.json", "search.json")
@@ -191,6 +191,17 @@ def circles(imports: Imports) -> list[str]:
         if len(kept) == len(graph):
             return sorted(graph)
         graph = {name: graph[name] & kept for name in kept}
+
+
+def reach(imports: Imports, start: str) -> set[str]:
+    """What one must read for a module: all that it imports, within functions too, but the face."""
+    found, todo = set[str](), [start]
+    while todo:
+        name = todo.pop()
+        if name not in found and name != "__init__":
+            found.add(name)
+            todo += imports[name]
+    return found
 
 
 def between_rooms(imports: Imports) -> Imports:
@@ -339,6 +350,12 @@ def rules(files: Mapping[str, Source]) -> None:
     for name in STUDY_FILES:
         tell(f"files that spell {name}", spelling(name, files))
     classes = (node.name for file in files.values() for node in file.classes())
+    print("lines that one must read for a verb:")
+    for verb in VERBS:
+        if f"verbs.{verb}" in files:
+            read = reach(imports, f"verbs.{verb}")
+            count = sum(files[name].lines for name in read)
+            print(f"  {verb:<12}{len(read):>4} files {count:>6} lines")
     tell("class names twice", repeated((n for n in classes if not n.startswith("_")), 2))
     tell("file names thrice", repeated((name.split(".")[-1] for name in files), 3))
 

@@ -12,22 +12,14 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.version import __version__
 
 if TYPE_CHECKING:
-    from sweeper.api.calls import (
-        compare,
-        explain,
-        export,
-        judge,
-        open_study,
-        predict,
-        search,
-        status,
-        transfer,
-    )
-    from sweeper.api.shown import Answer, Compared, Study, Transfer
+    from sweeper.api.calls import explain, export, open_study, search, status, transfer
+    from sweeper.api.shown import Answer, Study, Transfer
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
     from sweeper.decide.course import follow
+    from sweeper.evidence.calls import compare, judge, predict
+    from sweeper.evidence.shown import Compared
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
@@ -65,20 +57,20 @@ __all__ = [
 ]
 _MODULES = {
     "Answer": "sweeper.api.shown",
-    "Compared": "sweeper.api.shown",
+    "Compared": "sweeper.evidence.shown",
     "CurrentTrial": "sweeper.command.in_script",
     "Study": "sweeper.api.shown",
     "Transfer": "sweeper.api.shown",
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
-    "compare": "sweeper.api.calls",
+    "compare": "sweeper.evidence.calls",
     "current_trial": "sweeper.command.in_script",
     "explain": "sweeper.api.calls",
     "follow": "sweeper.decide.course",
-    "judge": "sweeper.api.calls",
+    "judge": "sweeper.evidence.calls",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
-    "predict": "sweeper.api.calls",
+    "predict": "sweeper.evidence.calls",
     "status": "sweeper.api.calls",
     "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",

@@ -26,6 +26,10 @@ GONE: Mapping[str, str] = {
     "saved": "a table that `judge` saved is no study any more; judge, predict and compare take the "
     "table itself",
     "report picture": "a page saves each of its drawings, as SVG or PNG",
+    "transfer predict": "train the ladder with `transfer --horizons`, then read it with "
+    "`sweeper predict --study NAME --to-width N`",
+    "law.from": "`sweeper judge RUNS --to-params N --to-tokens D` tells the rate of other runs; "
+    "a plan takes exponents by law=joint law.batch=B law.tokens=T",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +221,7 @@ def build_plugin(
     methods is never called. Whatever else the target raises passes.
     """
     target = import_plugin(config.get(TARGET))
-    # A key such as `from` is no name of Python's: the class calls it `from_`.
-    arguments = {
-        f"{name}_" if iskeyword(str(name)) else name: value
-        for name, value in config.items()
-        if name != TARGET
-    }
+    arguments = {name: value for name, value in config.items() if name != TARGET}
     if protocol is None:
         return call_checked(target, arguments, offered or {})
     names = sorted(

@@ -41,6 +41,46 @@ TORCH = (
 torchvision's transforms, where they are asked for, take its tensors."""
 
 
+STATS = ("critical_batch", "loss_curve", "misfit", "optima_law", "surface")
+DECIDE = (
+    *("band", "budget", "compare", "course", "differences", "each", "earlier", "forecast"),
+    *("judged", "kept", "loss", "movement", "next_runs", "optima", "outcome", "ranking"),
+    *("rate_law", "regime", "sequential", "speed", "table_verdict", "winner"),
+)
+REPORT = (
+    *("compared", "comparison", "each", "follow", "judged", "prediction", "rate_law"),
+    *("sentences_judged", "sentences_ranking", "sentences_reading", "winner"),
+)
+WING = {
+    *(f"decide.{name}" for name in DECIDE),
+    *(f"report.{name}" for name in REPORT),
+    *(f"stats.{name}" for name in STATS),
+    *(f"sweep.{name}" for name in ("compared", "contenders", "study_law")),
+    *(f"verbs.{name}" for name in ("compare", "evidence_requests", "follow", "judge", "predict")),
+}
+"""With `runs/` and `evidence/`, what answers from runs that are there, and can be taken off."""
+TABLES = {"__init__", "report.present", "verbs.listed"}
+"""Where modules of the wing stand by name: the face, and two tables that find what is there."""
+UNTIL_SIDE_DOORS = {"report.pages", "verbs.report"}
+"""They import the wing for several studies on one page, which goes."""
+TRAINS = {
+    "evidence.calls",
+    "report.compared",
+    "sweep.compared",
+    "sweep.contenders",
+    "verbs.compare",
+}
+"""Of the wing: `compare --settle` trains."""
+COUNTS = {"sweep.study_law", "verbs.predict"}
+"""Of the wing: `predict --study` builds a study's models, to count their parameters."""
+TRAINING = {"sweep", "engine", "launch", "classifier", "models"}
+
+
+def is_wing(name: str) -> bool:
+    """Whether a module answers from runs that are there."""
+    return name.split(".")[0] in ("runs", "evidence") or name in WING
+
+
 # Read when they are asked for: whoever collects tests alone does without.
 files = cache(structure.sources)
 
@@ -73,6 +113,34 @@ def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_o
 
 def test_no_room_is_over_its_budget() -> None:
     assert not structure.over_budget(structure.sizes_of(files()))
+
+
+def test_nothing_imports_the_wing() -> None:
+    wrong = {
+        name: sorted(filter(is_wing, targets))
+        for name, targets in imports().items()
+        if not is_wing(name) and name not in UNTIL_SIDE_DOORS and any(map(is_wing, targets))
+    }
+    assert not wrong
+    named = {
+        name
+        for name, file in files().items()
+        if not is_wing(name)
+        and any(
+            is_wing(text.removeprefix("sweeper.")) for text in file.strings if "sweeper." in text
+        )
+    }
+    assert named <= TABLES
+
+
+def test_what_only_reads_imports_nothing_that_trains() -> None:
+    wrong = {
+        name: found
+        for name, targets in imports().items()
+        if is_wing(name) and name not in TRAINS | COUNTS
+        if (found := sorted(t for t in targets if t.split(".")[0] in TRAINING))
+    }
+    assert not wrong
 
 
 def test_the_command_line_is_read_in_one_room() -> None:

@@ -5,7 +5,6 @@ Nothing here trains or writes. Plots are those of the report, as pyplot's figure
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +18,8 @@ from sweeper.api.words import CALLS
 from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.errors import PYTHON, BadInput, as_text, spelled
+from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
-from sweeper.records import to_json
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
 from sweeper.report.drawing import pyplot_figures
@@ -34,27 +32,13 @@ from sweeper.report.figures import (
     pairs_figure,
     steps_figure,
 )
-from sweeper.report.judged import figures, headline, judged_report, trend_lines, write_judged
-from sweeper.report.judged import tables as judged_tables
 from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
-from sweeper.report.rate_law import (
-    critical_lines,
-    critical_record,
-    rates_figure,
-    rates_lines,
-    rates_notes,
-    rates_record,
-    rates_report,
-    rates_tables,
-)
-from sweeper.report.sentences_judged import worded_judged
-from sweeper.runs.trained import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
+from sweeper.study.rows import trials_table
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
-from sweeper.verbs.judge import CriticalAnswer, JudgeAnswer, RatesAnswer
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -62,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _drawn(draw: Callable[[], Figure]) -> list[Axes]:
+def drawn(draw: Callable[[], Figure]) -> list[Axes]:
     """The panels of a figure, which pyplot then knows."""
     with pyplot_figures():
         figure = draw()
@@ -172,21 +156,21 @@ class Study(Answer, record.Study):
         conclusion = self.documents.conclusion
         if conclusion is None or not conclusion.best_loss_curve:
             raise self._nothing("a search that has finished a trial")
-        return _drawn(lambda: best_loss_figure(conclusion))[0]
+        return drawn(lambda: best_loss_figure(conclusion))[0]
 
     def plot_lines(self) -> list[Axes]:
         """The loss against each hyperparameter whose line was searched, a panel each."""
         searched = self.documents.searched
         if searched is None or not searched.conclusion.lines:
             raise self._nothing("a search along lines (search=lr, search=independent)")
-        return _drawn(lambda: lines_figure(searched.conclusion, searched.space))
+        return drawn(lambda: lines_figure(searched.conclusion, searched.space))
 
     def plot_pairs(self) -> list[Axes]:
         """The loss over two hyperparameters at a time, a panel a pair."""
         conclusion = self.documents.conclusion
         if conclusion is None or not conclusion.pairs:
             raise self._nothing("a search over pairs (search=pairs)")
-        return _drawn(lambda: pairs_figure(conclusion.pairs))
+        return drawn(lambda: pairs_figure(conclusion.pairs))
 
     def plot_loss_curves(self) -> list[Axes]:
         """Losses over the steps: the search's best, median and worst run, and each width's best."""
@@ -194,7 +178,7 @@ class Study(Answer, record.Study):
         ends, widths = chosen_trials(trials), chosen_widths(trials)
         if not ends and not widths:
             raise self._nothing("a trial that ended and did not diverge")
-        return _drawn(lambda: steps_figure(ends, widths))
+        return drawn(lambda: steps_figure(ends, widths))
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""
@@ -216,7 +200,7 @@ class Study(Answer, record.Study):
             raise self._nothing(
                 f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
             )
-        return _drawn(lambda: coordinate_figure(found[0]))
+        return drawn(lambda: coordinate_figure(found[0]))
 
     def _nothing(self, needed: str) -> BadInput:
         return BadInput(f"the study {self.name!r} has nothing to draw: this plot needs {needed}")
@@ -271,7 +255,7 @@ class LadderVerdict:
 
     def plot(self) -> Axes:
         """The loss against the learning rate, a curve a size, with the optima."""
-        return _drawn(lambda: learning_rate_figure(self.validation, self.verdict))[0]
+        return drawn(lambda: learning_rate_figure(self.validation, self.verdict))[0]
 
     def __repr__(self) -> str:
         return text(verdict_report(self.verdict, self.validation))
@@ -283,44 +267,6 @@ class LadderVerdict:
 def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
     axes: Sequence[Verdict] = validation.axes if validation else ()
     return [LadderVerdict(verdict, validation) for verdict in axes if validation]
-
-
-class Compared(Answer):
-    """Studies that were ranked; a notebook shows text and picture."""
-
-    @property
-    def picture(self) -> Path | None:
-        """The file of the figure, where one was drawn."""
-        return self.places.get("figure")
-
-    def to_dataframe(self) -> pandas.DataFrame:
-        """A row a place, the best first: by the transferred loss, with settle by what it found.
-
-        BadInput where pandas is not installed.
-        """
-        places = self.document.get("by_transferred") or self.document.get("places") or []
-        # A mean with its interval is three columns: loss, loss low, loss high.
-        return data_frame(
-            [
-                {
-                    f"{name} {part}".removesuffix(" value"): number
-                    for name, value in place.items()
-                    for part, number in (
-                        value.items() if isinstance(value, Mapping) else [("value", value)]
-                    )
-                }
-                for place in places
-            ]
-        )
-
-    def _repr_html_(self) -> str:
-        # The figure is written as PNG and as SVG, which stays sharp in a notebook.
-        drawn = self.picture.with_suffix(".svg") if self.picture else None
-        svg = drawn.read_text() if drawn and drawn.is_file() else ""
-        # As an image: the ids of an <svg> hold for a whole notebook.
-        image = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-        shown = f'<img src="{image}" style="max-width:100%;background:white">' if svg else ""
-        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>{shown}'
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -376,76 +322,3 @@ class Transfer(Answer):
 
     def _repr_html_(self) -> str:
         return html(self._report)
-
-
-class Judgement(Answer):
-    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written.
-
-    Over the batch `critical` is the critical one, None where nothing tells it.
-    """
-
-    def __init__(self, told: JudgeAnswer) -> None:
-        """Show what was judged."""
-        self.judged, self.critical = worded_judged(told.judged, PYTHON), told.critical
-        self.document = self.judged.record
-        beside = (spelled(as_text(note), PYTHON) for note in told.notes)
-        self.notes = (*self.judged.notes, *beside)
-        lines = [*headline(self.judged), *trend_lines(self.judged)]
-        if told.critical is not None:
-            lines += critical_lines(told.critical)
-            self.document["critical_batch"] = to_json(told.critical)
-        self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
-
-    @property
-    def answer(self) -> str:
-        """holds, fails or cannot say yet."""
-        return self.judged.answer
-
-    def to_dataframe(self) -> pandas.DataFrame:
-        """The sizes, a row each; BadInput without any."""
-        tables = judged_tables(self.judged)
-        if not tables:
-            raise BadInput("nothing was judged")
-        return tables[0].to_frame()
-
-    def plot(self) -> list[Axes]:
-        """The curves, a panel each."""
-        return _drawn(lambda: next(iter(figures(self.judged).values())))
-
-    def save(self, folder: str | Path) -> dict[str, Path]:
-        """Write the page, the verdict and the figures there; their places."""
-        return write_judged(self.judged, Path(folder))
-
-    def _repr_html_(self) -> str:
-        return html(judged_report(self.judged, figures(self.judged)))
-
-
-class Critical(Answer):
-    """The critical batch of runs that are no ladder of rates; `told` has all of it."""
-
-    def __init__(self, told: CriticalAnswer) -> None:
-        """Show what was told."""
-        self.told, self.document = told.critical, critical_record(told)
-        self.notes, self.text = self.document["notes"], "\n".join(self.document["sentences"])
-
-
-class Rates(Answer):
-    """The rate and the batch over models and horizons; `law` has all of it. Nothing was written."""
-
-    def __init__(self, told: RatesAnswer) -> None:
-        """Show what was told."""
-        self.law, self.facts = told.law, told.facts
-        self.document = rates_record(told.law, told.facts)
-        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(told.law))
-        self.text = "\n".join([*rates_lines(told.law), *(f"Note: {note}." for note in self.notes)])
-
-    def to_dataframe(self) -> pandas.DataFrame:
-        """The batches of the target, else the sizes that were run, a row each."""
-        return rates_tables(self.law)[0].to_frame()
-
-    def plot(self) -> list[Axes]:
-        """The law, a panel for the rate and one for the batch."""
-        return _drawn(lambda: rates_figure(self.law))
-
-    def _repr_html_(self) -> str:
-        return html(rates_report(self.law, self.facts, rates_figure(self.law)))

@@ -21,7 +21,8 @@ from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
 from sweeper.launch.machine import collect_rarely, set_blas_threads, set_spin
 from sweeper.report.warned import keep_warnings
-from sweeper.verbs.requests import REQUESTS, Request
+from sweeper.verbs.listed import REQUESTS
+from sweeper.verbs.requests import Request
 
 app = typer.Typer(
     name="sweeper",

@@ -16,7 +16,7 @@ from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import Estimate
-from sweeper.study.cost import flops_in, flops_of
+from sweeper.study.flops import flops_in, flops_of
 from sweeper.study.folder import READ_ERRORS, Make, StudyFolder, TargetFolder, document
 from sweeper.study.searched import Searched, config_text, takes
 from sweeper.study.setup import Trials, trials_of

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN
 from sweeper.runs.grid import GridOptions
 from sweeper.runs.loss_runs import NEAR_A_LINE
@@ -131,7 +130,6 @@ class RateLaw:
     columns: Mapping[str, str] = field(default_factory=dict)
     prediction: RatePrediction | None = None
     law: OptimaLaw | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
-    ridge_of: Ridge | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     notes: tuple[str | Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
 
     @property
@@ -169,20 +167,18 @@ def rate_law(
     return law_of(runs, optima_of(runs, noise), target)
 
 
-def law_of_runs(
-    runs: Runs, options: GridOptions, target: RateTarget | None = None
-) -> tuple[RateLaw, RateRuns]:
+def law_of_runs(runs: Runs, options: GridOptions, target: RateTarget | None = None) -> RateLaw:
     """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
     cells = rate_runs(runs, options)
     law = rate_law(cells, target, options.noise)
     # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
     if law.code != "too_few_cells" or not cells.surfaces:
-        return law, cells
+        return law
     alone = rate_runs(runs, options, tells_batch=False)
     rates = rate_law(alone, target, options.noise)
     if rates.code == "too_few_cells":
-        return law, cells
-    return replace(rates, notes=(*rates.notes, NO_BATCH)), alone
+        return law
+    return replace(rates, notes=(*rates.notes, NO_BATCH))
 
 
 def optima_of(runs: RateRuns, noise: float | None = None) -> RateOptima:
@@ -232,7 +228,6 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         "scatter": tuple(_scatter(law, k) for k in range(centres.shape[1])),
         "slopes": () if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
         "law": law,
-        "ridge_of": ridge,
     }
     # Draws that break bounds are thrown out: if hardly any is left, no such law holds.
     if law.kept < KEPT:
@@ -340,78 +335,6 @@ def _scatter(law: OptimaLaw, response: int) -> Estimate:
     # What models are off together and what runs of one model are off alone: both in a new one.
     deviations = np.sqrt(both)
     return Estimate.from_draws(float(np.median(deviations)), deviations)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CarriedRates:
-    """How the rate goes with batch and tokens from where a plan's base is, by a law of optima.
-
-    `batches` and `tokens` are the ends of what was measured, `directions` [2, 2] projects onto what
-    was varied of both. `base` are log2 of the law's model, of tokens, and of the batch.
-    """
-
-    law: OptimaLaw
-    ridge: Ridge | None
-    base: tuple[float, float, float]
-    batches: tuple[int, int]
-    tokens: tuple[int, int]
-    directions: Array
-
-    def log2_eta(self, direction: tuple[float, float]) -> tuple[float, float, float] | None:
-        """The change of log2 eta, with its 95 % interval; None: not measured."""
-        way = np.array(direction)
-        # Off what was varied the law's exponent is its prior's alone.
-        if not np.allclose(self.directions @ way, way, atol=1e-6 * float(np.abs(way).max())):
-            return None
-        told = Estimate.mean_of(self._rates(direction) - self._rates((0.0, 0.0)))
-        return told.value, told.low, told.high
-
-    def _rates(self, direction: tuple[float, float]) -> Array:
-        """Draws of log2 eta without scatter, which is the study's own."""
-        model, tokens, batch = self.base
-        batch, tokens = batch + direction[0], tokens + direction[1]
-        if self.ridge is None:
-            return self.law.middle(np.array([model, tokens, batch]))[:, 0]
-        best = self.law.middle(np.array([model, tokens]))
-        return best[:, 0] + self.ridge.rate(batch - best[:, 1])
-
-
-def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
-    """The law of other runs from a plan's base, whose examples have `length` tokens.
-
-    Where the base's parameters are not known, it is that of the middle of the runs' models.
-    BadInput where the runs tell no law.
-    """
-    told, runs = law_of_runs(source, GridOptions())
-    if told.code == "bounds_contradict":
-        raise BadInput("sizes whose best lies at an end of what was run contradict the others")
-    if told.law is None:
-        inside = f"{told.usable} sizes of the runs have their best inside what was run"
-        raise BadInput(f"{inside}, and a law takes {told.needed}")
-    if runs.horizon != "tokens":
-        raise BadInput("the runs have no tokens, nor a batch beside their steps")
-    size = base.parameters if runs.model == "params" else base.width
-    # A base whose size is unknown: the middle of the models, at which the law is surest.
-    model = float(told.law.centre[0]) if size is None else math.log2(size)
-    # Batches are in examples: a table whose examples are longer has fewer for as many tokens.
-    longer = runs.length / length if runs.length > 0 else 1.0
-    counted = length if runs.in_examples else 1
-    rows = np.array([runs.log2(one) for one in runs.sizes])
-    if runs.surfaces:
-        away = np.array([[1.0, 0.0], *([[0.0, 1.0]] * ("tokens" in runs.varied))]).T
-    else:
-        away = (rows[:, [2, 1]] - rows[0, [2, 1]]).T
-    rank = int(np.linalg.matrix_rank(away, tol=1e-6))
-    basis = np.linalg.svd(away)[0][:, :rank]
-    horizons = 2.0 ** rows[:, 1] * counted
-    return CarriedRates(
-        law=told.law,
-        ridge=told.ridge_of,
-        base=(model, math.log2(base.tokens / counted), math.log2(base.batch / longer)),
-        batches=(round(runs.batches[0] * longer), round(runs.batches[1] * longer)),
-        tokens=(round(horizons.min()), round(horizons.max())),
-        directions=basis @ basis.T,
-    )
 
 
 def _target(runs: RateRuns, target: RateTarget) -> tuple[tuple[float, float], list[Text]]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sweeper.plan.plan import TransferPlan
-from sweeper.study.cost import Cost, flops_of, spent
+from sweeper.study.cost import Cost, spent
+from sweeper.study.flops import flops_of
 from sweeper.study.setup import LADDER_PHASE, Trials
 from sweeper.trial import TrialSpec
 

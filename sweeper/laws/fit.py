@@ -38,22 +38,14 @@ class EtaExponents(Protocol):
 class Fit:
     """`eta ~ B^batch T^tokens` with the exponents of the measured optima.
 
-    `measured` is what the ladders gave, or the runs that `from` names, a table or a study, over
-    models and horizons; without it the law says nothing yet. Betas, eps and decay stay, since
-    nothing measured them.
+    `measured` is what the ladders gave; without it the law says nothing yet. Betas, eps and decay
+    stay, since nothing measured them.
     """
 
-    from_: str | None = None
     measured: EtaExponents | None = field(default=None, repr=False)
 
+    source: ClassVar[str] = "the study's own ladders over batch size and steps"
     fixed: ClassVar[str] = "betas, eps and weight decay"
-
-    @property
-    def source(self) -> str:
-        """Where the exponents come from."""
-        if self.from_ is None:
-            return "the study's own ladders over batch size and steps"
-        return f"the best learning rates of {self.from_}"
 
     def __post_init__(self) -> None:
         """Refuse exponents that are written down: they come from ladders."""
@@ -82,13 +74,9 @@ class Fit:
         if (log2_eta := self.measured.log2_eta(direction)) is None:
             raise OutsideLaw(
                 f"law=fit was not measured in this direction, {_describe(direction)}: "
-                + (
-                    "add a ladder, transfer.steps=[...] for the tokens at a fixed batch, "
-                    "transfer.batches=[...] for the batch at fixed steps; together they give every "
-                    "direction"
-                    if self.from_ is None
-                    else f"{self.from_} has no runs that differ so"
-                )
+                "add a ladder, transfer.steps=[...] for the tokens at a fixed batch, "
+                "transfer.batches=[...] for the batch at fixed steps; together they give every "
+                "direction"
             )
         # The estimate alone; its interval is said in `notes`, and widens no plan.
         return Factors(eta=2.0 ** log2_eta[0])

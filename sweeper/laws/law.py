@@ -107,8 +107,8 @@ Exponent = Annotated[float, Bounds(least=-4, most=4, allowed="an exponent from -
 
 
 def is_of_ladders(law: object) -> bool:
-    """Whether a law is fitted to the study's own ladders; one of other runs is there before."""
-    return callable(getattr(law, "fitted_to", None)) and getattr(law, "from_", None) is None
+    """Whether a law is fitted to the study's own ladders."""
+    return callable(getattr(law, "fitted_to", None))
 
 
 def growth(base: Scale, target: Scale) -> tuple[float, float]:

@@ -15,7 +15,9 @@ from sweeper.report.answer import Item
 from sweeper.report.drawing import save
 from sweeper.report.next import Next, validated_by
 from sweeper.report.present import Shown
-from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
+from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.sentences_ranking import SENTENCES as SENTENCES
+from sweeper.report.sentences_ranking import ranking_end
 from sweeper.report.winner import winner_shown
 from sweeper.sweep.compared import ComparedStudy, ladder_call
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer

@@ -118,7 +118,7 @@ def conclusion(conclusion: Conclusion, space: Space) -> list[Item]:
     if math.isfinite(conclusion.objective):
         items.append(best_table(conclusion, space))
     if conclusion.lines:
-        items.append(replace(lines_table(conclusion), detail=True))
+        items.append(replace(lines_table(conclusion, space), detail=True))
     return [*items, *(Sentence(note, listed=True, detail=True) for note in conclusion.notes)]
 
 
@@ -151,16 +151,18 @@ def clip_note(results: Iterable[Result]) -> list[str]:
     ]
 
 
-def lines_table(conclusion: Conclusion) -> Table:
-    """A row a line search: its optimum, the loss there, and the range that was searched."""
+def lines_table(conclusion: Conclusion, space: Space) -> Table:
+    """A row a line search: its optimum, the loss there and its gain, and the range."""
     columns = [
         Column("hyperparameter", left=True),
         Column("optimum"),
         Column("loss", unit="nats", form=".4f"),
+        Column("gain", unit="nats", form=".4f", importance=2),
         Column("points", importance=1),
         Column("range", importance=0),
     ]
-    table = Table("Lines: one hyperparameter varied at a time", columns)
+    legend = "Gain: over the default, by the runs that chose the optimum, and so rather too much."
+    table = Table("Lines: one hyperparameter varied at a time", columns, legend=[legend])
     lines: list[LineResult] = list(conclusion.lines)
     if conclusion.retune is not None:
         # eta has two lines: the first at all other defaults, this one at their optima.
@@ -168,11 +170,13 @@ def lines_table(conclusion: Conclusion) -> Table:
     for line in lines:
         values = [value for value, _ in line.points_log2]
         searched = f"{short(2.0 ** min(values))} to {short(2.0 ** max(values))}"
-        failed = line.optimum_log2 in line.failed_log2
+        failed, axis = line.optimum_log2 in line.failed_log2, space.get(line.name)
+        gain = line.gain(axis.default) if axis else math.nan
         table.add(
             line.name,
             Cell(line.optimum, value_text(line.optimum)),
             Cell(line.objective, "failed") if failed else line.objective,
+            gain if math.isfinite(gain) else Cell(gain, "-"),
             len(values),
             ", ".join(map(str, line.choices)) or searched,
         )

@@ -16,7 +16,7 @@ from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import ladder_end, ladder_progress
 from sweeper.stats.ladder import JOINT_AXIS, describe_size
 from sweeper.sweep.ladder_cost import LadderCost, SizeCost
-from sweeper.sweep.replay import SettledLadder
+from sweeper.sweep.settled_ladder import SettledLadder
 from sweeper.verbs.transfer import LadderCostAnswer
 
 

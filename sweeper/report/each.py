@@ -160,10 +160,3 @@ def noise_text(each: EachAnswer) -> str:
 def each_text(each: EachAnswer) -> str:
     """The answer as text: the table, and which to carry."""
     return f"{each_table(each)}\n{each_sentence(each)}"
-
-
-def search_items(each: EachAnswer) -> list[Item]:
-    """What a search says of each hyperparameter, in a sentence and aside; nothing of eta alone."""
-    if len(each.hyperparameters) < 2:
-        return []
-    return [Sentence(f"One at a time: {each_sentence(each)}"), *each_items(each, detail=True)]

@@ -32,7 +32,6 @@ from sweeper.report.rate_law import (
     critical_shown,
     rates_shown,
 )
-from sweeper.report.sentences import named_columns, reading_text, roles_text, table_facts
 from sweeper.report.sentences_judged import (
     gap_text,
     key_text,
@@ -40,6 +39,7 @@ from sweeper.report.sentences_judged import (
     value_text,
     worded_judged,
 )
+from sweeper.report.sentences_reading import named_columns, reading_text, roles_text, table_facts
 from sweeper.report.sentences_transfer import listed_sizes
 from sweeper.runs.run import unit_of
 from sweeper.stats.critical_batch import CriticalBatch

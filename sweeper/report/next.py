@@ -22,6 +22,7 @@ from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import stopped_at
+from sweeper.verbs.listed import read_line
 from sweeper.verbs.requests import (
     CheckRequest,
     ExportRequest,
@@ -30,7 +31,6 @@ from sweeper.verbs.requests import (
     SearchRequest,
     StatusRequest,
     TransferRequest,
-    read_line,
 )
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from sweeper.report.drawing import (
 from sweeper.report.next import Next, again
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences import reading_text, table_facts
+from sweeper.report.sentences_reading import reading_text, table_facts
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -44,13 +44,14 @@ from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Cell, Column, Table, answer, counted, duration
+from sweeper.verbs.evidence_requests import PredictRequest
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
-from sweeper.verbs.requests import PredictRequest, TransferRequest
+from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.config.studies import Invocation
-    from sweeper.sweep.horizons import Predicted
+    from sweeper.sweep.study_law import Predicted
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
@@ -654,7 +655,7 @@ def _following(
     steps = sorted({*found.horizons, *(c.steps for c in choices)})
     ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
     ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
-    request = replace(request, predict=True)
+    request = replace(request, horizons=True)
     return again(invocation, request, settings, *law, *ladders, why="to train what would tell")
 
 

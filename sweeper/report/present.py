@@ -15,7 +15,7 @@ from sweeper.report.next import Next, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences import Wording
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import Request
 
@@ -66,6 +66,12 @@ class OutputWatcher(Wording):
     spelling: Spelling
     verb: str = ""
     has_looked: bool = False
+
+    @property
+    def sentences(self) -> Mapping[type, Callable[[Any], str]]:
+        """With those that the verb's own decisions have, which lie with what shows it."""
+        own = getattr(import_module(PRESENTERS[self.verb]), "SENTENCES", {})
+        return {**super().sentences, **own}
 
     @property
     def is_live(self) -> bool:

@@ -32,8 +32,8 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences import reading_text, table_facts
 from sweeper.report.sentences_judged import range_text, value_text
+from sweeper.report.sentences_reading import reading_text, table_facts
 from sweeper.stats.critical_batch import FEWEST_BATCHES, FEWEST_RUNS, CriticalBatch
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, counted

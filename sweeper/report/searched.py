@@ -10,7 +10,6 @@ from sweeper.report import console
 from sweeper.report.answer import Item, Verbatim
 from sweeper.report.costs import trial_command
 from sweeper.report.drawing import save
-from sweeper.report.each import search_items
 from sweeper.report.figures import pairs_figure
 from sweeper.report.next import Next, again, first_transfer
 from sweeper.report.present import Shown
@@ -54,13 +53,12 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
     ]
     unfinished = " Not finished: a neighbour of the best has no result." * bool(found.lacking)
     return Shown(
-        items=[*console.conclusion(conclusion, settings.space), *search_items(found.each)],
+        items=console.conclusion(conclusion, settings.space),
         notes=notes,
         answer=f"{console.conclusion_text(conclusion)}{unfinished}",
         places={**places, **pairs},
         document={
             **found.record,
-            "each": to_json(found.each),
             **({"from": {"study": answer.source, "outside": beyond}} if answer.source else {}),
         },
         next=[_after(answer, found)],

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
 from sweeper.decide.settle import Ending, Settling
 from sweeper.decide.transfer import MissedOptimum, NoiseLeft, Verdict
 from sweeper.decide.trend import Trend
@@ -18,8 +17,6 @@ from sweeper.report.sentences_transfer import (
     worded,
     worded_trend,
 )
-from sweeper.stats.line import FLAT
-from sweeper.table import counted
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -28,94 +25,6 @@ if TYPE_CHECKING:
     from sweeper.study.setup import Failure
 
 T = TypeVar("T")
-
-
-def roles_text(columns: Mapping[str, str]) -> str:
-    """Which column was taken for what: eta is 'lr', loss is 'val_loss'."""
-    return ", ".join(f"{role} is {column!r}" for role, column in columns.items())
-
-
-def reading_text(runs: int, source: str, columns: Mapping[str, str]) -> str:
-    """Which runs were read, and which column was taken for what."""
-    return f"{counted(runs, 'run')} of {source}: {roles_text(columns)}"
-
-
-def table_facts(
-    source: object, sha256: str, where: str, columns: Mapping[str, str], runs: int
-) -> dict[str, object]:
-    """What an answer on a table rests on, for its page."""
-    return {
-        "table": source or "a table in memory",
-        "its SHA-256": sha256,
-        "filter": where,
-        "columns": named_columns(columns),
-        "runs": runs,
-    }
-
-
-def named_columns(columns: Mapping[str, str]) -> str:
-    """Columns by their roles, as `--columns` takes them."""
-    return ", ".join(f"{role}={column}" for role, column in columns.items())
-
-
-def ranking_progress(ranking: Ranking) -> str:
-    """The last look in a line: what leads, by how much, and who is still in it."""
-    parts = [f"{ranking.places[0].name} leads"]
-    for place in ranking.places[1:]:
-        known = math.isfinite(place.gap.low) and math.isfinite(place.gap.high)
-        above = f"{place.gap.value:.4f} [{place.gap.low:.4f}, {place.gap.high:.4f}] above"
-        parts.append(f"{place.name} {above if known else 'not known'}{', out' * place.out}")
-    return f"{sum(place.seeds for place in ranking.places)} runs; {'; '.join(parts)}"
-
-
-def target_progress(ranking: TargetRanking) -> str:
-    """The last look in a line: what is said of each variant."""
-    assert ranking.winner is not None
-    said = "; ".join(f"{each.name}: {each.answer}" for each in ranking.winner.variants)
-    return f"{ranking.runs} runs now; {said}"
-
-
-def ranking_end(outcome: RankingOutcome) -> str:
-    """How a ranking ended, and what would have decided it."""
-    looks = f"{outcome.looks} time{'s' * (outcome.looks != 1)}"
-    spent = f"{outcome.runs} runs, looked at {looks}"
-    match outcome.ended:
-        case "stuck" if outcome.failed:
-            names = " and ".join(outcome.failed)
-            return f"Not decided: runs of {names} failed, and none stands for it"
-        case "stuck":
-            return "Not decided: all runs diverged"
-        case "decided":
-            return f"Decided with {spent}"
-        case "alike":
-            names = " and ".join(outcome.left)
-            return (
-                f"Settled with {spent}: {names} differ by less than {100 * FLAT:g} % of the loss "
-                "for sure"
-            )
-        case "budget":
-            why = f": the budget of {outcome.budget} runs is spent"
-        case "hopeless":
-            why = f", and the budget of {outcome.budget} runs would hardly do"
-    return f"Not decided with {spent}{why}{_diverged(outcome)}{_would_decide(outcome.needed)}"
-
-
-def _diverged(outcome: RankingOutcome) -> str:
-    """Why a ranking stays open where runs diverged; empty where none did."""
-    if not outcome.diverged:
-        return ""
-    wild = [
-        f"{name} diverged with {count} of {seeds} seeds"
-        for name, (count, seeds) in outcome.diverged.items()
-    ]
-    return (
-        f"; {', '.join(wild)}, and by how much it lost there nobody knows: such seeds tell by "
-        f"their number, {outcome.least} of {outcome.least} at least"
-    )
-
-
-def _would_decide(needed: int | None) -> str:
-    return "" if needed is None else f"; about {needed} would, if the losses stay as they are now"
 
 
 def failure_notes(failures: Iterable[Failure]) -> list[str]:
@@ -230,9 +139,6 @@ def times(factor: float) -> str:
 
 
 SENTENCES: Mapping[type, Callable[[Any], str]] = {
-    Ranking: ranking_progress,
-    TargetRanking: target_progress,
-    RankingOutcome: ranking_end,
     Settling: ladder_progress,
     Ending: ladder_end,
     MissedOptimum: missed_text,
@@ -247,9 +153,14 @@ WORDED: Mapping[type, Callable[[Any], Any]] = {
 class Wording:
     """Makes sentences of decisions, for records that keep them beside the codes."""
 
+    @property
+    def sentences(self) -> Mapping[type, Callable[[Any], str]]:
+        """By the class of a decision, what makes a sentence of it."""
+        return SENTENCES
+
     def sentence(self, decision: object) -> str:
         """What a record says of a decision; of what goes on, where it stands. None has no words."""
-        return "" if decision is None else str(_told(SENTENCES, decision))
+        return "" if decision is None else str(_told(self.sentences, decision))
 
     def worded(self, decision: T) -> T:
         """The same decision, its reasons and advice in words, as its record has them."""

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from sweeper.command.logged import logged
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.each import judge_each
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
@@ -37,6 +36,7 @@ from sweeper.report.answer import (
 from sweeper.report.console import (
     best_table,
     clip_note,
+    lines_table,
     plan_table,
     size_text,
     trend_text,
@@ -44,7 +44,6 @@ from sweeper.report.console import (
     verdict_table,
 )
 from sweeper.report.drawing import save
-from sweeper.report.each import search_items
 from sweeper.report.figures import (
     best_loss_figure,
     chosen_trials,
@@ -73,7 +72,6 @@ from sweeper.report.trials import (
     slices_figure,
     trials_table,
 )
-from sweeper.runs.around import varied_trials
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import UNKNOWN
@@ -398,9 +396,8 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
             text = "A last line over eta around the configuration that was kept"
             items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
-    if searched is not None and searched.finished:
-        varied = varied_trials(documents.trials.current, searched.space)
-        items += search_items(judge_each(varied))
+    if searched is not None and searched.conclusion.lines:
+        items.append(replace(lines_table(searched.conclusion, searched.space), detail=True))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
     return Section("Search", items)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Settings
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.transfer import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
@@ -20,10 +20,8 @@ from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
-from sweeper.report.each import each_items, each_sentence
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, ladder_words
-from sweeper.report.prediction import horizons_request, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -35,6 +33,7 @@ from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted, duration, short
+from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.requests import TransferRequest
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
@@ -46,18 +45,16 @@ from sweeper.verbs.transfer import (
 )
 
 
-def shown(
-    answer: AnswerAtTarget | HorizonsAnswer | EachTransferAnswer, *, verbose: bool = False
-) -> Shown:
+def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
     if isinstance(answer, EachTransferAnswer):
         return _each(answer)
-    if isinstance(answer, HorizonsAnswer):
-        return _horizons(answer)
     settings = answer.settings
     same = _same(answer)
     items = _spans_items(answer.target.spans, settings)
     unfinished = unfinished_notes(answer.target.optimum.unfinished)
+    if isinstance(answer, HorizonsAnswer):
+        return _horizons(answer, same, [*answer.notes, *unfinished])
     if isinstance(answer, LadderCostAnswer):
         # What trains nothing still judges: it writes the verdict.
         why = same.why if answer.cost.missing else "to have it judged"
@@ -94,7 +91,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
         "left": answer.left,
         "ladders": {name: part.document for name, part in parts.items()},
     }
-    if answer.each is None:
+    if answer.request.dry_run:
         costs = [
             (name, cost)
             for name, one in answer.answers.items()
@@ -109,17 +106,29 @@ def _each(answer: EachTransferAnswer) -> Shown:
             answer=f"{counted(runs, 'run')} are to be trained; nothing was written.",
             document=document,
         )
-    items: list[Item] = [*each_items(answer.each)]
-    items += [Sentence(f"{name}: {spelled(as_text(p.answer), SHELL)}") for name, p in parts.items()]
+    items: list[Item] = [
+        Sentence(f"{name}: {spelled(as_text(p.answer), SHELL)}") for name, p in parts.items()
+    ]
     places = [part.places for part in parts.values() if part.places]
     return Shown(
         items=items,
         notes=notes,
-        answer=each_sentence(answer.each),
+        answer=f"The transfer {_by_hyperparameter(answer.answers)}.",
         places=places[-1] if places else {},
-        document={**document, "each": to_json(answer.each)},
+        document=document,
         folder=answer.folder,
     )
+
+
+def _by_hyperparameter(answers: Mapping[str, AnswerAtTarget]) -> str:
+    """The worst that the ladders of each hyperparameter say."""
+    parts = list[str]()
+    for name, one in answers.items():
+        verdicts = one.ladders.verdicts if isinstance(one, TransferAnswer) else ()
+        codes = {v.answer for v in verdicts} | {v.target.answer for v in verdicts if v.target}
+        worst = next((code for code in WORST_FIRST if code in codes), "not validated")
+        parts.append(f"of {name}: {worst}")
+    return "; ".join(parts)
 
 
 def _planned(
@@ -346,42 +355,52 @@ def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None, of: st
     return f"the transfer{of}{before} {answers}" if judged else "the transfer is not validated"
 
 
-def _horizons(answer: HorizonsAnswer) -> Shown:
-    """The target's loss as sizes and horizons predict it, or what of them is to be trained."""
-    notes: list[str | Text] = [*answer.notes, *unfinished_notes(answer.unfinished)]
-    if answer.predicted is not None:
-        made = predicted_shown(answer.predicted, answer.question, answer.invocation)
-        notes += [*failure_notes(answer.failed), *map(_removed_note, answer.removed), *made.notes]
-        assert answer.plan is not None and answer.folder is not None
-        items = [*made.items, *_target_command(answer.plan)]
-        places = {**made.places, "plan": TargetFolder(answer.folder).plan}
-        # What would only plan the run again.
-        following = [c for c in made.next if c is None or c.request.predict]
-        return replace(made, items=items, places=places, notes=notes, next=following)
-    costs, settings, tokens = answer.costs, answer.settings, answer.question.tokens
-    assert costs is not None
+def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
+    """What of sizes and horizons is to be trained, or was; and the target's plan."""
+    costs, settings, tokens = answer.costs, answer.settings, answer.request.to_tokens
+    rows = [*costs.sizes.items()]
+    trained = {
+        "study": settings.name,
+        "branches": {"runs": len(costs.branches), "steps": sum(costs.branches.values())},
+        "sizes": [
+            {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
+            for name, cost in rows
+        ],
+    }
+    if answer.plan is not None and answer.folder is not None:
+        following = Next(
+            REQUESTS["predict"](
+                to_width=answer.request.to_width,
+                to_depth=answer.request.to_depth,
+                to_tokens=tokens,
+                study=settings.name,
+                root=settings.root,
+            ),
+            "to predict the target's loss",
+        )
+        horizons = ", ".join(map(str, costs.horizons))
+        return Shown(
+            items=_target_command(answer.plan),
+            notes=[*notes, *failure_notes(answer.failed), *map(_removed_note, answer.removed)],
+            answer=f"Trained {counted(len(costs.missing), 'run')} more of {len(costs.trials)}, "
+            f"each size at {horizons} steps.",
+            places={"plan": TargetFolder(answer.folder).plan},
+            document={**trained, "plan": to_json(answer.plan)},
+            next=[following] if "predict" in REQUESTS else [],
+            folder=settings.folder,
+        )
     facts = (
         f"Each size at {', '.join(map(str, costs.horizons))} steps and the planned eta, "
         f"{costs.seeds} seed{'s' * (costs.seeds != 1)} each."
     ) + branches_text(sum(trial.spec.train.steps for trial in costs.missing), costs.branches)
     if costs.could_branch:
         facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
-    rows = [*costs.sizes.items()]
-    size, invocation = answer.target.size(settings.base), answer.invocation
-    request = replace(horizons_request(settings, size, tokens), predict=True)
     return Shown(
         items=console.dry_run("This would train", "size", rows, "runs", facts),
         notes=notes,
         answer=f"{len(costs.missing)} of {len(costs.trials)} runs are to be trained; nothing was "
         "written.",
-        document={
-            "study": settings.name,
-            "branches": {"runs": len(costs.branches), "steps": sum(costs.branches.values())},
-            "sizes": [
-                {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
-                for name, cost in rows
-            ],
-        },
-        next=[again(invocation, request, settings, why="to train them")],
+        document=trained,
+        next=[again],
         folder=settings.folder,
     )

@@ -30,12 +30,12 @@ from sweeper.report.drawing import (
 from sweeper.report.next import Next
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences import named_columns, roles_text
+from sweeper.report.sentences_reading import named_columns, roles_text
 from sweeper.runs.variants import VariantRuns
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed
 from sweeper.verbs.compare import WinnerAnswer
-from sweeper.verbs.requests import CompareRequest
+from sweeper.verbs.evidence_requests import CompareRequest
 
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""

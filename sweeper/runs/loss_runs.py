@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.runs.cells import TriedRun, tuned
 from sweeper.runs.condition import quoted_name, shown_value, take_alike, where_equal
 from sweeper.runs.numbers import number_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
 from sweeper.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier
+from sweeper.runs.tuned import TriedRun, tuned
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 

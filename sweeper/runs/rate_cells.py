@@ -55,7 +55,6 @@ class RateRuns:
 
     `model` is the role by which a model is known, `varied` the roles that differ between cells.
     `length` are the tokens of an example, where steps, batch and tokens say them; NaN else.
-    `in_examples`: the tokens are examples, of which nobody says how many tokens they have.
     """
 
     model: str
@@ -66,7 +65,6 @@ class RateRuns:
     curves: tuple[SizeCurve, ...]
     batches: tuple[int, int]
     length: float
-    in_examples: bool
     runs: int
     unit: str
     noise: str
@@ -157,7 +155,6 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
         surfaces=tuple(surfaces),
         curves=tuple(curves),
         length=_length(runs, sizes),
-        in_examples="tokens" not in columns,
         runs=len(table),
         unit=runs.unit,
         noise=noise,

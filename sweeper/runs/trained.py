@@ -8,114 +8,21 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from sweeper.errors import BadInput, Call, Keyword
-from sweeper.files import read_json, try_json, write_atomically
-from sweeper.records import from_json
-from sweeper.runs.cells import TriedRun, tuned
+from sweeper.errors import BadInput, Keyword
 from sweeper.runs.run import Runs, recorded
 from sweeper.runs.table import frame_runs
-from sweeper.stats.ladder import LADDER_AXES, LadderSize, SizeCurve, curves_along
-from sweeper.study.folder import READ_ERRORS, StudyFolder
-from sweeper.study.searched import config_tree
+from sweeper.runs.tuned import TriedRun, tuned
+from sweeper.study.rows import ValidatedRuns, by_design, settings_of, trials_table
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
-from sweeper.table import csv_text
 from sweeper.trial import Result
 
 EVERY_LADDER = "*"
 """In place of an axis: the runs of all ladders, with their tokens."""
-RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
-"""Settings of `transfer` that a verdict and its advice rest on."""
-
-
-@dataclass(frozen=True)
-class ValidatedRuns:
-    """The curves of a validation of eta, and the sizes of its ladders by axis, the base's marked.
-
-    `planned_log2` is log2 of the eta that was transferred.
-    """
-
-    planned_log2: float
-    curves: tuple[SizeCurve, ...]
-    ladders: Mapping[str, tuple[LadderSize, ...]]
-    bases: frozenset[LadderSize]
-
-    @classmethod
-    def latest(cls, folder: Path) -> ValidatedRuns | None:
-        """That of the study in `folder`; None without one, BadInput where it cannot be read."""
-        path = next(iter(StudyFolder(folder).validations()), None)
-        if path is None:
-            return None
-        try:
-            return cls.of(read_json(path))
-        except (OSError, *READ_ERRORS) as error:
-            raise BadInput(f"{path} cannot be read ({error}): validate again") from error
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> ValidatedRuns:
-        """Of a validation's record, of which the verdicts themselves are passed over."""
-        sizes = {
-            ladder["axis"]: [
-                (from_json(LadderSize, size["size"]), bool(size.get("is_base")))
-                for size in ladder["sizes"]
-            ]
-            for ladder in record.get("axes", ())
-        }
-        return cls(
-            planned_log2=float(record["planned_log2"]),
-            curves=from_json(tuple[SizeCurve, ...], record.get("curves", [])),
-            ladders={axis: tuple(size for size, _ in pairs) for axis, pairs in sizes.items()},
-            bases=frozenset(size for pairs in sizes.values() for size, base in pairs if base),
-        )
-
-    def along(self, axis: str) -> ValidatedRuns:
-        """Its ladder along an axis alone, ascending: all else of a size is as in its verdict."""
-        curves = curves_along(axis, self.curves, self.ladders.get(axis, ()))
-        return replace(self, curves=tuple(curves))
-
-    def rows(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A row a run, each with the study's `settings`."""
-        rows = []
-        for curve in self.curves:
-            # 0 is an axis that the model does not have, such as experts.
-            sizes = {key: size for key in LADDER_AXES if (size := getattr(curve.size, key))}
-            for value, losses in sorted(curve.losses.items()):
-                # Seeds by their place: a point's losses are kept in the order of its seeds.
-                for seed, loss in enumerate(losses):
-                    rows.append(
-                        {
-                            **sizes,
-                            "base": curve.size in self.bases,
-                            "transferred_log2_eta": self.planned_log2,
-                            "planned_log2": curve.planned_log2,
-                            "log2_eta": value,
-                            "eta": 2.0**value,
-                            "seed": seed,
-                            "loss": loss,
-                            **settings,
-                        }
-                    )
-        return rows
-
-
-def write_runs(folder: Path, path: Path) -> int:
-    """Write the runs of the latest validation of eta; how many, BadInput where there is none."""
-    validated = ValidatedRuns.latest(folder)
-    if validated is None or not validated.curves:
-        makes = Call(
-            "transfer", Keyword("study", folder.name), Keyword("to_width", "N"), Keyword("validate")
-        )
-        raise BadInput(
-            f"{folder.name} has no validation whose runs could be written: ", makes, " makes one"
-        )
-    rows = validated.rows(_settings(folder))
-    write_atomically(path, csv_text(rows))
-    return len(rows)
 
 
 def study_runs(folder: Path, axis: str | None = None) -> Runs:
@@ -138,7 +45,7 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
             for other in ladders:
                 note += [Keyword("axis", other), ", "] if other != axis else []
             note[-1:] = [": another)"]
-        rows = validated.rows(_settings(folder))
+        rows = validated.rows(settings_of(folder))
         if axis == EVERY_LADDER:
             length = _example_length(folder)
             rows = [{**row, "tokens": length * row["batch_size"] * row["steps"]} for row in rows]
@@ -158,19 +65,6 @@ def _example_length(folder: Path) -> int:
     if spec is None or spec.runner.get("name") != "engine" or "input_shape" in spec.data:
         return 1
     return spec.train.seq_len
-
-
-def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row a trial: its sizes, log2 eta, what else was searched (as it is used), seed, loss."""
-    rows = []
-    for result in results:
-        trial, size = result.trial, LadderSize.of_spec(result.trial.spec)
-        others = {key: value for key, value in trial.values.items() if key != "eta"}
-        eta = {"log2_eta": trial.log2_hps["eta"]} if "eta" in trial.log2_hps else {}
-        sizes = {key: value for key in LADDER_AXES if (value := getattr(size, key))}
-        outcome = {"seed": trial.seed, "loss": result.objective, "status": result.status}
-        rows.append({**sizes, **eta, **others, **outcome})
-    return rows
 
 
 def results_where(results: Sequence[Result], where: str) -> list[Result]:
@@ -220,33 +114,3 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
         )
         left_out[why] = [taken[place] for place in places]
     return [taken[place] for place in found.kept], left_out, of_setup.others
-
-
-def by_design(results: Sequence[Result]) -> list[Result]:
-    """By size, length, hyperparameters and seed: which of them ended first must change no number.
-
-    A bootstrap draws runs by their places, and after a kill they end in another order.
-    """
-
-    def place(result: Result) -> tuple[Any, ...]:
-        trial, train = result.trial, result.trial.spec.train
-        size = (trial.spec.width, trial.spec.depth, train.batch_size, train.steps)
-        return *size, sorted(trial.log2_hps.items()), trial.seed, trial.key
-
-    return sorted(results, key=place)
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """The study's name, parameterization and thresholds; what is not legible is left out."""
-    settings: dict[str, Any] = {"study": folder.name}
-    search = try_json(StudyFolder(folder).search)
-    if kind := search.get("parameterization"):
-        settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
-    rule = config_tree(folder).get("transfer")
-    if not isinstance(rule, dict):
-        return settings
-    return settings | {
-        f"transfer.{key}": float(rule[key])
-        for key in RULE
-        if isinstance(rule.get(key), int | float)
-    }

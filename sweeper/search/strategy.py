@@ -114,6 +114,14 @@ class LineResult:
         """The best value as it is used."""
         return self.choices[round(self.optimum_log2)] if self.choices else 2.0**self.optimum_log2
 
+    def gain(self, default: float) -> float:
+        """What the optimum saves over `default` (log2), in nats; NaN where that was not run.
+
+        By the very runs that chose it, so that it is rather too much.
+        """
+        at = [loss for value, loss in self.points_log2 if abs(value - default) < 1e-9]
+        return at[0] - self.objective if at and math.isfinite(at[0]) else math.nan
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairGrid:

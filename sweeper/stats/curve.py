@@ -440,7 +440,7 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
 
     As they are where there is one curve, or all together have fewer than two points to spare.
     """
-    left = {curve.size: _rest(curve) for curve in without_cliffs(curves, doubtful=True)}
+    left = {curve.size: rest_near_best(curve) for curve in without_cliffs(curves, doubtful=True)}
     told = {size: (level, count) for size, (level, count) in left.items() if level > 0}
     total = sum(count for _, count in told.values())
     if total < 2 or len(curves) < 2:
@@ -466,7 +466,7 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
     return [replace(curve, noise=noises[curve.size]) for curve in curves]
 
 
-def _rest(curve: SizeCurve) -> tuple[float, int]:
+def rest_near_best(curve: SizeCurve) -> tuple[float, int]:
     """The mean square that a cubic leaves near the lowest point, and its degrees of freedom."""
     etas, means = _means(curve)
     if not len(etas):

@@ -18,23 +18,23 @@ from sweeper.config.command_line import DEFAULT_ROOT, changed
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
-from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
-from sweeper.runs.around import varied_trials
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
 from sweeper.search.strategy import Conclusion, Strategy
-from sweeper.study.cost import Cost, flops_of, keep_flops
+from sweeper.study.cost import Cost
+from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.study.trust import remember
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.experiment import (
     changed_code,
     check_model,
@@ -44,7 +44,6 @@ from sweeper.sweep.experiment import (
     run_time,
     tell_speed,
 )
-from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import duration
@@ -60,7 +59,7 @@ class Found:
 
     `lacking` are neighbours of the best without a result, by the hyperparameter in which they
     differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
-    setups. `each` is what is said of one hyperparameter at a time.
+    setups.
     """
 
     conclusion: Conclusion
@@ -70,7 +69,6 @@ class Found:
     lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
     moved: int
-    each: EachAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +186,6 @@ def search_study(
         lacking=lacking,
         notices=[*moved, *study.notices],
         moved=len(moved),
-        each=judge_each(varied_trials(trials.current, settings.space)),
     )
 
 

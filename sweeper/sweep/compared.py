@@ -15,7 +15,8 @@ from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, key_prefix
 from sweeper.records import as_number, call_checked
 from sweeper.stats.ladder import LadderRule, LadderSize
-from sweeper.study.cost import Cost, flops_in, relative_flops, spent
+from sweeper.study.cost import Cost, spent
+from sweeper.study.flops import flops_in, relative_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, find_study

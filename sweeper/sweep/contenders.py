@@ -17,10 +17,12 @@ from sweeper.decide.winner import TargetQuestion
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.launch.executor import Scheduled
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import fitting, relative_flops
+from sweeper.study.cost import fitting
+from sweeper.study.flops import relative_flops
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.study.study import Study, find_study
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.compared import TOO_FEW, check_distinct, differences, not_comparable
 from sweeper.sweep.experiment import (
     check_queue,
@@ -31,7 +33,6 @@ from sweeper.sweep.experiment import (
     trial_seconds,
 )
 from sweeper.sweep.optimum import check_storage_password, planned_optimum
-from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial

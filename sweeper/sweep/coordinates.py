@@ -19,8 +19,8 @@ from sweeper.records import from_json
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.study.folder import StudyFolder, read_document
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.experiment import progress_of, short_run
-from sweeper.sweep.progress import Watcher
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
 

@@ -14,12 +14,13 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import can_be_sent
 from sweeper.stats.ladder import Size
-from sweeper.study.cost import TrialSeconds, at_once, speeds
+from sweeper.study.cost import TrialSeconds, at_once
+from sweeper.study.flops import speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
-from sweeper.sweep.progress import ProgressDisplay, Watcher
+from sweeper.study.watcher import ProgressDisplay, Watcher
 from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 

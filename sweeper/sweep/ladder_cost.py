@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from sweeper.config.settings import Experiment
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import Cost, at_once, flops_of
+from sweeper.study.cost import Cost, at_once
+from sweeper.study.flops import flops_of
 from sweeper.sweep.experiment import run_time, shared_steps, trial_seconds
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.planning import TransferTarget
-from sweeper.sweep.replay import SettledLadder, replay_ladder
+from sweeper.sweep.replay import replay_ladder
+from sweeper.sweep.settled_ladder import SettledLadder
 from sweeper.trial import Result, Trial, defaults
 
 

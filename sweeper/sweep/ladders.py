@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.rate_law import carried
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import NoiseLeft, Verdict, judge_ladder, missed_optimum
@@ -28,9 +27,7 @@ from sweeper.decide.trend import (
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
-from sweeper.laws.fit import Fit
 from sweeper.laws.law import NoLaw, is_of_ladders
-from sweeper.runs.read import EVERY_LADDER, read
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
@@ -38,21 +35,20 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import Study
+from sweeper.study.watcher import Watcher, Words
 from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial_seconds
 from sweeper.sweep.optimum import finished
-from sweeper.sweep.progress import Watcher, Words
 from sweeper.sweep.replay import (
     Lookup,
-    SettledLadder,
     apply_law,
     describe_law,
     example_length,
     planned_log2,
     replay_ladder,
     scale_of,
-    settle_ladder,
     token_unit,
 )
+from sweeper.sweep.settled_ladder import SettledLadder, settle_ladder
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 
@@ -95,7 +91,7 @@ def target_size(
 def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, validate: bool) -> None:
     """BadInput, before anything is trained, for a target that the law says nothing about."""
     settings = experiment.settings
-    if not callable(getattr(settings.law, "fitted_to", None)):
+    if not is_of_ladders(settings.law):
         apply_law(experiment, target, best_log2)
         return
     if settings.transfer.hyperparameter != "eta":
@@ -103,9 +99,6 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
         raise BadInput(
             f"law=fit fits eta, and transfer.hyperparameter={hyperparameter}: leave one of them out"
         )
-    if not is_of_ladders(settings.law):
-        apply_law(experiment, target, best_log2)
-        return
     ladders = settings.ladders()
     if validate and not {"batch_size", "steps", "size"} & set(ladders):
         base = settings.ladder_base.steps
@@ -114,23 +107,6 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
             f"transfer.steps=[{max(1, base // 2)},{base},{2 * base}], and likewise "
             "transfer.batches for another batch"
         )
-
-
-def with_law_of_runs(experiment: Experiment) -> Experiment:
-    """The experiment with a law that names its runs fitted to them; BadInput where they tell none.
-
-    Of models and horizons it takes what batch and tokens do to eta at the base's model: what the
-    model's size does, the parameterization says.
-    """
-    settings, law = experiment.settings, experiment.settings.law
-    source = getattr(law, "from_", None)
-    if source is None or not isinstance(law, Fit):
-        return experiment
-    with key_prefix("law.from"):
-        read_runs = read(source, root=settings.root, axis=EVERY_LADDER)
-        base = scale_of(experiment, settings.base, defaults(settings.space))
-        rates = carried(read_runs, base, example_length(experiment) or 1)
-    return replace(experiment, settings=replace(settings, law=law.fitted_to(rates)))
 
 
 def fit_law(

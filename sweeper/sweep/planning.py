@@ -19,6 +19,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, exte
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
+from sweeper.study.watcher import Words
 from sweeper.sweep.ladders import (
     Settle,
     Validated,
@@ -29,7 +30,6 @@ from sweeper.sweep.ladders import (
     target_size,
 )
 from sweeper.sweep.optimum import Optimum, optimum, planned_before
-from sweeper.sweep.progress import Words
 from sweeper.sweep.replay import after_law, apply_law
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 

@@ -8,15 +8,11 @@ search to where it was, and no second record could contradict the first.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import chain
-from typing import Any
 
 from sweeper.config.settings import Experiment
-from sweeper.decide.settle import Judge, Run, Settling, grids_of
 from sweeper.errors import SHELL, ConfigError
 from sweeper.laws.law import (
     FACTORS,
@@ -322,134 +318,3 @@ def _points(
         points.append(LadderPoint(size=whole, value=value, runs=len(runs), losses=known))
         missing += [trial(run) for run, loss in zip(runs, losses, strict=True) if loss is None]
     return points, missing
-
-
-class SettledLadder(Settling):
-    """A `Settling` of a study's trials.
-
-    `began_with` are the keys of those that were there, `hours` what was allowed for others.
-    """
-
-    def __init__(
-        self,
-        trial: Callable[[LadderSize, float, int], Trial],
-        began_with: Sequence[str],
-        hours: float | None,
-        *args: Any,
-        **kw: Any,
-    ):
-        """`trial` names a run's; the rest is `Settling`'s."""
-        super().__init__(*args, **kw)
-        self._trial, self.began_with, self.hours = trial, began_with, hours
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether any of its own runs has ended, beside those that were there."""
-        own = (run for run in self.asked if self._known(*run) is not None)
-        return not {*self.began_with}.issuperset(self._trial(*run).key for run in own)
-
-    def trials(self) -> Missing:
-        """The trials that the round lacks; see `Settling.missing`."""
-        return [self._trial(*run) for run in self.missing()]
-
-
-def settle_ladder(
-    experiment: Experiment,
-    best_log2: Log2Hps,
-    lookup: Lookup,
-    judge: Judge,
-    budget: int | None = None,
-    hours: float | None = None,
-    *,
-    judge_given: Judge | None = None,
-    done: Iterable[Result] = (),
-    began_with: Collection[str] | None = None,
-) -> SettledLadder:
-    """The ladders of the experiment, trained until they are settled; see `Settling`.
-
-    As in a ladder of a fixed design, a size's line is laid around what is planned there, on the
-    grid of the base's best, and its runs have the hyperparameters that its plan would have.
-
-    `done` are the study's results: what they hold of these ladders is the first look, judged by
-    `judge_given`. What is trained follows from it, so a command that goes on must take the same
-    runs for it: `began_with` has their keys, of the command before. They count while all that is
-    done is theirs or follows from them; other runs make another beginning.
-    """
-    settings = experiment.settings
-    rule, name = settings.transfer, settings.transfer.hyperparameter
-    workers = getattr(settings.launcher, "workers", 1)
-    slots = workers if isinstance(workers, int) else 1
-    ladders = settings.ladders()
-
-    @cache
-    def middle(size: LadderSize) -> Log2Hps:
-        return rule.around(best_log2, planned_log2(experiment, size, best_log2))
-
-    def planned(size: LadderSize) -> float:
-        return planned_log2(experiment, size, best_log2)[name] - best_log2[name]
-
-    @cache
-    def trial(size: LadderSize, value: float, seed: int) -> Trial:
-        hps = Log2Hps({**middle(size), name: value})
-        return experiment.trial(size, hps, seed, "validate")
-
-    def loss(size: LadderSize, value: float, seed: int) -> float | None:
-        result = lookup(trial(size, value, seed).key)
-        return None if result is None else result.objective
-
-    sizes = {experiment.spec(size): size for of_axis in ladders.values() for size in of_axis}
-
-    def run_of(result: Result) -> Run | None:
-        """Which run of these ladders a result is; None of what is none, or has no loss."""
-        size, value = sizes.get(result.trial.spec), result.trial.log2_hps.get(name)
-        if size is None or value is None:
-            return None
-        run = (size, value, result.trial.seed)
-        if trial(*run).key != result.key:  # other hyperparameters differ
-            return None
-        known = loss(*run)
-        return None if known is None or math.isnan(known) else run
-
-    runs = {result.key: run for result in done if (run := run_of(result)) is not None}
-
-    def begun(keys: Collection[str]) -> SettledLadder:
-        given = {key: run for key, run in runs.items() if key in keys}
-        grids = grids_of(given.values(), rule)
-        there = {run for size, grid in grids.items() for run in grid.of(size)}
-
-        def affordable(all_runs: Sequence[Run]) -> int:
-            """How many runs `hours` allow, by the time that those so far took.
-
-            They are for what is trained, beside what was there.
-            """
-            assert hours is not None
-            own = [run for run in all_runs if run not in there]
-            known = (lookup(trial(*run).key) for run in own or all_runs)
-            results = [result for result in known if result is not None]
-            mean = sum(result.seconds for result in results) / max(1, len(results))
-            return len(there) + int(hours * 3600 * slots / mean) if mean > 0 else sys.maxsize
-
-        return SettledLadder(
-            trial,
-            sorted(given),
-            hours,
-            rule,
-            ladders,
-            settings.ladder_base,
-            loss,
-            judge,
-            budget=budget,
-            affordable=None if hours is None else affordable,
-            slots=slots,
-            middle=lambda size: middle(size)[name],
-            planned=planned,
-            given=grids,
-            judge_given=judge_given,
-        )
-
-    if began_with is not None:
-        ladder = begun(began_with)
-        ladder.missing()
-        if {*runs.values()} <= ladder.asked | {runs[key] for key in ladder.began_with}:
-            return ladder
-    return begun(runs)

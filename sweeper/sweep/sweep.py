@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
@@ -16,11 +17,14 @@ from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
+from sweeper.study.watcher import ProgressListener
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.progress import ProgressListener
-from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
+from sweeper.sweep.replay import Missing, Replay, ladder_so_far, replay_ladder
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
+
+if TYPE_CHECKING:
+    from sweeper.sweep.settled_ladder import SettledLadder
 
 
 class Submitted(Exception):

@@ -9,20 +9,20 @@ and where it does not, that is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.config.command_line import FROM
 from sweeper.config.compose import Tree
-from sweeper.decide.each import RunNoise, optimum_fit
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import TARGET, plugin_name
-from sweeper.runs.around import study_lines
 from sweeper.search.strategy import LineResult
+from sweeper.stats.curve import fit_curves, rest_near_best
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.study.searched import Searched, read_searched
+from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
+from sweeper.study.searched import read_searched
 from sweeper.study.study import check_study_name, find_study
 from sweeper.trial import Axis, Space
 
@@ -71,7 +71,7 @@ def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
             "nothing of its values",
         )
     space: dict[str, Any] = {**parameterization["space"]}
-    intervals = _intervals(folder, searched)
+    intervals = _intervals(searched.conclusion.lines)
     key = "parameterization.space"
     shared = [n for n in space if n in searched.conclusion.best_log2 and n in searched.space]
     if not shared:
@@ -105,18 +105,31 @@ def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> A
     return {**ours, "low": best - reach, "high": best + reach, "default": best, "step": reach}
 
 
-def _intervals(folder: Path, searched: Searched) -> dict[str, Estimate]:
-    """Of every hyperparameter the 95 % interval of the old study's optimum at its base, in log2."""
-    try:
-        lines = study_lines(folder).lines
-    except BadInput:  # a random search has none
+def _intervals(lines: Sequence[LineResult]) -> dict[str, Estimate]:
+    """Of every hyperparameter with a line the 95 % interval of its optimum, in log2."""
+    # The fit asks for a size, which is a name here.
+    size = LadderSize(width=1, depth=1, batch_size=1, steps=1)
+    curves = {
+        line.name: SizeCurve(
+            size=size,
+            losses={
+                value: (loss,)
+                for value, loss in sorted(line.points_log2)
+                if value not in (*line.stopped_log2, *line.failed_log2)
+            },
+        )
+        for line in lines
+        if not line.choices
+    }
+    # One run a point: the noise of all lines together is what smooth curves leave of them.
+    rests = [rest for curve in curves.values() if (rest := rest_near_best(curve))[1]]
+    freedom = sum(count for _, count in rests)
+    if freedom < 2:
         return {}
-    base = searched.base.width if searched.base else None
-    sizes = {line.size for line in lines}
-    lines = tuple(line for line in lines if len(sizes) < 2 or line.size == base)
-    noise = RunNoise.of(lines, None)
-    fits = {line.name: optimum_fit(line, noise) for line in lines}
-    return {name: fit.optimum if not fit.at_end else UNKNOWN for name, fit in fits.items() if fit}
+    squares = sum(level * count for level, count in rests)
+    noise = KnownNoise(deviation=math.sqrt(squares / freedom), freedom=freedom, single=True)
+    fits = {n: fit_curves([replace(c, noise=noise)], 0.0)[size] for n, c in curves.items()}
+    return {name: UNKNOWN if fit.at_end else fit.optimum for name, fit in fits.items() if fit}
 
 
 def outside(space: Space, lines: Collection[LineResult]) -> list[OutsideAnswer]:

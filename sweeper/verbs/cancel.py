@@ -11,7 +11,8 @@ from sweeper.launch.folder import cancel_jobs
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Jobs, Watcher, driver_progress
+from sweeper.study.watcher import Watcher
+from sweeper.sweep.progress import Jobs, driver_progress
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import CancelRequest
 

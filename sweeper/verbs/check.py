@@ -22,10 +22,10 @@ from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.coordinates import check_batch, check_record, known_check, measured, run_check
 from sweeper.sweep.experiment import check_model, open_experiment, short_run
 from sweeper.sweep.optimum import planned_optimum
-from sweeper.sweep.progress import Watcher
 from sweeper.trial import Log2Hps, defaults
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import CheckRequest

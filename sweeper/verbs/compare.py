@@ -19,6 +19,7 @@ from sweeper.records import to_json
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.variants import VariantRuns, joined, variant_runs
 from sweeper.study.setup import Failure, failures_of, provenance
+from sweeper.study.watcher import Watcher
 from sweeper.sweep.compared import (
     TOO_FEW,
     ComparedStudies,
@@ -26,9 +27,8 @@ from sweeper.sweep.compared import (
     comparison_folder,
     named_studies,
 )
-from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
-from sweeper.verbs.requests import CompareRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import CompareRequest, columns_text, ignored
 
 K = Keyword
 

@@ -25,7 +25,7 @@ from sweeper.registry import groups, plugins
 from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study, read_root
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import DoctorRequest
 from sweeper.version import __version__

@@ -12,7 +12,7 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.trial import PlainHps, defaults, plain
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import ExplainRequest

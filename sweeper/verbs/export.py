@@ -18,7 +18,7 @@ from sweeper.plan.plan import TransferPlan
 from sweeper.schedule import OWN
 from sweeper.study.folder import StudyFolder
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import ExportRequest
 

@@ -16,9 +16,9 @@ from sweeper.decide.outcome import outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.runs.curves import earlier_runs
 from sweeper.runs.log import RunLog
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
-from sweeper.verbs.requests import FollowRequest, columns_text
+from sweeper.verbs.evidence_requests import FollowRequest, columns_text
 
 
 @dataclass(frozen=True, kw_only=True)

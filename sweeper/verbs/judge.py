@@ -29,9 +29,9 @@ from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
-from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import JudgeRequest, columns_text, ignored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
     plain = {request.axis, request.to_width, request.eta, request.base} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
-        law, _ = law_of_runs(runs, question.reading, target)
+        law = law_of_runs(runs, question.reading, target)
         return RatesAnswer(
             outcome=Outcome.NOT_VALIDATED
             if request.strict and law.answer != "predicted"

@@ -18,13 +18,13 @@ from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
-from sweeper.verbs.requests import PredictRequest, columns_text, ignored
+from sweeper.verbs.evidence_requests import PredictRequest, columns_text, ignored
 
 if TYPE_CHECKING:
     from sweeper.config.studies import Invocation
-    from sweeper.sweep.horizons import Predicted
+    from sweeper.sweep.study_law import Predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def _of_study(
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-    from sweeper.sweep.horizons import HorizonTarget, predict_trained
+    from sweeper.sweep.study_law import HorizonTarget, predict_trained
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     asked_root = None if request.root is None else str(request.root)

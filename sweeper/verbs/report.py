@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sweeper.config.command_line import place_of
 from sweeper.decide.documents import Documents
-from sweeper.runs.trained import write_runs
+from sweeper.study.rows import write_runs
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import ReportRequest
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweeper.config.command_line import FIRST, FROM, with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import Call, Keyword
-from sweeper.sweep.progress import Watcher
+from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import SearchRequest
 

@@ -14,7 +14,8 @@ from sweeper.study.lock import Holder, live_holder
 from sweeper.study.searched import Searched, read_searched
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.progress import Jobs, Snapshot, Watcher, driver_progress, stopped_at
+from sweeper.study.watcher import Watcher
+from sweeper.sweep.progress import Jobs, Snapshot, driver_progress, stopped_at
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import StatusRequest
 

@@ -18,19 +18,17 @@ from sweeper.records import to_json
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.study import find_study
-from sweeper.sweep.progress import Watcher, Words
+from sweeper.study.watcher import Watcher, Words
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Experiment, Settings
-    from sweeper.decide.each import EachAnswer
-    from sweeper.decide.loss import LossQuestion
     from sweeper.decide.validation import Validation
     from sweeper.plan.plan import TransferPlan
     from sweeper.study.setup import Failure
     from sweeper.sweep.coordinates import QuickCheck
-    from sweeper.sweep.horizons import HorizonTarget, Predicted, RungCosts
+    from sweeper.sweep.horizons import RungCosts
     from sweeper.sweep.ladder_cost import LadderCost
     from sweeper.sweep.ladders import StaleVerdict, Validated
     from sweeper.sweep.planning import TargetOptions, TransferTarget, Unvalidated
@@ -80,21 +78,13 @@ class QueuedAnswer(AnswerAtTarget, SubmittedAnswer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizonsAnswer(VerbAnswer):
-    """The target's loss as sizes and horizons predict it, or what these would train.
+class HorizonsAnswer(AnswerAtTarget):
+    """Sizes at several horizons: what they lacked, and the target's `plan` in `folder`.
 
-    `unfinished` is the number of the search's trials where it goes on, `failed` are reasons of
-    trials that failed. The `plan` of the run that is predicted lies in `folder`.
+    A dry run has no plan. `failed` are reasons of trials that failed.
     """
 
-    request: TransferRequest
-    settings: Settings
-    invocation: Invocation
-    target: HorizonTarget
-    question: LossQuestion
-    unfinished: int
-    costs: RungCosts | None = None
-    predicted: Predicted | None = None
+    costs: RungCosts
     failed: Sequence[Failure] = ()
     plan: TransferPlan | None = None
     folder: Path | None = None
@@ -105,14 +95,12 @@ class HorizonsAnswer(VerbAnswer):
 class EachTransferAnswer(VerbAnswer):
     """Ladders of several hyperparameters, cheapest first: each one's `answers` by its name.
 
-    `each` is what search and ladders together say, None where nothing was trained. `left` gain
-    nothing that would be seen, and have no ladder.
+    `left` gain nothing that would be seen, and have no ladder.
     """
 
     request: TransferRequest
     folder: Path
     answers: Mapping[str, AnswerAtTarget]
-    each: EachAnswer | None
     left: Sequence[str]
 
 
@@ -131,7 +119,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
     from sweeper.launch.executor import Scheduled
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-    from sweeper.sweep.ladders import validate, with_law_of_runs
+    from sweeper.sweep.ladders import validate
     from sweeper.sweep.optimum import check_storage_password
     from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Submitted
@@ -139,8 +127,8 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     settings = resolve_study(tree, invocation)
     size = Size(width=request.to_width, depth=request.to_depth or settings.base.depth)
     check_target(settings, size)
-    if request.predict:
-        return _predicted(request, settings, invocation, watcher)
+    if request.horizons:
+        return _horizons(request, settings, size, invocation, watcher)
     if request.validate or request.dry_run:
         settings = settings.up_to(size.width)
     if request.detach and not isinstance(settings.launcher, Scheduled):
@@ -149,12 +137,12 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
         raise ConfigError("launcher", launcher, allowed)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
-            experiment = with_law_of_runs(open_experiment(settings, Path(temporary)))
+            experiment = open_experiment(settings, Path(temporary))
             request = _with_tokens(request, experiment)
             return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
-    experiment = with_law_of_runs(open_experiment(settings))
+    experiment = open_experiment(settings)
     settings, request = experiment.settings, _with_tokens(request, experiment)
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)
@@ -198,8 +186,7 @@ def _several(request: TransferRequest) -> list[str] | None:
 
 def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> EachTransferAnswer:
     """A ladder of each hyperparameter, cheapest first; of `all`, those that may gain anything."""
-    from sweeper.decide.each import judge_each
-    from sweeper.runs.around import study_lines
+    from sweeper.stats.line import FLAT
     from sweeper.study.searched import read_searched
 
     root = None if request.root is None else str(request.root)
@@ -211,8 +198,14 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
     best = searched.conclusion.best_log2 if searched else {}
     left = list[str]()
     if names == ["all"]:
-        found = judge_each(study_lines(folder))
-        left = found.named("leave")
+        lines = searched.conclusion.lines if searched else ()
+        # What is flat between the default and the best is not worth a ladder.
+        left = [
+            line.name
+            for line in lines
+            if line.name in space
+            and line.gain(space[line.name].default) < FLAT * abs(line.objective)
+        ]
         names = [n for n in space if n not in left and space[n].low < space[n].high]
         names = [n for n in names if not space[n].choices and n in best]
         if not names:
@@ -237,9 +230,7 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
     order = sorted(names, key=lambda one: _flops_of(costs[one]))
     if request.dry_run:
         chosen = {one: costs[one] for one in order}
-        return EachTransferAnswer(
-            request=request, folder=folder, answers=chosen, each=None, left=left
-        )
+        return EachTransferAnswer(request=request, folder=folder, answers=chosen, left=left)
     answers = dict[str, AnswerAtTarget]()
     for at, one in enumerate(order):
         watcher.tell(f"{one}: the ladder {at + 1} of {len(order)}")
@@ -248,7 +239,6 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
         wanted = asked(one)
         wanted = replace(wanted, overrides=(*wanted.overrides, *words))
         answers[one] = _answered(wanted, watcher)
-    each = judge_each(study_lines(folder))
     # Exit codes grow: where one ladder is not validated, all of them are not.
     outcomes = [answer.outcome for answer in answers.values()]
     return EachTransferAnswer(
@@ -257,7 +247,6 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
         request=request,
         folder=folder,
         answers=answers,
-        each=each,
         left=left,
     )
 
@@ -275,62 +264,52 @@ def _flops_of(answer: AnswerAtTarget) -> float:
     return flops if math.isfinite(flops) else float(answer.cost.missing)
 
 
-def _predicted(
-    request: TransferRequest, settings: Settings, invocation: Invocation, watcher: Watcher
+def _horizons(
+    request: TransferRequest,
+    settings: Settings,
+    size: Size,
+    invocation: Invocation,
+    watcher: Watcher,
 ) -> HorizonsAnswer:
-    """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.decide.loss import LossQuestion
+    """Train what the study lacks of sizes x steps at the planned eta, and plan the target."""
     from sweeper.study.lock import StudyLock
     from sweeper.study.setup import failures_of
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment, progress_of
-    from sweeper.sweep.horizons import HorizonTarget, predict_trained, rung_costs, rungs
-    from sweeper.sweep.ladders import with_law_of_runs
+    from sweeper.sweep.horizons import rung_costs, rungs
     from sweeper.sweep.optimum import check_storage_password, planned_before
     from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Sweep
 
-    target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     # Where something is trained the corpus is the study's, and a kill leaves no folder behind.
     with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
         experiment = open_experiment(settings, Path(temporary) if temporary else None)
-        experiment = with_law_of_runs(experiment)
         request = _with_tokens(request, experiment)
-        question = LossQuestion(tokens=request.to_tokens)
         # What no plan could be made for is no loss to come.
-        planned = target_of(experiment, target.size(settings.base), _asked(request))
-        study, found = planned.study, planned.optimum
-        trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
+        planned = target_of(experiment, size, _asked(request))
+        study = planned.study
+        best = planned_before(settings, planned.optimum.conclusion.best_log2)
+        trials = rungs(experiment, best)
         answer = HorizonsAnswer(
             notes=tuple((notice,) for notice in study.notices),
             request=request,
             settings=settings,
             invocation=invocation,
-            target=target,
-            question=question,
-            unfinished=found.unfinished,
+            target=planned,
+            costs=rung_costs(experiment, study, trials),
         )
         if request.dry_run:
-            return replace(answer, costs=rung_costs(experiment, study, trials))
+            return answer
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
         known = opened.results()
-        with progress_of(settings, watcher, "predict", len(trials), known=known) as progress:
+        with progress_of(settings, watcher, "horizons", len(trials), known=known) as progress:
             Sweep(experiment, opened, progress).runs(trials)
         failed = failures_of(opened.results(), settings.identity)
         notes = (*answer.notes, *((notice,) for notice in opened.notices))
-    # The run that is predicted is the one that is planned.
     folder = target_folder(settings, planned.size)
     plan, removed = _write_plan(planned, as_measured(experiment, planned, watcher), folder)
-    return replace(
-        answer,
-        predicted=predict_trained(experiment, target, question),
-        failed=failed,
-        notes=notes,
-        plan=plan,
-        folder=folder,
-        removed=removed,
-    )
+    return replace(answer, failed=failed, notes=notes, plan=plan, folder=folder, removed=removed)
 
 
 def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRequest:
@@ -353,9 +332,9 @@ def check_asked(request: TransferRequest) -> None:
         )
     if request.strict and not request.validate:
         raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
-    if request.dry_run and not request.validate and not request.predict:
+    if request.dry_run and not request.validate and not request.horizons:
         raise BadInput(
-            *(K("dry_run"), " shows what ", K("validate"), " or ", K("predict")),
+            *(K("dry_run"), " shows what ", K("validate"), " or ", K("horizons")),
             " would train: give one",
         )
     if request.settle and not request.validate:
@@ -368,10 +347,10 @@ def check_asked(request: TransferRequest) -> None:
         )
     if request.detach and (not request.validate or request.dry_run):
         raise BadInput(K("detach"), " leaves the runs of ", K("validate"), " in a queue: give both")
-    if request.predict and (request.validate or request.to_batch is not None):
+    if request.horizons and (request.validate or request.to_batch is not None):
         other = K("validate") if request.validate else K("to_batch", ...)
         raise BadInput(
-            *(K("predict"), " trains its own ladder, at the base's batch: leave ", other, " out")
+            *(K("horizons"), " trains its own ladder, at the base's batch: leave ", other, " out")
         )
 
 
@@ -441,7 +420,7 @@ def _planned(
     """Write the plan, and look at the rules behind it."""
     from sweeper.decide.saving import at_target
     from sweeper.decide.validation import Validation
-    from sweeper.study.cost import keep_flops
+    from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
     from sweeper.sweep.ladder_cost import seconds_at

@@ -302,9 +302,11 @@ def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
     assert "<img" in done._repr_html_() and len(done.document["by_transferred"]) > 0
     pytest.importorskip("pandas")
     assert {"name", "loss", "loss low", "loss high"} <= {*done.to_dataframe().columns}
-    few = sweeper.transfer("nb", 64, predict=True, steps=[4])
+    planned = sweeper.transfer("nb", 64, horizons=True, steps=[4])
+    assert isinstance(planned, sweeper.Transfer) and planned.plan.target.width == 64
+    few = sweeper.predict(sweeper.open_study("nb"), to_width=64)
     assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.reasons
-    dry = sweeper.transfer("nb", 64, predict=True, dry_run=True)
+    dry = sweeper.transfer("nb", 64, horizons=True, dry_run=True)
     assert isinstance(dry, Answer)
     with pytest.raises(SweeperError, match="the transfer over width"):
         sweeper.transfer(

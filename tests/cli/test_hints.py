@@ -38,7 +38,7 @@ def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
 def type_line(sweeper: Run, line: str) -> Answer:
     program, verb, *words = shlex.split(line)
     assert program == "sweeper"
-    trains = verb == "search" or {"--validate", "--predict"} & {*words}
+    trains = verb == "search" or {"--validate", "--horizons"} & {*words}
     if trains and "--dry-run" not in words:
         words.insert(words.index("--") if "--" in words else len(words), "--dry-run")
     answer = sweeper(verb, *words)
@@ -100,7 +100,7 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
         ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
-        (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
+        (["transfer", "--to-width=32", "--horizons", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
     ],
     ids=["search", "transfer", "predict"],
 )
@@ -242,7 +242,7 @@ def test_after_a_judgement(validated: Path, sweeper: Run) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["transfer", "--to-width", "32", "--predict", "--dry-run", *LADDER],
+        ["transfer", "--to-width", "32", "--horizons", "--dry-run", *LADDER],
         ["status", "a"],
         ["export", "--to", "pytorch", "--study", "a"],
         ["cancel", "a"],

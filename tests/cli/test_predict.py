@@ -169,7 +169,7 @@ def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sw
     assert answer.code == 0, answer.err
     assert "run more would tell: width " in answer.out
     command = shlex.split(answer.out.partition("Next, to train what would tell:")[2])
-    assert command[:2] == ["sweeper", "transfer"] and "--predict" in command
+    assert command[:2] == ["sweeper", "transfer"] and "--horizons" in command
     assert sweeper(*command[1:], "--dry-run", "--json").document["sizes"]
     assert len(answer.out.splitlines()) <= 25
 
@@ -181,7 +181,7 @@ def test_a_study_without_a_ladder_says_what_it_lacks(study: Path, sweeper: Run) 
 
 
 def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper: Run) -> None:
-    words = ("--to-width", "64", "--predict", "transfer.widths=[16,32,48]", "transfer.seeds=2")
+    words = ("--to-width", "64", "--horizons", "transfer.widths=[16,32,48]", "transfer.seeds=2")
     words = (*words, "transfer.steps=[1,2]")
     shown = sweeper("transfer", *words, "--dry-run", "--json").document
     # One of the base is the search's own.
@@ -192,22 +192,22 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     assert answer.code == 0, answer.err
     after = Study.read(study).results()
     assert len(after) == before + 17
-    document = answer.document
+    (following,) = answer.document["next"]
+    document = sweeper(*shlex.split(following["command"])[1:], "--json").document
     assert document["inputs"]["runs"] == 18
     assert (
         document["target"]["params"]
         == prepare(replace(after[-1].trial.spec, width=64)).parameters()
     )
-    again = sweeper("transfer", *words, "--json")
+    sweeper("transfer", *words, "--json")
     assert len(Study.read(study).results()) == len(after)
-    assert again.document["law"] == document["law"]
-    # The run that is predicted is planned, too, as `transfer` plans it.
+    # The target is planned, too, as `transfer` plans it.
     (written,) = study.glob("transfer/*/plan.json")
     plan = read_json(written)
     sweeper("transfer", "--to-width", "64", "transfer.check=false")
     alike = ("hps", "parameters", "target", "optimizer")
     assert [plan[key] for key in alike] == [read_json(written)[key] for key in alike]
-    assert plan["target"]["width"] == 64 and "plan:" in sweeper("transfer", *words).out
+    assert plan["target"]["width"] == 64 and "Plan: " in sweeper("transfer", *words).out
     nothing = sweeper("transfer", *words, "--dry-run").out
     assert "0 of 18 runs are to be trained" in nothing
 
@@ -217,15 +217,15 @@ def test_tokens_that_no_law_plans_are_refused_as_for_the_plan(study: Path, sweep
     plan = sweeper(*words)
     assert plan.code == 2 and "law=none has no rule" in plan.err
     for more in ((), ("--dry-run",)):
-        refused = sweeper(*words, "--predict", "transfer.steps=[1,2]", *more)
+        refused = sweeper(*words, "--horizons", "transfer.steps=[1,2]", *more)
         assert (refused.code, refused.err) == (2, plan.err)
-    named = sweeper(*words, "--predict", "--dry-run", "transfer.steps=[1,2]", "law=joint")
+    named = sweeper(*words, "--horizons", "--dry-run", "transfer.steps=[1,2]", "law=joint")
     assert named.code == 0, named.err
 
 
 @pytest.mark.parametrize("flag", ["--validate", "--to-batch=4"])
 def test_a_ladder_of_a_law_goes_with_no_other(study: Path, sweeper: Run, flag: str) -> None:
-    answer = sweeper("transfer", "--to-width", "64", "--predict", flag)
+    answer = sweeper("transfer", "--to-width", "64", "--horizons", flag)
     assert answer.code == 2
     assert flag.partition("=")[0] in answer.err
 

@@ -16,7 +16,7 @@ from sweeper.runs.read import read
 from sweeper.runs.variants import variant_runs
 from sweeper.study.study import Study
 from sweeper.verbs.compare import WinnerAnswer
-from sweeper.verbs.requests import CompareRequest
+from sweeper.verbs.evidence_requests import CompareRequest
 from tests.cli.driver import Run
 
 

@@ -89,7 +89,7 @@ def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: 
     assert "Its losses: lines of its output" in screen[80]
     ends(*with_user_command(words))
     ends("transfer", "--to-width", "512", "--validate", "--dry-run", *MANY)
-    ends("transfer", "--to-width", "512", "--predict", "--dry-run", *MANY)
+    ends("transfer", "--to-width", "512", "--horizons", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", "--validate", "--settle", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", *MANY)
     assert "The target's command:" in screen[80]
@@ -136,7 +136,7 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
         rows = [json.dumps({"step": s, "loss": one}) for s, one in enumerate(losses.tolist())]
         (workplace / "log.jsonl").write_text("\n".join(rows) + "\n")
         file = "transfer/w64/prediction.json"
-        ends("follow", "--prediction", file, "--metric", "jsonl:log.jsonl:loss", "--once")
+        ends("follow", "--horizonsion", file, "--metric", "jsonl:log.jsonl:loss", "--once")
         return screen[80]
 
     said = follow(course(1))

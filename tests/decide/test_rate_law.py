@@ -10,9 +10,8 @@ import numpy as np
 import pandas
 import pytest
 
-from sweeper.decide.rate_law import RateTarget, carried, law_of, optima_of, rate_law
+from sweeper.decide.rate_law import RateTarget, law_of, optima_of, rate_law
 from sweeper.errors import BadInput
-from sweeper.laws.law import Scale
 from sweeper.runs.grid import GridOptions
 from sweeper.runs.rate_cells import RateRuns, of_two_sizes, rate_runs
 from sweeper.runs.read import read
@@ -120,24 +119,6 @@ def test_which_tables_are_of_two_sizes() -> None:
     assert not of_two_sizes(read(table[table["params"] == 1e8]))
     along = table[table["tokens"] == 50 * table["params"]]
     assert not of_two_sizes(read(along)) and not of_two_sizes(read(table.drop(columns="lr")))
-
-
-def test_a_plan_takes_what_batch_and_tokens_do() -> None:
-    base = Scale(width=64, depth=2, batch=64, steps=100, tokens=10**10, parameters=2 * 10**8)
-    rates = carried(read(frame((4, 5, 6, 7, 8, 9))), base, LENGTH)
-    eta, batch = best(2e8, 1e10)
-    for direction in ((0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
-        there = best(2e8, 1e10 * 2 ** direction[1])
-        now = eta + 0.5 * min(6 - batch, 0)
-        then = there[0] + 0.5 * min(6 + direction[0] - there[1], 0)
-        told = rates.log2_eta(direction)
-        assert told is not None and told[0] == pytest.approx(then - now, abs=0.15)
-        assert told[1] <= told[0] <= told[2]
-    # Examples half as long: twice as many are one batch.
-    shorter = carried(read(frame((4, 5, 6, 7, 8, 9))), base, LENGTH // 2)
-    assert shorter.base[2] == pytest.approx(5, abs=0.01)
-    only = carried(read(frame((7,))), base, LENGTH)
-    assert only.log2_eta((1.0, 0.0)) is None and only.log2_eta((0.0, 1.0)) is not None
 
 
 def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate() -> None:

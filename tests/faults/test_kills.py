@@ -135,10 +135,10 @@ def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first:
 TRANSFER = ["transfer", "--study", "a", "--to-width", "64"]
 SERIES = {
     "settle": [*TRANSFER, "--validate", "--settle", "--budget", "20", "transfer.widths=[16,24]"],
-    "predict": [*TRANSFER, "--predict", "transfer.widths=[16,24]", "transfer.steps=[20,40]"],
+    "horizons": [*TRANSFER, "--horizons", "transfer.widths=[16,24]", "transfer.steps=[20,40]"],
     "compare": ["compare", "a", "b", "--settle", "--budget", "8"],
 }
-"""Verbs that train beside a search, the branches of `predict` from common trunks."""
+"""Verbs that train beside a search, the branches of horizons from common trunks."""
 OF_THE_RUN = {"sum", "time", "date", "seconds", "command", "provenance", "versions"}
 """What a document says of when and how it was made."""
 LONG = 1200.0

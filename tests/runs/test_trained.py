@@ -16,9 +16,10 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
-from sweeper.runs.cells import TriedRun, tuned
-from sweeper.runs.trained import ValidatedRuns, by_design, final_runs, write_runs
+from sweeper.runs.trained import final_runs
+from sweeper.runs.tuned import TriedRun, tuned
 from sweeper.stats.ladder import LadderRule
+from sweeper.study.rows import ValidatedRuns, by_design, write_runs
 from sweeper.study.study import Study
 from tests.stats.curves import BASE, Valley
 from tests.study.study_files import make

@@ -16,16 +16,8 @@ from sweeper.files import read_json, write_json
 from sweeper.plan.plan import own_plan
 from sweeper.report.sentences import saving_text, times
 from sweeper.stats.ladder import Size
-from sweeper.study.cost import (
-    TrialSeconds,
-    at_once,
-    cost_table,
-    flops_in,
-    flops_of,
-    keep_flops,
-    speeds,
-    spent,
-)
+from sweeper.study.cost import TrialSeconds, at_once, cost_table, spent
+from sweeper.study.flops import flops_in, flops_of, keep_flops, speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec

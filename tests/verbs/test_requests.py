@@ -16,7 +16,8 @@ from sweeper.cli.app import app
 from sweeper.cli.options import SHOWN
 from sweeper.cli.options import request_of as typed_request
 from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
-from sweeper.verbs.requests import REQUESTS, Option, options_of
+from sweeper.verbs.listed import REQUESTS
+from sweeper.verbs.requests import Option, options_of
 
 COMMANDS: Any = typer.main.get_command(app)
 IN_PYTHON = {

@@ -1,0 +1,62 @@
+"""Every verb's Request, by its name, of the modules that are there, and read from a typed line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from sweeper.errors import flag
+from sweeper.verbs.requests import Request, checked, options_of
+
+MODULES = ("sweeper.verbs.requests", "sweeper.verbs.evidence_requests")
+"""Where requests stand; a verb whose module is not there is not listed."""
+
+
+def _requests() -> Iterator[type[Any]]:
+    for name in MODULES:
+        if find_spec(name) is None:
+            continue
+        for each in vars(import_module(name)).values():
+            if isinstance(each, type) and issubclass(each, Request) and each.__module__ == name:
+                yield each
+
+
+REQUESTS: Mapping[str, type[Any]] = {each.verb: each for each in _requests() if each is not Request}
+"""Every verb's request, in the order of the help."""
+
+SHOWN = ("--json", "--verbose")
+"""Flags of a command line that say how an answer is shown, and ask for nothing."""
+
+
+def read_line(line: str) -> tuple[Any, tuple[str, ...]]:
+    """The request that a command line makes, and the user's command behind its `--`.
+
+    ValueError for a line that no shell reads or that is of no verb, BadInput for a value that the
+    verb refuses.
+    """
+    _, verb, *words = shlex.split(line)
+    if verb not in REQUESTS:
+        raise ValueError(f"there is no verb {verb}")
+    options = options_of(REQUESTS[verb])
+    flags = {flag(name): each for name, each in options.items() if not each.flag.positional}
+    positional = next((each for each in options.values() if each.flag.positional), None)
+    at = words.index("--") if "--" in words else len(words)
+    rest, values = iter(words[:at]), dict[str, Any]()
+    for word in rest:
+        name, is_whole, text = word.partition("=")
+        if name in SHOWN:
+            continue
+        option = flags.get(name) if name.startswith("--") else positional
+        if option is None:
+            raise ValueError(f"{verb} takes no {name}")
+        if option.flag.positional:
+            value: Any = word
+        elif option.type is bool:
+            value = True
+        else:
+            value = option.read(text if is_whole else next(rest, ""))
+        values[option.name] = (*values.get(option.name, ()), value) if option.repeats else value
+    return checked(REQUESTS[verb], values), tuple(words[at + 1 :])
