@@ -166,7 +166,6 @@ report a --study b
 report --watch
 report --json --root empty
 report --study b
-report a a
 status nope
 status --study=b
 status --watch --root empty

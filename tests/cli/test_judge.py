@@ -83,11 +83,6 @@ def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: R
     assert "predicted" not in str(package.judge(logs))
     low = str(package.judge(runs((-12.0,) * 4)))
     assert "rate: 0.000977, a bound: the best one of the base lies at or below it." in low
-    optima = pandas.DataFrame(
-        {"width": [128, 256, 512, 1024], "best_lr": [0.008, 0.004, 0.002, 0.001]}
-    )
-    told = str(package.judge(optima, to_width=4096))
-    assert "The transferred learning rate: 0.008; at width 4096 the best one is predicted" in told
 
 
 def answer_of(folder: Path) -> Any:

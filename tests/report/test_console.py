@@ -286,7 +286,8 @@ class TestVerdict:
         put(paper, show.verdicts([failed]))
         assert ["64", *"-------", "fails"] in rows(paper)
         golden.says(read(paper))
-        assert read(paper).endswith("The transfer over width fails at widths 32 to 64.\n")
+        assert "The transfer over width fails at widths 32 to 64.\n" in read(paper)
+        assert "What to look at: " in read(paper)
 
     def test_that_is_open(self, paper: Console) -> None:
         doubt = replace(HOLDS, answer="cannot say yet")
