@@ -136,7 +136,7 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
         rows = [json.dumps({"step": s, "loss": one}) for s, one in enumerate(losses.tolist())]
         (workplace / "log.jsonl").write_text("\n".join(rows) + "\n")
         file = "transfer/w64/prediction.json"
-        ends("follow", "--horizonsion", file, "--metric", "jsonl:log.jsonl:loss", "--once")
+        ends("follow", "--prediction", file, "--metric", "jsonl:log.jsonl:loss", "--once")
         return screen[80]
 
     said = follow(course(1))

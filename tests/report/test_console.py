@@ -130,7 +130,7 @@ def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console, golden: Golden) -> None:
         put(paper, show.conclusion(FOUND, SPACE))
-        assert ["eta", "2.828", "2.2500", "2", "0.5", "to", "2.828"] in rows(paper)
+        assert ["eta", "2.828", "2.2500", "-", "2", "0.5", "to", "2.828"] in rows(paper)
         assert ["alpha", "0.25", "1", "0.25", "to", "4"] in rows(paper)
         found = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
         assert show.conclusion_text(FOUND) == found
@@ -152,7 +152,7 @@ class TestConclusion:
         )
         best = {"eta": 1.5, "alpha": -2.0, "kind": 1.0}
         put(paper, show.conclusion(replace(FOUND, lines=(line,), best_log2=best), space))
-        assert ["kind", "lion", "2.2500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
+        assert ["kind", "lion", "2.2500", "0.7500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
         assert ["kind", "lion", "adamw", "adamw,", "lion,", "0.1"] in rows(paper)
 
     def test_what_was_not_searched_is_told(self, paper: Console) -> None:
