@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-GONE: Mapping[str, str] = {}
+GONE: Mapping[str, str] = {
+    "sweeper.samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "
+    "asks any strategy in any study of Optuna's",
+}
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
 
