@@ -145,21 +145,20 @@ class OptunaStudy:
         """The Optuna study as it is; ValueError where it is not this study's."""
         name = self._folder.name
         storage = self._storage = opened(self._url) if self._url else journal(self._journal)
-        if not self._url and (names := optuna.get_all_study_names(storage)) not in ([], [name]):
+        names = optuna.get_all_study_names(storage)
+        if not self._url and names not in ([], [name]):
             raise ValueError(f"it holds the studies {names} in place of {name}")
-        study = optuna.create_study(
-            storage=storage,
-            # Asked for nothing: all that is enqueued here has a value for each parameter.
-            sampler=RandomSampler(),
-            study_name=name,
-            load_if_exists=True,
-        )
+        make = optuna.load_study if name in names else optuna.create_study
+        # The sampler is asked for nothing: all that is enqueued here has its parameters.
+        study = make(study_name=name, storage=storage, sampler=RandomSampler())
         self._asked, self._told, self._choices = {}, {}, {}
         left = 0  # enqueued, and not asked before a kill
         for trial in study.get_trials(deepcopy=False):
             key = trial.user_attrs.get("key")
             if not isinstance(key, str):
-                raise ValueError(f"its study {name} has trials of others; choose another name")
+                raise ValueError(
+                    f"its study {name} has trials of others; choose another study.name"
+                )
             for parameter, distribution in trial.distributions.items():
                 if isinstance(distribution, CategoricalDistribution):
                     self._choices[parameter] = distribution
