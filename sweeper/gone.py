@@ -30,6 +30,8 @@ GONE: Mapping[str, str] = {
     "`sweeper predict --study NAME --to-width N`",
     "law.from": "`sweeper judge RUNS --to-params N --to-tokens D` tells the rate of other runs; "
     "a plan takes exponents by law=joint law.batch=B law.tokens=T",
+    "sweeper.samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "
+    "asks any strategy in any study of Optuna's",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""

@@ -18,14 +18,18 @@ AT_THE_ROOT = {
     *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
     *("face", "gone", "table", "trial", "version"),
 }
-OPTUNA = ("copy", "importance", "mapping", "sampling", "storage")
+OPTUNA = ("enqueue", "mapping", "recording", "sampling", "storage")
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.pool", "launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
-    "optuna": {*(f"search.optuna.{name}" for name in OPTUNA), "search.random_grid", "samplers"},
+    "optuna": {
+        *(f"search.optuna.{name}" for name in OPTUNA),
+        "search.random_grid",
+        "report.optuna",
+    },
     "jinja2": {"export.exporter", "report.page"},
     "IPython": {"api.bar"},
     "tokenizers": {"data.text"},

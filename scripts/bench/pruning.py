@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from sweeper.records import to_json
-from sweeper.samplers import UNTRAINED
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
+from sweeper.search.optuna.enqueue import UNTRAINED
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.stats.line import LineRule

@@ -60,18 +60,7 @@ from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences import check_sentence, saving_text, times
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
-from sweeper.report.trials import (
-    Importance,
-    contour_figure,
-    contoured,
-    hidden_note,
-    importance,
-    importance_figure,
-    parallel_figure,
-    searched_axes,
-    slices_figure,
-    trials_table,
-)
+from sweeper.report.trials import trials_table
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import UNKNOWN
@@ -203,14 +192,12 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
         figures["lines"] = lines_figure(
             documents.searched.conclusion, documents.searched.space, trials
         )
-    axes = searched_axes(trials)
-    # The lines of a search are its slices, with less beside them.
-    if axes and not lines:
-        figures["slices"] = slices_figure(trials)
-    if len(axes) > 1:
-        figures["parallel"] = parallel_figure(trials)
-    if contoured([each for each in trials if not math.isnan(each.objective)]):
-        figures["contours"] = contour_figure(trials)
+    if trials:
+        # It brings Optuna, which no other figure needs.
+        from sweeper.report.optuna import search_pictures
+
+        space = documents.searched.space if documents.searched else {}
+        figures |= search_pictures(trials, space, lines=bool(lines))
     return figures
 
 
@@ -408,24 +395,20 @@ def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> lis
     conclusion, trials = documents.conclusion, documents.trials
     items: list[Item] = []
 
-    def draw(name: str, caption: str, *, wide: bool = False) -> None:
+    def draw(name: str, caption: str) -> None:
         if (figure := figures.get(name)) is not None:
-            items.append(Drawing(lambda: figure, caption=caption, wide=wide))
+            items.append(Drawing(lambda: figure, caption=caption))
 
     order = ", in the order in which they ended" if conclusion else ""
     draw("best_loss", f"{BEST_LOSS}{order}. {_curve_note(conclusion)}")
-    axes = len(searched_axes(trials.searched))
-    draw("parallel", f"{PARALLEL} {hidden_note(trials.searched)}", wide=axes > 6)
-    matters = importance(conclusion, trials.searched)
-    if isinstance(matters, Importance):
-        caption = f"Which hyperparameters matter. {matters.basis}"
-        items.append(Drawing(partial(importance_figure, matters), caption=caption))
-    elif matters:
-        items.append(Sentence(matters))
-    draw("slices", SLICES)
+    draw("importance", IMPORTANCE)
+    draw("parallel", PARALLEL)
+    draw("contours", CONTOURS)
+    for name in figures:
+        if name.startswith("slices"):
+            draw(name, SLICES)
     if conclusion is not None and conclusion.pairs:
         items.append(Drawing(partial(pairs_figure, conclusion.pairs), caption=PAIRS))
-    draw("contours", CONTOURS)
     draw("lines", LINES)
     ends, widths = chosen_trials(trials), chosen_widths(trials)
     if ends or widths:
@@ -443,20 +426,27 @@ BEST_LOSS = (
     "the curve may rise, as where fresh seeds compare. The first runs may lie above the axis. Dots "
     "are single trials"
 )
-PARALLEL = (
-    "Parallel coordinates: a line a trial, through its hyperparameters to its loss; dark is low, "
-    "the thick one is the best. Dashed lines diverged. Drag along an axis to choose a range; a "
-    "double click chooses all again."
+IMPORTANCE = (
+    "Which hyperparameters matter, by Optuna's PED-ANOVA: how far the values of the best tenth of "
+    "the trials differ from all values that were tried. It ranks, and says nothing of the loss; of "
+    "a search by lines it says little, since these try one hyperparameter at a time."
 )
-SLICES = "Slices: every trial's loss against one hyperparameter, whatever the others were."
+PARALLEL = (
+    "Parallel coordinates: a line a trial, from its loss through its hyperparameters; dark is low. "
+    "What diverged, or has a loss far above the others, stands at the top."
+)
+SLICES = (
+    "Slices: every trial's loss against one hyperparameter, whatever the others were. What "
+    "diverged stands at the top."
+)
 PAIRS = (
     "Pairs of hyperparameters. Where the optima of all rows lie in one column, and those of the "
     "columns in one row, the two do not depend on each other. The transfer error is the mean loss "
     "in nats by taking the optimum of another row or column."
 )
 CONTOURS = (
-    "The two hyperparameters that were tried most together: the least loss at each point, whatever "
-    "the others were. Dots are trials, the star is the best; between them it is interpolated."
+    "The two hyperparameters that were tried most together, whatever the others were. Dots are "
+    "trials, the color between them is interpolated; dark is low."
 )
 LINES = (
     "One line search a panel: the loss against one hyperparameter, the others fixed. Bars: the "

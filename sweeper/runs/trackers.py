@@ -214,8 +214,8 @@ def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Read
 # Studies of Optuna, from a storage that others wrote.
 
 
-OURS = frozenset({"key", "phase", "finished_at", "heldout", "seconds", "choices"})
-"""Attributes of a copy of a study of ours that are no settings."""
+OURS = frozenset({"key", "phase", "result", "choices"})
+"""Attributes of trials of ours that are no settings."""
 
 
 def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
@@ -245,9 +245,10 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
                     f"({', '.join(directions)}): a verdict takes a loss"
                 )
             for trial in study.get_trials(deepcopy=False):
-                attributes = flat(study.user_attrs) | flat(trial.user_attrs)
-                if {"key", "finished_at"} <= attributes.keys():
-                    attributes = {k: value for k, value in attributes.items() if k not in OURS}
+                own = trial.user_attrs
+                if {"key", "phase"} <= own.keys():
+                    own = {key: value for key, value in own.items() if key not in OURS}
+                attributes = flat(study.user_attrs) | flat(own)
                 facts = named_values(name) | attributes | dict(trial.params)
                 # What of its name says no hyperparameter may be what several studies differ in.
                 facts |= {"study": name_without_values(name)}

@@ -1,4 +1,4 @@
-"""The durable history of one study: a line a result, copied to Optuna's storage.
+"""The durable history of one study: a line a result, which Optuna's study is told.
 
 The record is a set of files of JSON lines that only ever grow at their ends. An append is the one
 write that a kill cannot make worse than a torn last line, and needs no lock against readers. Each
@@ -16,7 +16,7 @@ from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from os.path import expanduser
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sweeper.errors import BadInput, Call, ConfigError, SweeperError, suggest
 from sweeper.files import (
@@ -37,10 +37,12 @@ from sweeper.files import (
     write_json,
 )
 from sweeper.records import from_json, to_json
-from sweeper.search.optuna.copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
-from sweeper.trial import FORMAT, OtherFormat, Result, Trial, TrialSpec
+from sweeper.trial import FORMAT, OtherFormat, Result, Space, Trial, TrialSpec
+
+if TYPE_CHECKING:
+    from sweeper.search.optuna.recording import OptunaStudy
 
 COUNTS = "counts.json"
 """Beside the result files: how many lines each of them has, and their sum."""
@@ -53,11 +55,11 @@ class Study:
     """The results of one study; one driver writes it, which holds the study's `StudyLock`.
 
     The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
-    folder's name is a mere copy, for dashboards: losing it loses nothing. `notices` collects
+    folder's name is told every trial, for dashboards: losing it loses nothing. `notices` collects
     what the user should be told; it never holds a password.
     """
 
-    def __init__(self, folder: Path, copy: OptunaCopy | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         """Use `open` or `read`."""
         self.folder = folder
         self.name = folder.name
@@ -67,16 +69,20 @@ class Study:
         self._begun: dict[str, str] = {}
         self._file: Path | None = None
         self._size = 0
-        self._copy = copy
+        self._optuna: OptunaStudy | None = None
 
     @classmethod
-    def open(cls, folder: Path, storage: str | None = None) -> Study:
-        """Open the study in `folder` for its driver: create, clean up, bring the copy up to date.
+    def open(cls, folder: Path, storage: str | None = None, space: Space | None = None) -> Study:
+        """Open the study in `folder` for its driver: create, clean up, tell Optuna what it lacks.
 
-        `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder.
-        BadInput when the folder or an external storage cannot be used, or another version of
-        sweeper wrote the study; a damaged `study.journal` is written again.
+        `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder;
+        ranges of hyperparameters are those of `space`. BadInput when the folder or an external
+        storage cannot be used, or another version of sweeper wrote the study; a damaged
+        `study.journal` is set aside.
         """
+        # Here, since who only reads a study does without Optuna.
+        from sweeper.search.optuna.recording import OptunaStudy
+
         folder = folder.absolute()
         check_study_name(folder.name)
         check_folder(folder)
@@ -88,8 +94,8 @@ class Study:
             study._load(repair=True)
         except OSError as error:
             raise BadInput(f"no study can be kept in {folder}: {error}") from error
-        study._copy = OptunaCopy(folder, storage, study._results, study.notices)
-        study._copy.start()
+        study._optuna = OptunaStudy(folder, storage, study._results, study.notices, space or {})
+        study._optuna.start()
         return study
 
     @classmethod
@@ -112,17 +118,17 @@ class Study:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the copy's connection."""
+        """Close the connection to Optuna's storage."""
         self.close()
 
     def close(self) -> None:
-        """Close the copy's connection; a later `record` opens it again.
+        """Close the connection to Optuna's storage; a later `record` opens it again.
 
         What the record has is kept: every line that is there says nothing of one that was taken
         out, or put in. A driver that is killed leaves what the one before has kept.
         """
-        if self._copy:
-            self._copy.close()
+        if self._optuna:
+            self._optuna.close()
             folder = self.folder / "results"
             with suppress(OSError):
                 # Of as many lines as are known: one may have been written as a signal came.
@@ -151,19 +157,23 @@ class Study:
 
     def results(self) -> list[Result]:
         """All results, in the order in which they were finished (then by key)."""
-        return by_finish_time(self._results)
+        return sorted(self._results.values(), key=lambda r: (r.finished_at, r.key))
 
-    def record(self, results: Sequence[Result], space_bounds: Bounds | None = None) -> None:
+    def propose(self, trials: Sequence[Trial], space: Space) -> None:
+        """Enqueue and ask in Optuna's study what is to be trained; trouble becomes a notice."""
+        if self._optuna is not None:
+            self._optuna.propose(trials, space)
+
+    def record(self, results: Sequence[Result]) -> None:
         """Keep `results`: when this returns, they are on the disk and no crash can lose them.
 
         One result is kept for each trial: a failure gives way to any newer result, and a pruned
-        trial to one that was trained to its end. Trouble with the copy, which shows
-        `space_bounds` from here on, becomes a notice.
+        trial to one that was trained to its end. Optuna is told; trouble with it becomes a notice.
         SweeperError when they cannot be written, or the study is not this driver's any more, and
         ValueError for a result that could not be
         read back; then nothing was recorded.
         """
-        if self._copy is None:
+        if self._optuna is None:
             raise RuntimeError("this study was opened for reading only")
         new: dict[str, Result] = {}
         for result in results:
@@ -177,7 +187,7 @@ class Study:
             # Somebody removed or cut what was recorded; it is all in memory, and written again.
             data = b"".join(map(_to_line, (self._results | new).values()))
             self._file = None
-        # The file first, Optuna's copy last: what is in the copy is always in the record.
+        # The file first, Optuna last: what it was told is always in the record.
         path = self._file or _next_file(self.folder / "results")
         self._file = None  # a failed write may leave a part of a line: the next one starts a file
         try:
@@ -198,7 +208,7 @@ class Study:
                 f"{' and '.join(map(str, lost))} lost results while this search ran: they are "
                 f"written again, into {path.name}"
             )
-        self._copy.add(list(new.values()), space_bounds or {})
+        self._optuna.tell(list(new.values()))
 
     def _lost_files(self) -> list[Path]:
         """Result files that are gone, or are shorter than this driver left them."""
@@ -211,9 +221,9 @@ class Study:
         return lost
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Show plain JSON about the study as a whole in its copy; trouble becomes a notice."""
-        if self._copy is not None:
-            self._copy.describe(attributes)
+        """Show plain JSON of the study as a whole in Optuna's; trouble becomes a notice."""
+        if self._optuna is not None:
+            self._optuna.describe(attributes)
 
     def _load(self, repair: bool, *, curves: bool = True) -> None:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""

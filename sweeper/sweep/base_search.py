@@ -145,7 +145,7 @@ def search_study(
         if lock.previous is not None:
             watcher.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         # The lock first: to open a study mends its files, which only its one driver may.
-        with Study.open(settings.folder, settings.storage) as study:
+        with Study.open(settings.folder, settings.storage, settings.space) as study:
             _withdraw_other_conclusion(settings, study)
             if changed := changed_code(experiment, study):
                 unused = "earlier trials are of other code, and not used"
@@ -245,7 +245,7 @@ def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
         others += [f"{group}.{key}" for key in keys]
     if others:
         StudyFolder(settings.folder).search.unlink(missing_ok=True)
-        # None in the place of what Optuna's copy shows of the study as a whole.
+        # None in the place of the answer that Optuna's study has as its attributes.
         study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
         study.notices.append(
             f"the study was searched with other values of {', '.join(others)} before: "
@@ -316,12 +316,12 @@ def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: 
 
     with progress_of(settings, watcher, "search", planned, known=known, heard=heard) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
-    study.describe(_shown_by_optuna(conclusion, settings))
+    study.describe(_of_the_study(conclusion, settings))
     return conclusion
 
 
-def _shown_by_optuna(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
-    """What Optuna's copy shows of the whole study, and makes its best trial of."""
+def _of_the_study(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
+    """The search's answer, which Optuna's study has as its attributes."""
     return {
         "best": in_use(settings.space, conclusion.best_log2),
         "loss": to_json(conclusion.objective),

@@ -217,7 +217,8 @@ class Sweep:
         def pending() -> Missing:
             finished, missing = ask()
             unique = {trial.key: trial for trial in missing}
-            if unique.keys() - asked:
+            if new := [trial for key, trial in unique.items() if key not in asked]:
+                self.study.propose(new, self.experiment.settings.space)
                 self.listener.proposed(finished, list(unique.values()))
             asked.update(unique)
             self._pending = list(unique.values())
@@ -252,9 +253,8 @@ class Sweep:
     def _record(self, results: Sequence[Result]) -> None:
         """For good, and in the logs. SweeperError when trial after trial fails of the same."""
         self._retry -= {result.key for result in results}  # what fails now is taken as it is
-        space = self.experiment.settings.space
         # The record first: what a kill keeps from the logs the next sweep makes up for.
-        self.study.record(results, {name: (axis.low, axis.high) for name, axis in space.items()})
+        self.study.record(results)
         for result in results:
             self._log(result)
             self.listener.finished(result)

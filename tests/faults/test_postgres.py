@@ -45,8 +45,7 @@ def mirrored(server: Server) -> list[str]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-    runs = (trial for trial in trials if trial.user_attrs["status"] != "answer")
-    return sorted(trial.user_attrs["key"] for trial in runs)
+    return sorted(trial.user_attrs["key"] for trial in trials if trial.state.name == "COMPLETE")
 
 
 def emptied(server: Server) -> None:
@@ -78,7 +77,7 @@ def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
     finally:
         server.start()
     assert answer.code == 0, answer
-    assert answer.out.count("Note: Optuna's copy of the results, ") == 1
+    assert answer.out.count("Note: Optuna's study of the results, ") == 1
     assert "me:***@127.0.0.1" in answer.out and "is behind" in answer.out
     assert outcomes(harness.study) == expected and 0 < len(mirrored(server)) < len(expected)
     again = harness.run("search", *WORDS, storage)

@@ -121,13 +121,11 @@ def test_what_is_no_sampler_is_refused_by_its_key(sampler: dict[str, Any], key: 
     assert caught.value.key == key
 
 
-@pytest.mark.parametrize("package", ["cmaes", "torch", "scipy"])
-def test_a_package_that_is_missing_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == package else object())
-    name = {"cmaes": "CmaEsSampler", "torch": "GPSampler", "scipy": "QMCSampler"}[package]
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ConfigError) as caught:
-        search(name).plan(SPACE)
-    assert caught.value.key == "sampler._target_" and package in caught.value.allowed
+        search("CmaEsSampler").plan(SPACE)
+    assert caught.value.key == "sampler._target_" and "cmaes" in caught.value.allowed
 
 
 def test_optunas_own_samplers_need_no_trust_and_other_code_does() -> None:

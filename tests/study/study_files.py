@@ -1,4 +1,4 @@
-"""Results to record, and what a study's files and its mirror then hold."""
+"""Results to record, and what a study's files and Optuna's study then hold."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.records import from_json
 from sweeper.trial import Log2Hps, Result, Trial
@@ -50,7 +50,14 @@ def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float
     """What Optuna says, read as any dashboard would read it; the newest trial of a key counts."""
     trials = shown(folder) if url is None else in_database(url, folder.name)
     assert all(t.state.is_finished() for t in trials)
-    return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
+    return {t.user_attrs["key"]: (status_of(t), t.value) for t in trials}
+
+
+def status_of(trial: FrozenTrial) -> str:
+    """The status of the result that a trial of Optuna's shows."""
+    if trial.state is TrialState.COMPLETE:
+        return "complete" if math.isfinite(trial.value or 0.0) else "diverged"
+    return {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}[trial.state]
 
 
 def shown(folder: Path) -> list[FrozenTrial]:
@@ -77,4 +84,4 @@ def refuse(code: int) -> Callable[..., Any]:
 
 
 def rubbish(journal: Path) -> None:
-    journal.write_bytes(os.urandom(5000))
+    journal.write_bytes(os.urandom(5000) + b"\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.search.optuna import copy as module
+from sweeper.search.optuna.recording import OptunaStudy
 from sweeper.study.study import Study
 from tests.study.study_files import filed, files, make, mirrored, refuse
 
@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves Optuna out, for tests of the files alone."""
-    monkeypatch.setattr(module.OptunaCopy, "start", lambda self: None)
-    monkeypatch.setattr(module.OptunaCopy, "add", lambda self, results, bounds: None)
+    monkeypatch.setattr(OptunaStudy, "start", lambda self: None)
+    monkeypatch.setattr(OptunaStudy, "tell", lambda self, results: None)
 
 
 def test_full_disk_while_recording_is_one_clear_error(

@@ -67,51 +67,6 @@ document.querySelectorAll("table.trials").forEach(table => {
   });
 });
 
-// Ranges of parallel coordinates: drag along an axis, and other lines fade, here and in the table.
-document.querySelectorAll('g[id$="-brush"]').forEach(figure => {
-  const svg = figure.ownerSVGElement, ranges = new Map();
-  const lines = [...figure.querySelectorAll("[data-runs] path[data-run]")].map(path => [
-    path, [...path.getAttribute("d").matchAll(/[ML] (\S+) (\S+)/g)].map(([, x, y]) => [+x, +y])]);
-  if (!lines.length) return;
-  const axes = lines[0][1].map(([x]) => x), nearest = x => axes.reduce((best, one, i) =>
-    Math.abs(one - x) < Math.abs(axes[best] - x) ? i : best, 0);
-  const box = () => svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
-  let drawn = null;
-  const at = event => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-  const choose = () => lines.forEach(([path, points]) => {
-    const out = [...ranges].some(([i, [low, high]]) => points[i][1] < low || points[i][1] > high);
-    path.classList.toggle("faded", out);
-    rows.get(path.dataset.run)?.classList.toggle("faded", out);
-  });
-  svg.addEventListener("pointerdown", event => {
-    const {x, y} = at(event), i = nearest(x);
-    if (Math.abs(axes[i] - x) > 20) return;
-    svg.setPointerCapture(event.pointerId);
-    svg.querySelector(`rect[data-axis="${i}"]`)?.remove();
-    ranges.delete(i);
-    drawn = {i, y, rect: box()};
-    drawn.rect.dataset.axis = i;
-    drawn.rect.classList.add("range");
-  });
-  svg.addEventListener("pointermove", event => {
-    if (!drawn) return;
-    const [low, high] = [drawn.y, at(event).y].sort((a, b) => a - b), {i, rect} = drawn;
-    for (const [key, number] of Object.entries({x: axes[i] - 5, y: low, width: 10, height: high - low}))
-      rect.setAttribute(key, number);
-    ranges.set(i, [low, high]);
-    choose();
-  });
-  svg.addEventListener("pointerup", () => {
-    if (drawn && !ranges.has(drawn.i)) { drawn.rect.remove(); choose(); }
-    drawn = null;
-  });
-  svg.addEventListener("dblclick", () => {
-    ranges.clear();
-    svg.querySelectorAll("rect.range").forEach(one => one.remove());
-    choose();
-  });
-});
-
 // Saves a drawing as a file, from the page alone: as SVG, or drawn at twice its size as PNG.
 const download = (name, address) => {
   const link = document.createElement("a");

@@ -32,12 +32,8 @@ from sweeper.search.strategy import (
 from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, hps_key
 
 TPE_SAMPLER = "optuna.samplers.TPESampler"
-_PACKAGES = {
-    "optuna.samplers.CmaEsSampler": ("cmaes",),
-    "optuna.samplers.GPSampler": ("scipy", "torch"),
-    "optuna.samplers.QMCSampler": ("scipy",),
-}
-"""What Optuna itself does not install, and its samplers import when they are first asked."""
+_CMAES = "optuna.samplers.CmaEsSampler"
+"""It imports when it is first asked what Optuna itself does not install."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +77,8 @@ class OptunaSearch(Bounded):
         offered = {n: v for n, v in offered.items() if n == "seed" or n not in config}
         with key_prefix("sampler"):
             target = config.get(TARGET)
-            lacking = [name for name in _PACKAGES.get(str(target), ()) if not find_spec(name)]
-            if lacking:
-                allowed = f"it needs {' and '.join(lacking)}: pip install {' '.join(lacking)}"
-                raise ConfigError(TARGET, target, allowed)
+            if target == _CMAES and not find_spec("cmaes"):
+                raise ConfigError(TARGET, target, "it needs cmaes: pip install cmaes")
             kind = import_plugin(target)
             if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
                 allowed = "a sampler, as optuna.samplers.CmaEsSampler; this is none"

@@ -1,4 +1,4 @@
-"""Copies in databases, whose addresses hold passwords."""
+"""Optuna's studies in databases, whose addresses hold passwords."""
 
 import logging
 import sys
@@ -45,40 +45,41 @@ def test_an_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: 
     assert (tmp_path / "shared {v}.db").read_bytes() == content
 
 
-def stale(folder: Path, url: str) -> None:
-    """Give the copy in the database a trial that the results no longer hold."""
-    with Study.open(folder, url) as study:
-        study.record([make(0, "failed"), make(1)])
-        study.record([make(0, finished_at=2e9)])
-    assert len(in_database(url, folder.name)) == 3
-
-
-def test_in_a_database_the_study_alone_is_written_again(folder: Path, tmp_path: Path) -> None:
+def test_the_database_s_other_studies_stay(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     theirs = optuna.create_study(storage=url, study_name="theirs")
     theirs.set_user_attr("note", "kept")
     theirs.add_trial(optuna.trial.create_trial(value=1.0))
-    stale(folder, url)
     with Study.open(folder, url) as study:
+        study.propose([make(0).trial], {})
+        study.record([make(0), make(1, "failed")])
+    with Study.open(folder, url) as study:
+        study.record([make(1, finished_at=2e9)])
         assert study.notices == []
-    assert len(in_database(url, folder.name)) == 2
+    assert [trial.state.name for trial in in_database(url, folder.name)] == [
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+    ]
     assert mirrored(folder, url) == {r.key: ("complete", r.objective) for r in (make(0), make(1))}
     again = optuna.load_study(storage=url, study_name="theirs")
     assert again.user_attrs == {"note": "kept"} and len(again.trials) == 1
 
 
-def test_a_kill_while_the_copy_is_written_again(
+def test_a_kill_while_it_catches_up(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
-    stale(folder, url)
+    with Study.open(folder) as study:
+        study.record([make(0), make(1)])
+    add = optuna.Study.add_trial
 
-    def killed(study: optuna.Study, trials: Any) -> None:
-        study.add_trial(next(iter(trials)))
+    def killed(study: optuna.Study, trial: Any) -> None:
+        add(study, trial)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(optuna.Study, "add_trials", killed)
+        patch.setattr(optuna.Study, "add_trial", killed)
         with pytest.raises(KeyboardInterrupt):
             Study.open(folder, url)
     assert len(in_database(url, folder.name)) == 1
@@ -162,7 +163,7 @@ def test_server_gone_later_is_a_notice_without_the_password(
     monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
     url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
     with Study.open(folder, url) as study:
-        monkeypatch.setattr(optuna.Study, "add_trials", gone)
+        monkeypatch.setattr(optuna.Study, "add_trial", gone)
         study.record([make(0)])
         study.record([make(1)])
         (notice,) = study.notices
@@ -220,17 +221,17 @@ def test_optuna_is_kept_quiet_and_left_as_it_was(
 ) -> None:
     levels = []
 
-    def add_trials(*_: object) -> None:
+    def add_trial(*_: object) -> None:
         levels.append(optuna.logging.get_verbosity())
         warnings.warn("experimental", optuna.exceptions.ExperimentalWarning, stacklevel=1)
 
-    monkeypatch.setattr(optuna.Study, "add_trials", add_trials)
+    monkeypatch.setattr(optuna.Study, "add_trial", add_trial)
     optuna.logging.set_verbosity(logging.INFO)
     before = list(warnings.filters)
     with Study.open(folder) as study:
         study.record([make(0)])
         assert study.notices == []
-    assert levels == [logging.ERROR] * 2  # one creates the study
+    assert levels == [logging.ERROR]
     assert capfd.readouterr() == ("", "")
     assert optuna.logging.get_verbosity() == logging.INFO
     assert list(warnings.filters) == before
