@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
-    from sweeper.decide.course import follow
-    from sweeper.evidence.calls import compare, judge, predict
-    from sweeper.evidence.shown import Compared
+    from sweeper.evidence.compare.calls import Compared, compare
+    from sweeper.evidence.follow.decision import follow
+    from sweeper.evidence.judge.calls import judge
+    from sweeper.evidence.predict.calls import predict
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
@@ -57,20 +58,20 @@ __all__ = [
 ]
 _MODULES = {
     "Answer": "sweeper.api.shown",
-    "Compared": "sweeper.evidence.shown",
+    "Compared": "sweeper.evidence.compare.calls",
     "CurrentTrial": "sweeper.command.in_script",
     "Study": "sweeper.api.shown",
     "Transfer": "sweeper.api.shown",
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
-    "compare": "sweeper.evidence.calls",
+    "compare": "sweeper.evidence.compare.calls",
     "current_trial": "sweeper.command.in_script",
     "explain": "sweeper.api.calls",
-    "follow": "sweeper.decide.course",
-    "judge": "sweeper.evidence.calls",
+    "follow": "sweeper.evidence.follow.decision",
+    "judge": "sweeper.evidence.judge.calls",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
-    "predict": "sweeper.evidence.calls",
+    "predict": "sweeper.evidence.predict.calls",
     "status": "sweeper.api.calls",
     "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",

@@ -24,7 +24,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.pool", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.wandb", "evidence.runs.trackers"},
     "optuna": {
         *(f"search.optuna.{name}" for name in OPTUNA),
         "search.random_grid",
@@ -45,44 +45,18 @@ TORCH = (
 torchvision's transforms, where they are asked for, take its tensors."""
 
 
-STATS = ("critical_batch", "loss_curve", "misfit", "optima_law", "surface")
-DECIDE = (
-    *("band", "budget", "compare", "course", "differences", "each", "earlier", "forecast"),
-    *("judged", "kept", "loss", "movement", "next_runs", "optima", "outcome", "ranking"),
-    *("rate_law", "regime", "sequential", "speed", "table_verdict", "winner"),
-)
-REPORT = (
-    *("compared", "comparison", "each", "follow", "judged", "prediction", "rate_law"),
-    *("sentences_judged", "sentences_ranking", "sentences_reading", "winner"),
-)
-WING = {
-    *(f"decide.{name}" for name in DECIDE),
-    *(f"report.{name}" for name in REPORT),
-    *(f"stats.{name}" for name in STATS),
-    *(f"sweep.{name}" for name in ("compared", "contenders", "study_law")),
-    *(f"verbs.{name}" for name in ("compare", "evidence_requests", "follow", "judge", "predict")),
-}
-"""With `runs/` and `evidence/`, what answers from runs that are there, and can be taken off."""
 TABLES = {"__init__", "report.present", "verbs.listed"}
 """Where modules of the wing stand by name: the face, and two tables that find what is there."""
-UNTIL_SIDE_DOORS = {"report.pages", "verbs.report"}
-"""They import the wing for several studies on one page, which goes."""
-TRAINS = {
-    "evidence.calls",
-    "report.compared",
-    "sweep.compared",
-    "sweep.contenders",
-    "verbs.compare",
-}
+TRAINS = "evidence.compare."
 """Of the wing: `compare --settle` trains."""
-COUNTS = {"sweep.study_law", "verbs.predict"}
+COUNTS = {"evidence.predict.reading", "evidence.predict.verb"}
 """Of the wing: `predict --study` builds a study's models, to count their parameters."""
 TRAINING = {"sweep", "engine", "launch", "classifier", "models"}
 
 
 def is_wing(name: str) -> bool:
     """Whether a module answers from runs that are there."""
-    return name.split(".")[0] in ("runs", "evidence") or name in WING
+    return name.split(".")[0] == "evidence"
 
 
 # Read when they are asked for: whoever collects tests alone does without.
@@ -102,8 +76,8 @@ def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
             library = target.split(".")[0]
             if name not in ONLY.get(library, {name}):
                 wrong.append(f"{name} imports {library}, which only {ONLY[library]} may")
-            if library == "matplotlib" and file.room != "report":
-                wrong.append(f"{name} imports matplotlib, which only report/ may")
+            if library == "matplotlib" and file.room not in ("report", "evidence"):
+                wrong.append(f"{name} imports matplotlib, which only pages may")
             if library == "torch" and not name.startswith(TORCH):
                 wrong.append(f"{name} imports torch")
     assert not wrong, "\n".join(wrong)
@@ -123,7 +97,7 @@ def test_nothing_imports_the_wing() -> None:
     wrong = {
         name: sorted(filter(is_wing, targets))
         for name, targets in imports().items()
-        if not is_wing(name) and name not in UNTIL_SIDE_DOORS and any(map(is_wing, targets))
+        if not is_wing(name) and any(map(is_wing, targets))
     }
     assert not wrong
     named = {
@@ -141,7 +115,7 @@ def test_what_only_reads_imports_nothing_that_trains() -> None:
     wrong = {
         name: found
         for name, targets in imports().items()
-        if is_wing(name) and name not in TRAINS | COUNTS
+        if is_wing(name) and not name.startswith(TRAINS) and name not in COUNTS
         if (found := sorted(t for t in targets if t.split(".")[0] in TRAINING))
     }
     assert not wrong

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 
-from sweeper.decide import differences
-from sweeper.decide.differences import VariantLosses, carry
-from sweeper.decide.winner import TargetQuestion, Winner, decide
-from sweeper.runs.read import read
-from sweeper.runs.variants import variant_runs
+from sweeper.evidence.compare import differences
+from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
+from sweeper.evidence.compare.differences import VariantLosses, carry
+from sweeper.evidence.compare.reading import variant_runs
+from sweeper.evidence.runs.read import read
 
 SIZES = np.array([(27.2, 31.3), (28.2, 32.5), (29.2, 33.3), (30.2, 34.4)])
 """log2 of parameters and tokens of made-up tables: 130M to 1.2B; the target is a size beyond."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sweeper.decide.each import HyperparameterGain, judge_each
-from sweeper.runs.around import SettingLine, VariedSettings
+from sweeper.evidence.each.decision import HyperparameterGain, judge_each
+from sweeper.evidence.each.reading import SettingLine, VariedSettings
 
 NOISE = 0.001
 ONE = "h0"

@@ -25,14 +25,14 @@ import pandas
 import torch
 from torch.nn.functional import cross_entropy
 
-from sweeper.decide.band import Course, Curves, fit_band
-from sweeper.decide.course import Seen, Watch
-from sweeper.decide.earlier import expectation
-from sweeper.decide.loss import LossQuestion, Prediction, predict_runs
+from sweeper.evidence.follow.decision import Seen, Watch
+from sweeper.evidence.predict.band import Course, Curves, fit_band
+from sweeper.evidence.predict.decision import LossQuestion, Prediction, predict_runs
+from sweeper.evidence.predict.earlier import expectation
+from sweeper.evidence.runs.curves import earlier_runs
+from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.models.llama import Llama
 from sweeper.plan.plan_for import plan_for
-from sweeper.runs.curves import earlier_runs
-from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 from sweeper.trial import TrainSettings, curve
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.decide.loss import PREDICTED, LossQuestion, predict_runs
-from sweeper.runs.loss_runs import LossRuns
+from sweeper.evidence.predict.decision import PREDICTED, LossQuestion, predict_runs
+from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
 E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sweeper.decide.ranking import Ranking
+from sweeper.evidence.compare.ranking import Ranking
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Array]

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.findings import Findings
-from sweeper.decide.rate_law import RateLaw, RateOptima, RateTarget, law_of, optima_of
-from sweeper.runs.grid import GridOptions
-from sweeper.runs.rate_cells import RateRuns, rate_runs
-from sweeper.runs.read import read
-from sweeper.stats.surface import Surface, fit_surfaces
+from sweeper.evidence.rates.decision import RateLaw, RateOptima, RateTarget, law_of, optima_of
+from sweeper.evidence.rates.reading import RateRuns, rate_runs
+from sweeper.evidence.rates.surface import Surface, fit_surfaces
+from sweeper.evidence.runs.grid import GridOptions
+from sweeper.evidence.runs.read import read
 
 COLUMNS = "loss=smooth loss,batch_size=bs,steps=ti"
 MOST_PARAMS, MOST_TOKENS = 5.4e8, 2.9e10

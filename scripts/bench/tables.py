@@ -31,12 +31,18 @@ import pandas
 from findings import Findings
 from scipy.optimize import least_squares
 
-from sweeper.decide.budget import optimum
-from sweeper.decide.forecast import BEFORE, DOUBTED, GAP, NARROW, Tried, widening
-from sweeper.decide.loss import PREDICTED, LossQuestion, StudiedLaw, asked_of, study_law
-from sweeper.decide.regime import choose_runs
-from sweeper.runs.loss_runs import LossRuns, law_runs, loss_runs_of
-from sweeper.runs.read import read
+from sweeper.evidence.predict.budget import optimum
+from sweeper.evidence.predict.decision import (
+    PREDICTED,
+    LossQuestion,
+    StudiedLaw,
+    asked_of,
+    study_law,
+)
+from sweeper.evidence.predict.forecast import BEFORE, DOUBTED, GAP, NARROW, Tried, widening
+from sweeper.evidence.predict.regime import choose_runs
+from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
 from sweeper.stats.power_law import Array
 
 LEAST_RUNS, BRACKET = 5, 1.5
@@ -182,7 +188,7 @@ class OneLaw:
 
 
 def settled(run: Held) -> bool:
-    """`sweeper.decide.forecast.settled`, of what was kept."""
+    """`sweeper.evidence.predict.forecast.settled`, of what was kept."""
     half = 0.5 * (math.exp(run.ends[1]) - math.exp(run.ends[0]))
     value = math.exp(run.said)
     return half <= max(GAP * (math.exp(run.today) - value), NARROW * value)

@@ -27,11 +27,11 @@ import numpy as np
 import pandas
 from tables import Findings
 
-from sweeper.decide.judged import judge_runs
-from sweeper.decide.table_verdict import TableQuestion, TableVerdict
 from sweeper.decide.target import OVER_TOKENS, Prior, predict
-from sweeper.runs.grid import grid_of, ladder_runs
-from sweeper.runs.run import Runs
+from sweeper.evidence.judge.decision import judge_runs
+from sweeper.evidence.judge.verdict import TableQuestion, TableVerdict
+from sweeper.evidence.runs.grid import grid_of, ladder_runs
+from sweeper.evidence.runs.run import Runs
 from sweeper.stats.curve import BIAS, OWN_OPTIMUM, fit_curves
 from sweeper.stats.noise import Array
 

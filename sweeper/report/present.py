@@ -17,22 +17,23 @@ from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences import Wording
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
+from sweeper.verbs.listed import module_of
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "search": "sweeper.report.searched",
     "report": "sweeper.report.pages",
-    "compare": "sweeper.report.compared",
+    "compare": "sweeper.evidence.compare.page",
     "check": "sweeper.report.checked",
-    "predict": "sweeper.report.prediction",
+    "predict": "sweeper.evidence.predict.page",
     "transfer": "sweeper.report.transferred",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",
-    "follow": "sweeper.report.follow",
+    "follow": "sweeper.evidence.follow.page",
     "explain": "sweeper.report.prescribed",
     "export": "sweeper.report.prescribed",
-    "judge": "sweeper.report.judged",
+    "judge": "sweeper.evidence.judge.page",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
 
@@ -119,7 +120,7 @@ class Silent(Wording):
 def perform(request: Request, watcher: Watcher) -> VerbAnswer:
     """Do what is asked; the heavy modules of its verb are imported now."""
     verb: Callable[[Request, Watcher], VerbAnswer] = getattr(
-        import_module(f"sweeper.verbs.{request.verb}"), request.verb
+        import_module(module_of(type(request))), request.verb
     )
     return verb(request, watcher)
 

@@ -11,17 +11,31 @@ from typing import Any
 from sweeper.errors import flag
 from sweeper.verbs.requests import Request, checked, options_of
 
-MODULES = ("sweeper.verbs.requests", "sweeper.verbs.evidence_requests")
-"""Where requests stand; a verb whose module is not there is not listed."""
+MODULES = (
+    "sweeper.verbs.requests",
+    *(f"sweeper.evidence.{verb}.request" for verb in ("compare", "predict", "follow", "judge")),
+)
+"""Where requests stand; a verb whose folder is not there is not listed."""
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the folder that it lies in
+        return False
 
 
 def _requests() -> Iterator[type[Any]]:
-    for name in MODULES:
-        if find_spec(name) is None:
-            continue
+    for name in filter(_is_there, MODULES):
         for each in vars(import_module(name)).values():
             if isinstance(each, type) and issubclass(each, Request) and each.__module__ == name:
                 yield each
+
+
+def module_of(request: type[Request]) -> str:
+    """The module that does what is asked: beside a request of its own, else of the verb's name."""
+    package, _, name = request.__module__.rpartition(".")
+    return f"{package}.{'verb' if name == 'request' else request.verb}"
 
 
 REQUESTS: Mapping[str, type[Any]] = {each.verb: each for each in _requests() if each is not Request}

@@ -22,8 +22,8 @@ from rich.console import Console
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.shown import Answer
-from sweeper.decide.loss import NoLossLaw
 from sweeper.errors import BadInput, SweeperError
+from sweeper.evidence.predict.decision import NoLossLaw
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
 from sweeper.report.next import next_of

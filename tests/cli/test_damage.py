@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.driver import TINY, Answer, call, make_workplace, run_in
-from tests.decide.made import prediction, run
+from tests.evidence.made import prediction, run
 
 Mutation = Callable[[bytes, random.Random, list[bytes]], bytes]
 """Of a file's content, with those of the others."""

@@ -21,7 +21,7 @@ from sweeper.files import read_json, write_json
 from sweeper.report.next import ladder_words, next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
-from tests.cli.test_compare import ranked
+from tests.evidence.compare.test_studies_verb import ranked
 
 __all__ = ["ranked"]
 
@@ -212,8 +212,8 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
         typed = [word.replace("a", name) if word == "a" else word for word in VALIDATED]
         typed += ["--settle", "--budget", "30"]
         write_json(path, read_json(path) | {"command": shlex.join(["sweeper", *typed])})
-    with patch("sweeper.report.compared.seeds_needed", lambda *_: 9):
-        from sweeper.decide import compare as ranking
+    with patch("sweeper.evidence.compare.page.seeds_needed", lambda *_: 9):
+        from sweeper.evidence.compare import studies as ranking
 
         real = ranking.compare
 
@@ -224,7 +224,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
             ranks = tuple(replace(r, first=1, last=2) for r in found.by_transferred)
             return replace(found, by_transferred=ranks)
 
-        with patch("sweeper.sweep.compared.compare", tied):
+        with patch("sweeper.evidence.compare.ladders.compare", tied):
             answer = sweeper("compare", "a", "b")
     assert answer.next.count("transfer.widths=[16,32]") == 2
     assert answer.next.count("transfer.seeds=9") == 2 and "30" not in answer.next

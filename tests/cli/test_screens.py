@@ -19,11 +19,11 @@ from sweeper.launch.slurm import Slurm
 from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import WIDTHS, faults
-from tests.cli.test_compare import record
 from tests.command.commands import METRIC, SCRIPT
-from tests.decide.made import prediction
-from tests.decide.made import run as course
-from tests.runs.grids import runs
+from tests.evidence.compare.test_studies_verb import record
+from tests.evidence.made import prediction
+from tests.evidence.made import run as course
+from tests.evidence.runs.grids import runs
 
 Screens = dict[int, str]
 OWN = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.decide.made import prediction, run
+from tests.evidence.made import prediction, run
 from tests.faults.harness import (
     SEEDS,
     SIGNALS,

@@ -135,8 +135,8 @@ def test_units_change_amplitudes_alone() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_the_chinchilla_table_gives_what_was_published() -> None:
     """Besiroglu et al. (arXiv:2404.10102): without the five highest losses, threshold 1e-3."""
-    from sweeper.runs.loss_runs import law_runs, loss_runs_of
-    from sweeper.runs.read import read
+    from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+    from sweeper.evidence.runs.read import read
 
     columns = "params=Model Size,flops=Training FLOP"
     runs = loss_runs_of(law_runs(read(SHARED / "chinchilla_epoch.csv", columns=columns)))
@@ -159,9 +159,9 @@ def test_the_chinchilla_table_gives_what_was_published() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_the_scalefit_table_agrees_with_what_was_published_of_all_its_points() -> None:
     """Published of 217 points, by another loss; the table has the 124 of them below 1e21 FLOPs."""
-    from sweeper.decide.forecast import fit_law
-    from sweeper.runs.loss_runs import law_runs, loss_runs_of
-    from sweeper.runs.read import read
+    from sweeper.evidence.predict.forecast import fit_law
+    from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+    from sweeper.evidence.runs.read import read
 
     runs = loss_runs_of(law_runs(read(SHARED / "chinchilla_scalefit_isoflops.csv")))
     law = fit_law(runs, draws=400, forms=[ADDITIVE])

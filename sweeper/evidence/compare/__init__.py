@@ -1,0 +1,1 @@
+"""Which change wins at the target?"""

@@ -1,0 +1,304 @@
+"""Studies that are ranked by runs at their optima: which runs come next, and their training."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.config.studies import study_tree
+from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.evidence.compare.decision import TargetQuestion
+from sweeper.evidence.compare.ladders import TOO_FEW, check_distinct, differences, not_comparable
+from sweeper.evidence.compare.ranking import ROUNDS, Ranking, TargetRanking
+from sweeper.launch.executor import Scheduled
+from sweeper.stats.ladder import LadderSize
+from sweeper.study.cost import fitting
+from sweeper.study.flops import relative_flops
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import LADDER_PHASE
+from sweeper.study.study import Study, find_study
+from sweeper.study.watcher import Watcher
+from sweeper.sweep.experiment import (
+    check_queue,
+    check_taken,
+    open_experiment,
+    progress_of,
+    resolve_study,
+    trial_seconds,
+)
+from sweeper.sweep.optimum import check_storage_password, planned_optimum
+from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.trial import Log2Hps, Result, Trial
+
+FRESH_SEED = 3 * 10**6
+"""The first seed at a width at which one of the studies searched: its optimum was chosen there by
+other seeds, whose losses are too low."""
+K = Keyword
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions:
+    """What is asked of a ranking, by the keywords of these names."""
+
+    baseline: str | None
+    at_width: int | None
+    to_width: int | None
+    budget: int | None
+    hours: float | None
+    floor: float | None
+    exponent: float | None
+    error: float
+    anyway: bool
+    detach: bool
+    dry_run: bool
+    trust: bool
+
+
+@dataclass(kw_only=True)
+class Contender:
+    """A study at its optimum, `planned` at each width: a size, and hyperparameters in log2.
+
+    At a width that is `searched` its seeds are fresh ones.
+    """
+
+    name: str
+    experiment: Experiment
+    planned: Mapping[int, tuple[LadderSize, Log2Hps]]
+    study: Study
+    searched: frozenset[int]
+    # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
+    retry: set[str] = field(default_factory=set)
+
+    def open(self, stack: ExitStack) -> None:
+        """Lock the study, and write to it from here on."""
+        settings = self.experiment.settings
+        stack.enter_context(StudyLock(settings.folder))
+        self.study = stack.enter_context(Study.open(settings.folder, settings.storage))
+        self.retry = {r.key for r in self.study.results() if r.status == "failed"}
+
+    def first_seed(self, width: int) -> int:
+        """From which the seeds of a width count."""
+        return FRESH_SEED if width in self.searched else 0
+
+    def trial(self, width: int, seed: int) -> Trial:
+        """The run of a seed at a width."""
+        size, hps = self.planned[width]
+        return self.experiment.trial(size, hps, self.first_seed(width) + seed, LADDER_PHASE)
+
+    def result(self, width: int, seed: int) -> Result | None:
+        """As far as the study has it; none that was stopped early."""
+        key = self.trial(width, seed).key
+        result = None if key in self.retry else self.study.get(key)
+        return None if result is not None and result.status == "pruned" else result
+
+    def flops(self, width: int) -> float:
+        """Of a run; where nobody knows, what is in proportion to them."""
+        return relative_flops(self.experiment.spec(self.planned[width][0]))
+
+    def seconds(self) -> Callable[[int], float]:
+        """Of a run by its width, as those of this size took, or by its work from others."""
+        timed = trial_seconds(self.experiment.settings, self.study.results())
+        return lambda width: timed.of(self.trial(width, 0))
+
+    def train(self, runs: Sequence[tuple[int, int]], watcher: Watcher, *, wait: bool) -> None:
+        """Train runs by width and seed; Submitted without `wait` where they are in a queue."""
+        trials, settings = [self.trial(*run) for run in runs], self.experiment.settings
+        known = self.study.results()
+        title = f"compare: {self.name}"
+        with progress_of(settings, watcher, title, len(trials), known=known) as bar:
+            Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
+        self.retry -= {trial.key for trial in trials}
+
+
+def placed(run: tuple[Any, ...], widths: Sequence[int]) -> tuple[str, int, int]:
+    """A run of a ranking by name, width and seed: of one at a single size it names none."""
+    name, *size, seed = run
+    return name, widths[size[0] if size else 0], seed
+
+
+def ranking_of(asked: RankingOptions, contenders: Sequence[Contender]) -> Ranking | TargetRanking:
+    """What says by the studies' results which runs come next, and when it is decided."""
+    by_name, widths = {one.name: one for one in contenders}, [*contenders[0].planned]
+
+    def result(run: tuple[Any, ...]) -> Result | None:
+        name, width, seed = placed(run, widths)
+        return by_name[name].result(width, seed)
+
+    def loss(*run: Any) -> float | None:
+        found = result(run)
+        return None if found is None else found.objective
+
+    def affordable(following: Sequence[tuple[Any, ...]]) -> int:
+        """How many of these runs `hours` have room for, by the time that their sizes take."""
+        assert asked.hours is not None
+        taken = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
+        timed = {name: one.seconds() for name, one in by_name.items()}
+        at = (placed(run, widths) for run in following)
+        seconds = (timed[name](width) for name, width, _ in at)
+        return fitting(seconds, asked.hours * 3600 * slots - math.fsum(taken))
+
+    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
+    slots = max(count if isinstance(count, int) else 1 for count in workers)
+    bound = None if asked.hours is None else affordable
+    ranking: Ranking | TargetRanking
+    if asked.to_width is None:
+        ranking = Ranking([*by_name], loss, budget=asked.budget, affordable=bound, slots=slots)
+        return ranking
+    first = contenders[0]
+    sizes = [first.planned[width][0] for width in widths]
+    ranking = TargetRanking(
+        [*by_name],
+        [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
+        [first.flops(width) for width in widths],
+        TargetQuestion(
+            counts={"width": float(asked.to_width)},
+            floor=asked.floor,
+            exponent=asked.exponent,
+            error=asked.error,
+        ),
+        loss,
+        # It begins with those that all ladders have, without the one beyond, the dearest.
+        begun=len(_common([one.experiment.settings for one in contenders]) & {*widths}),
+        budget=asked.budget,
+        affordable=bound,
+        slots=slots,
+    )
+    return ranking
+
+
+def train_ranking(
+    ranking: Ranking | TargetRanking,
+    contenders: Sequence[Contender],
+    watcher: Watcher,
+    *,
+    wait: bool,
+) -> int:
+    """Train round by round until the ranking has ended; without `wait`, how many are in a queue."""
+    looks, widths = 0, [*contenders[0].planned]
+    while missing := ranking.missing():
+        if ranking.looks > looks:
+            looks = ranking.looks
+            watcher.tell(watcher.sentence(ranking))
+        runs: dict[str, list[tuple[int, int]]] = {one.name: [] for one in contenders}
+        for name, *at in (placed(run, widths) for run in missing):
+            runs[name].append((at[0], at[1]))
+        lacking = [one for one in contenders if runs[one.name]]
+        waiting = 0
+        # Jobs that outlive their driver are submitted for all studies before one is waited for.
+        for one in lacking:
+            if isinstance(one.experiment.settings.launcher, Scheduled):
+                try:
+                    one.train(runs[one.name], watcher, wait=False)
+                except Submitted as submitted:
+                    waiting += submitted.trials
+        if waiting and not wait:
+            return waiting
+        for one in lacking if wait else ():
+            one.train(runs[one.name], watcher, wait=True)
+    return 0
+
+
+def contenders_of(
+    asked: RankingOptions, names: Sequence[str], overrides: Sequence[str], root: Path
+) -> tuple[list[Contender], list[str], list[int]]:
+    """The studies, opened, and what differs between them; BadInput for what cannot be ranked."""
+    names = [find_study(name, root) for name in names]
+    if len(names) < 2:
+        raise BadInput(*TOO_FEW)
+    check_distinct(names)
+    if (first := asked.baseline) is not None:
+        if first not in names:
+            raise ConfigError(K("baseline"), first, f"one of {', '.join(names)}")
+        names = [first, *(name for name in names if name != first)]
+    overrides = [*overrides, f"root={root}"]
+    every = list[Settings]()
+    for name in names:
+        settings = resolve_study(*study_tree(name, overrides, trust=asked.trust))
+        if asked.detach:
+            check_queue(settings)
+        if not asked.dry_run:
+            check_storage_password(settings)
+        check_seeds(settings, "seeds", ROUNDS.seeds[0])
+        every.append(settings)
+    widths = _widths(every, asked)
+    base = {settings.base.width for settings in every}
+    contenders, unfinished = list[Contender](), list[int]()
+    for name, settings in zip(names, every, strict=True):
+        # A dry run prepares its data aside, and leaves nothing in a study.
+        with tempfile.TemporaryDirectory() if asked.dry_run else nullcontext() as temporary:
+            experiment = open_experiment(settings, Path(temporary) if temporary else None)
+        settings, study = experiment.settings, Study.read(experiment.settings.folder)
+        found = planned_optimum(experiment, study)
+        unfinished += [found.unfinished] * bool(found.unfinished)
+        best = found.conclusion.best_log2
+        sizes = [settings.with_steps(replace(settings.ladder_base, width=w)) for w in widths]
+        contenders.append(
+            Contender(
+                name=name,
+                experiment=experiment,
+                planned={s.width: (s, planned_log2(experiment, s, best)) for s in sizes},
+                study=study,
+                searched=frozenset(base),
+            )
+        )
+    notes = differences(
+        {one.name: one.experiment.spec(one.planned[widths[0]][0]) for one in contenders}
+    )
+    if notes and not asked.anyway:
+        raise BadInput(*not_comparable(notes))
+    return contenders, notes, unfinished
+
+
+def _widths(studies: Sequence[Settings], asked: RankingOptions) -> list[int]:
+    """The width to train: the one that was asked for, else the widest that all ladders have.
+
+    For a target all that they have, and one twice as wide, which is trained where that tells most.
+    """
+    common, target = _common(studies), asked.to_width
+    at = asked.at_width
+    if at is None and not common:
+        told = ", ".join(f"{one.name}: {sorted(_ladder(one))}" for one in studies)
+        instead: Text = ("give all the same transfer.widths",)
+        if target is None:
+            instead = ("name one with ", K("at_width", ...))
+        raise BadInput(f"no width is on all ladders ({told}): ", *instead)
+    if target is None:
+        width = max(common) if at is None else at
+        if (unfit := _unfit(studies, width)) is not None:
+            raise ConfigError(K("at_width"), width, unfit)
+        return [width]
+    # A width that is trained needs no law: seeds there tell more.
+    if target <= max(common):
+        allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
+        raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
+    # One beyond the ladders, where all can have it: nearer to the target runs tell more.
+    wider = min(2 * max(common), target)
+    return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
+
+
+def _ladder(study: Settings) -> set[int]:
+    return {study.base.width, *(size.width for size in study.ladders().get("width", ()))}
+
+
+def _common(studies: Sequence[Settings]) -> set[int]:
+    """The widths that all ladders have."""
+    return set.intersection(*map(_ladder, studies))
+
+
+def _unfit(studies: Sequence[Settings], width: int) -> Text | None:
+    """What widths are allowed of a study that cannot have this one; None where all can."""
+    for settings in studies:
+        try:
+            size = replace(settings.ladder_base, width=width)
+            check_model_size(settings, size)
+            check_taken(settings, asdict(size))
+        except ConfigError as error:
+            return (f"one that {settings.name} can have: ", *error.args)
+    return None

@@ -1,0 +1,1 @@
+"""Of settings varied one at a time: carry, retune or leave each."""

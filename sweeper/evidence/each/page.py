@@ -1,0 +1,162 @@
+"""Carry, retune or leave, one hyperparameter at a time: the table, its sentences, the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sweeper.evidence.each.decision import EachAnswer, EachCode, HyperparameterGain, TellingRuns
+from sweeper.evidence.runs.sizes import axis_name
+from sweeper.plan.plan import value_text
+from sweeper.report.answer import Item, Sentence
+from sweeper.stats.estimate import Estimate
+from sweeper.table import Cell, Column, Table, Tone, counted, interval, listed
+
+TONE: Mapping[EachCode, Tone] = {
+    "carry": "good",
+    "retune": "good",
+    "leave": "",
+    "cannot say": "open",
+}
+LACKING = {
+    "": "",
+    "noise": "nothing shows the noise of a run",
+    "seeds": "the gain is within the noise",
+    "sizes": "one size alone was run",
+    "seeds at sizes": "larger sizes do not tell yet whether it lasts",
+    "fades": "what it gains at the base is gone at the largest size",
+    "runs around": "its default was not run, or diverged",
+}
+
+
+def each_sentence(each: EachAnswer) -> str:
+    """Which hyperparameters to carry, to retune and to leave."""
+    said: Mapping[EachCode, str] = {
+        "carry": "carry {}",
+        "retune": "retune {}",
+        "leave": "leave {} at the default",
+        "cannot say": "cannot say of {}",
+    }
+    parts = [
+        text.format(listed(names)) for answer, text in said.items() if (names := each.named(answer))
+    ]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
+    """A row a hyperparameter, those that are carried first."""
+    several = len(each.sizes) > 1
+    table = Table(
+        "One hyperparameter at a time",
+        [
+            Column("hyperparameter", left=True),
+            Column("answer", left=True),
+            Column("gain", unit=each.unit, left=True),
+            Column("best", importance=3),
+            Column("default", importance=2),
+            *[Column("octaves a doubling", left=True, importance=1)] * several,
+        ],
+        legend=[
+            f"Gain: what the best value saves over the default at the base, in {each.unit}, by "
+            "runs that did not choose it. Its low end holds for all hyperparameters at once, with "
+            "95 %; no value that was run gains more than its high end, with 95 % each. Below "
+            f"{each.seen:.2g} one run of each would not show it."
+        ],
+        brief=f"Gain over the default at the base, {each.unit}, luck taken out.",
+        key="each",
+        detail=detail,
+    )
+    for one in each.hyperparameters:
+        table.add(
+            one.name,
+            Cell(one.answer, tone=TONE[one.answer]),
+            Cell(one.gain.value, ends_text(one.gain, "+.4f")),
+            Cell(one.best, _value(one.best)),
+            Cell(one.default, _value(one.default)),
+            *[Cell(one.octaves_per_doubling.value, ends_text(one.octaves_per_doubling, "+.2f"))]
+            * several,
+        )
+    return table
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else value_text(value)
+
+
+def ends_text(estimate: Estimate, form: str) -> str:
+    """A value with both ends of its interval; "-" where nothing is known."""
+    if math.isnan(estimate.value):
+        return "-"
+    value, ends = interval(estimate, form)
+    return f"{value} ({ends})" if value != "none" else "-"
+
+
+def why_text(one: HyperparameterGain) -> str:
+    """What an answer lacks, and which runs would tell."""
+    parts = [LACKING[one.lacking]]
+    # Where the best lies of what gains nothing tells nobody anything.
+    if one.at_end and one.answer != "leave":
+        parts.append("its best value is the last one that was run")
+    return "; ".join(filter(None, [*parts, *map(telling_text, one.next)]))
+
+
+def telling_text(runs: TellingRuns) -> str:
+    """Runs that would tell, in words."""
+    values = ", ".join(map(_value, runs.values))
+    sizes = f" at {', '.join(f'{size:g}' for size in runs.sizes)}" if runs.sizes else ""
+    return f"would tell: {values}{sizes}, {counted(runs.seeds, 'seed')} each"
+
+
+def sizes_table(each: EachAnswer) -> Table:
+    """What the base's best value gains at the other sizes, and where the optimum is there."""
+    table = Table(
+        "What the base's best value gains at larger sizes",
+        [
+            Column("hyperparameter", left=True),
+            Column(axis_name(each.axis) or "size", left=True),
+            Column("gain", unit=each.unit, left=True),
+            Column("optimum", left=True, importance=1),
+        ],
+        detail=True,
+    )
+    for one in each.hyperparameters:
+        for at in one.sizes:
+            optimum = at.optimum_log2
+            table.add(
+                one.name,
+                f"{at.size:g}",
+                Cell(at.gain.value, ends_text(at.gain, "+.4f")),
+                Cell(optimum.value, f"2^{ends_text(optimum, '.2f')}")
+                if math.isfinite(optimum.value)
+                else "-",
+            )
+    return table
+
+
+def each_items(each: EachAnswer, *, detail: bool = False) -> list[Item]:
+    """The tables of an answer; where the noise of a run is from."""
+    items: list[Item] = [each_table(each, detail=detail)]
+    whys = [f"{one.name}: {why}" for one in each.hyperparameters if (why := why_text(one))]
+    items += [Sentence(why, listed=True, detail=detail) for why in whys]
+    if any(one.sizes for one in each.hyperparameters):
+        items.append(sizes_table(each))
+    return [*items, Sentence(noise_text(each), detail=True)]
+
+
+def noise_text(each: EachAnswer) -> str:
+    """The noise of a run at the base, and what shows it."""
+    how = {
+        "seeds": "by its seeds",
+        "curves": "by what smooth curves leave",
+        "given": "given",
+        "": "",
+    }[each.noise_by]
+    if not how:
+        return "Nothing shows the noise of a run: repeat the default with three seeds."
+    return f"A run's noise at the base: {each.noise:.2g} {each.unit}, {how}."
+
+
+def each_text(each: EachAnswer) -> str:
+    """The answer as text: the table, and which to carry."""
+    return f"{each_table(each)}\n{each_sentence(each)}"

@@ -1,0 +1,28 @@
+"""What the verbs of the wing take alike: which rows, which columns, counts of a run to come."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from sweeper.records import Bounds
+from sweeper.verbs.requests import Flag
+
+COUNT = Bounds(least=1, below=1e30)
+Where = Annotated[str, Flag("Take these rows alone, as in 'optimizer == \"muon\"'.")]
+Ignore = Annotated[
+    str | tuple[str, ...], Flag("Columns that may differ between runs: 'host,lr_min'.")
+]
+Draws = Annotated[int, Bounds(least=100, most=100_000), Flag("Of the bootstrap.")]
+
+
+def columns_text(columns: Any) -> str:
+    """Roles and columns as a text, `width=n_embd,loss=val_loss`."""
+    if isinstance(columns, str):
+        return columns
+    return ",".join(f"{role}={column}" for role, column in columns.items())
+
+
+def ignored(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Columns that may differ, one by one."""
+    words = names.split(",") if isinstance(names, str) else names
+    return tuple(filter(None, (word.strip() for word in words)))

@@ -1,0 +1,1 @@
+"""Is the large run on its course?"""

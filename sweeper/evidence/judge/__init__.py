@@ -1,0 +1,1 @@
+"""Does the learning rate of runs that are there transfer?"""

@@ -1,0 +1,138 @@
+"""`sweeper.judge`: what a notebook calls and is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.api.calls import TURNS
+from sweeper.api.keywords import keywords_of, request_of
+from sweeper.api.shown import Answer, drawn
+from sweeper.errors import PYTHON, BadInput, as_text, spelled
+from sweeper.evidence.each.page import each_text
+from sweeper.evidence.judge.page import figures, headline, judged_report, trend_lines, write_judged
+from sweeper.evidence.judge.page import tables as judged_tables
+from sweeper.evidence.judge.request import JudgeRequest
+from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
+from sweeper.evidence.judge.words import worded_judged
+from sweeper.evidence.rates.page import (
+    critical_lines,
+    critical_record,
+    rates_figure,
+    rates_lines,
+    rates_notes,
+    rates_record,
+    rates_report,
+    rates_tables,
+)
+from sweeper.records import to_json
+from sweeper.report.notebook import html
+from sweeper.report.present import Silent, perform, present
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    from matplotlib.axes import Axes
+from sweeper.evidence.sources import source_of
+
+
+class Judgement(Answer):
+    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written.
+
+    Over the batch `critical` is the critical one, None where nothing tells it.
+    """
+
+    def __init__(self, told: JudgeAnswer) -> None:
+        """Show what was judged."""
+        self.judged, self.critical = worded_judged(told.judged, PYTHON), told.critical
+        self.document = self.judged.record
+        beside = (spelled(as_text(note), PYTHON) for note in told.notes)
+        self.notes = (*self.judged.notes, *beside)
+        lines = [*headline(self.judged), *trend_lines(self.judged)]
+        if told.critical is not None:
+            lines += critical_lines(told.critical)
+            self.document["critical_batch"] = to_json(told.critical)
+        self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
+
+    @property
+    def answer(self) -> str:
+        """holds, fails or cannot say yet."""
+        return self.judged.answer
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The sizes, a row each; BadInput without any."""
+        tables = judged_tables(self.judged)
+        if not tables:
+            raise BadInput("nothing was judged")
+        return tables[0].to_frame()
+
+    def plot(self) -> list[Axes]:
+        """The curves, a panel each."""
+        return drawn(lambda: next(iter(figures(self.judged).values())))
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Write the page, the verdict and the figures there; their places."""
+        return write_judged(self.judged, Path(folder))
+
+    def _repr_html_(self) -> str:
+        return html(judged_report(self.judged, figures(self.judged)))
+
+
+class Critical(Answer):
+    """The critical batch of runs that are no ladder of rates; `told` has all of it."""
+
+    def __init__(self, told: CriticalAnswer) -> None:
+        """Show what was told."""
+        self.told, self.document = told.critical, critical_record(told)
+        self.notes, self.text = self.document["notes"], "\n".join(self.document["sentences"])
+
+
+class Rates(Answer):
+    """The rate and the batch over models and horizons; `law` has all of it. Nothing was written."""
+
+    def __init__(self, told: RatesAnswer) -> None:
+        """Show what was told."""
+        self.law, self.facts = told.law, told.facts
+        self.document = rates_record(told.law, told.facts)
+        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(told.law))
+        self.text = "\n".join([*rates_lines(told.law), *(f"Note: {note}." for note in self.notes)])
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The batches of the target, else the sizes that were run, a row each."""
+        return rates_tables(self.law)[0].to_frame()
+
+    def plot(self) -> list[Axes]:
+        """The law, a panel for the rate and one for the batch."""
+        return drawn(lambda: rates_figure(self.law))
+
+    def _repr_html_(self) -> str:
+        return html(rates_report(self.law, self.facts, rates_figure(self.law)))
+
+
+@keywords_of(JudgeRequest)
+def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical | Answer:
+    """What `sweeper judge` says of runs: does their best learning rate stay? Trains nothing.
+
+    `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
+    run. `columns` name them by role, as a text or a mapping: `{"width": "n_embd", "eta": "lr"}`.
+    Nothing is written but with `out`; BadInput says what is missing.
+    """
+    request = request_of(JudgeRequest, {**keywords, "source": source_of(source)})
+    with TURNS:
+        answer = perform(request, Silent())
+        found: Judgement | Rates | Critical | Answer
+        match answer:
+            case EachJudgeAnswer():
+                found = Answer()
+                found.text, found.document = each_text(answer.each), to_json(answer.each)
+            case RatesAnswer():
+                found = Rates(answer)
+            case CriticalAnswer():
+                found = Critical(answer)
+            case JudgeAnswer():
+                found = Judgement(answer)
+            case _:
+                raise TypeError(type(answer).__name__)
+        if request.out is not None:
+            written = present("judge", answer).places
+            found.places = {name: Path(str(place)) for name, place in written.items()}
+    return found

@@ -1,0 +1,388 @@
+"""What people see of a verdict on a table of runs: tables, curves, the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from sweeper.config.command_line import changed
+from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
+from sweeper.errors import Text
+from sweeper.evidence.batch.decision import CriticalBatch
+from sweeper.evidence.each.page import each_items, each_sentence
+from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
+from sweeper.evidence.judge.verdict import TableVerdict
+from sweeper.evidence.judge.words import (
+    gap_text,
+    key_text,
+    range_text,
+    value_text,
+    worded_judged,
+)
+from sweeper.evidence.rates.page import (
+    critical_figure,
+    critical_lines,
+    critical_section,
+    critical_shown,
+    rates_shown,
+)
+from sweeper.evidence.runs.run import unit_of
+from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
+from sweeper.files import write_json
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.figures import learning_rate_figure
+from sweeper.report.next import Next, ladder_words, next_of, validated_by
+from sweeper.report.page import write_page
+from sweeper.report.present import Shown
+from sweeper.report.sentences_transfer import listed_sizes
+from sweeper.stats.ladder import JOINT_AXIS, describe_size, extent
+from sweeper.table import Column, Table, counted
+from sweeper.verbs.requests import TransferRequest
+
+SHOWN_RUNS = 24
+"""Rows of the table of runs that would tell; the rest is counted."""
+SHOWN_LADDERS, DRAWN_LADDERS, TOLD_LADDERS = 12, 12, 3
+"""Ladders of a table with several that have a row, that are drawn, that have their sentences."""
+
+
+def headline(judged: TableVerdict) -> list[str]:
+    """The answer in sentences, with the learning rates that were asked for at its end."""
+    return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
+
+
+def end_lines(judged: TableVerdict) -> list[str]:
+    """Which curves do not bracket their optimum."""
+    return [f"{_capital(line)}." for line in judged.ends]
+
+
+def answers(judged: TableVerdict) -> list[str]:
+    """The ladder's answer and the target's, or what is said where there is none."""
+    lines = []
+    if (verdict := judged.verdict) is not None:
+        ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
+        axis = _said(verdict.axis)
+        is_open = verdict.answer == "cannot say yet"
+        said = "can neither be confirmed nor refuted yet" if is_open else verdict.answer
+        failing = [size for size in verdict.sizes if size.answer == "fails"]
+        if failing and verdict.axis != JOINT_AXIS:
+            # Others may hold, or be open: that is not said of the whole ladder.
+            names = listed_sizes([describe_size(size.size, verdict.axis) for size in failing])
+            ladder = f"{names}, of {ladder}"
+        todo = f" To settle it, {verdict.todo}." if verdict.todo else ""
+        lines.append(f"The transfer over {axis} {said} at {ladder}.{todo}")
+        if verdict.target is not None:
+            todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
+            lines.append(f"{verdict.target.sentence}.{todo}")
+    if len(judged.ladders) <= TOLD_LADDERS:
+        for each in judged.ladders:
+            lines += [f"{_capital(key_text(each))}: {line}" for line in answers(each)]
+    return lines + [f"{_capital(line)}." for line in judged.sentences]
+
+
+def rate_lines(judged: TableVerdict) -> list[str]:
+    """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
+
+    Plain where the table has logarithms, too: this is what goes into a config.
+    """
+    if not math.isfinite(judged.transferred_log2_eta):
+        return []
+    said = f"The transferred learning rate: {value_text(judged.transferred_log2_eta)}"
+    if judged.bound:
+        said += f", a bound: the best one of the base lies {judged.bound} it"
+    if (best := judged.predicted) is not None:
+        said += (
+            f"; at {_said(judged.axis)} {judged.to} the best one is predicted to be "
+            f"{range_text(best)}"
+        )
+    sizes = judged.verdict.sizes if judged.verdict is not None else ()
+    if any(each.is_base and getattr(each.size, judged.axis, None) == judged.to for each in sizes):
+        said += f", the best at {_said(judged.axis)} {judged.to}, which is the base"
+    lines = []
+    if judged.predicted is not None and (trend := judged.trend) is not None:
+        predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
+        lines.append(
+            f"At {_said(judged.axis)} {judged.to} the predicted one would lose {predicted}, the "
+            f"transferred one {kept}."
+        )
+    return [*lines, f"{said}."]
+
+
+def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
+    """The drift of the optima in a sentence, or at length; none where nothing shows it."""
+    if judged.trend is None or judged.axis == JOINT_AXIS:
+        return []
+    # A key of a study means nothing where there is none.
+    study = bool(judged.study)
+    brief = not whole
+    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=study, brief=brief)]
+
+
+def _said(axis: str) -> str:
+    return axis.replace("_", " ")
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def tables(judged: TableVerdict) -> list[Table]:
+    """The verdict's sizes, and the runs that would tell more."""
+    shown = []
+    if judged.ladders:
+        shown.append(ladders_table(judged))
+    if judged.verdict is not None:
+        shown.append(verdict_table(judged.verdict, of_search=False, unit=judged.unit))
+    if judged.next_runs:
+        shown.append(runs_table(judged))
+    return shown
+
+
+def ladders_table(judged: TableVerdict) -> Table:
+    """A row a ladder, by the sizes that it has beside its own."""
+    target = f"best at {_said(judged.axis)} {judged.to}"
+    legend = ["Each is judged by itself. Learning rate: the base's best one."]
+    if (more := len(judged.ladders) - SHOWN_LADDERS) > 0:
+        legend.append(f"{counted(more, 'ladder')} more stand on the page and in the record.")
+    table = Table(
+        f"Ladders over {_said(judged.axis)}",
+        [
+            *(Column(_said(role), form="d") for role in judged.ladders[0].key),
+            Column("sizes", left=True),
+            Column("learning rate", left=True),
+            *[Column(target, left=True)] * (judged.to is not None),
+            Column("largest shift", unit="log2", form="+z.2f", importance=1),
+            Column("answer", left=True),
+        ],
+        legend=legend,
+    )
+    for ladder in judged.ladders[:SHOWN_LADDERS]:
+        sizes = ladder.verdict.sizes if ladder.verdict else ()
+        values = sorted(getattr(size.size, ladder.axis) for size in sizes)
+        shifts = [size.shift_log2 for size in sizes if not size.is_base]
+        shift = max(shifts, key=lambda one: abs(one.value), default=None)
+        there = range_text(ladder.predicted) if ladder.predicted else "-"
+        table.add(
+            *ladder.key.values(),
+            f"{values[0]} to {values[-1]}" if values else "-",
+            value_text(ladder.transferred_log2_eta),
+            *[there] * (judged.to is not None),
+            shift,
+            ladder.answer,
+        )
+    return table
+
+
+def runs_table(judged: TableVerdict) -> Table:
+    """The cells that would settle an open answer."""
+    total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
+    table = Table(
+        "Runs that would tell",
+        [
+            Column(_said(judged.axis), left=True),
+            Column("learning rates", left=True),
+            Column("runs at each", form="d"),
+            Column("why", left=True, importance=1),
+        ],
+        legend=[f"{counted(total, 'run')}, each with a seed that its cell does not have yet."],
+    )
+    # Sizes that lack the same runs share a row, so that a screen has room for all of them.
+    alike: dict[tuple[str, int, str], list[str]] = {}
+    for proposed in judged.next_runs:
+        etas = ", ".join(value_text(eta, plain=judged.plain) for eta in proposed.etas)
+        size = " ".join(f"{_said(key)} {value}" for key, value in proposed.size.items())
+        name = size.removeprefix(f"{_said(judged.axis)} ") if len(proposed.size) == 1 else size
+        alike.setdefault((etas, proposed.runs, proposed.why), []).append(name)
+    for (etas, runs, why), names in [*alike.items()][:SHOWN_RUNS]:
+        table.add(", ".join(names), etas, runs, why)
+    return table
+
+
+def loss_label(judged: TableVerdict) -> str:
+    """The losses' axis: which column they are, since a table has several, and in which unit."""
+    column = judged.columns.get("loss", "loss")
+    return f"{column} ({unit_of(column)})"
+
+
+def figures(judged: TableVerdict) -> dict[str, Figure]:
+    """The curves, by the names of their pictures."""
+    pictures: dict[str, Figure] = {}
+    for ladder in judged.ladders[:DRAWN_LADDERS]:
+        name = "-".join(f"{role}-{value}" for role, value in ladder.key.items())
+        pictures |= {f"{name}-{what}": figure for what, figure in figures(ladder).items()}
+    if judged.curves:
+        # A table's curves in the record of a study's: one figure draws both.
+        validation = Validation(
+            planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
+        )
+        verdict = judged.verdict or Verdict(axis=judged.axis, answer=judged.answer, sizes=())
+        pictures[f"curves-{judged.axis}"] = learning_rate_figure(
+            validation, verdict, loss_label(judged)
+        )
+    return pictures
+
+
+def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
+    """The verdict, what was measured and drawn, and what it rests on."""
+    source = f" of {judged.source}" if judged.source else ""
+    about = f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained."
+    heads = {"holds": "It holds", "fails": "It fails"}
+    items: list[Item] = [Drawing(partial(_kept, figure)) for figure in drawn.values()]
+    if judged.curves:
+        text = (
+            "Loss against the learning rate. Curves are means over the runs of a cell, bands "
+            "their range. The dashed line is the transferred learning rate."
+        )
+        items.append(Sentence(text))
+    items += tables(judged)
+    for ladder in judged.ladders:
+        items += [Sentence(f"At {key_text(ladder)}:"), *tables(ladder)]
+        items += map(Sentence, headline(ladder))
+    if judged.verdict is not None and judged.verdict.note:
+        items.append(Sentence(f"Note: {judged.verdict.note}."))
+    items += map(Sentence, trend_lines(judged, whole=True))
+    notes = [Sentence(f"{note}.", listed=True) for note in judged.notes]
+    unlike = "What makes these curves unlike a ladder's"
+    return Report(
+        title="Does the learning rate transfer?",
+        about=about,
+        sections=[
+            Section(
+                heads.get(judged.answer, "Cannot say yet"),
+                [Sentence(line, listed=True) for line in headline(judged)],
+                is_answer=True,
+                code=judged.answer,
+            ),
+            Section("What was measured", items),
+            *[Section(unlike, notes)] * bool(notes),
+            Section("What it rests on", [Facts(_inputs(judged))]),
+        ],
+    )
+
+
+def _kept(figure: Figure) -> Figure:
+    return figure
+
+
+def write_judged(
+    judged: TableVerdict, folder: Path, critical: CriticalBatch | None = None
+) -> dict[str, Path]:
+    """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
+    drawn = figures(judged)
+    report = judged_report(judged, drawn)
+    if critical is not None and critical.points:
+        drawn["critical"] = critical_figure(critical)
+        *before, last = report.sections
+        told = critical_section(critical, drawn["critical"])
+        report = replace(report, sections=[*before, told, last])
+    written = write_page(folder, "judge", report, drawn)
+    write_json(folder / "judge.json", judged.record)
+    return {"page": written.pop("page"), "verdict": folder / "judge.json", **written}
+
+
+def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
+    low, high = ("", "")
+    if math.isfinite(judged.transferred_log2_eta):
+        low = value_text(judged.transferred_log2_eta, plain=judged.plain)
+        high = f"2^{judged.transferred_log2_eta:.2f}"
+    return {
+        **table_facts(judged.source, judged.sha256, judged.where, judged.columns, judged.runs),
+        "transferred learning rate": f"{low} ({high})" if low and low != high else low,
+        "noise": judged.noise or "nothing shows it",
+        "command": judged.command,
+    }
+
+
+def shown(
+    answer: JudgeAnswer | RatesAnswer | CriticalAnswer | EachJudgeAnswer, *, verbose: bool = False
+) -> Shown:
+    """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
+    if isinstance(answer, EachJudgeAnswer):
+        return each_shown(answer)
+    if isinstance(answer, RatesAnswer):
+        return rates_shown(answer.law, answer.facts, answer.folder)
+    if isinstance(answer, CriticalAnswer):
+        return critical_shown(answer)
+    judged = worded_judged(answer.judged)
+    # The number that was asked for: never left out for want of room.
+    lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
+    *first, last = [*answers(judged), *rate_lines(judged)]
+    notes: list[str | Text] = [*judged.notes, *answer.notes]
+    document = judged.record
+    if answer.critical is not None:
+        lines += critical_lines(answer.critical)
+        document["critical_batch"] = to_json(answer.critical)
+    if judged.verdict is not None and judged.verdict.note:
+        notes.append(judged.verdict.note)
+    places = write_judged(judged, answer.folder, answer.critical)
+    return Shown(
+        before=(reading_text(judged.runs, judged.source, judged.columns),),
+        items=[*tables(judged), *map(Sentence, (*lines, *first))],
+        notes=notes,
+        answer=last,
+        places=places,
+        document=document,
+        next=(_next(judged, answer.root),),
+        folder=answer.folder,
+    )
+
+
+def each_shown(answer: EachJudgeAnswer) -> Shown:
+    """The answer to a table of runs; its page and record are written."""
+    each, varied = answer.each, answer.varied
+    facts = Facts(
+        {
+            "table": varied.name or "a table in memory",
+            "columns": named_columns(varied.columns),
+            "runs": varied.runs,
+            "on lines through the point": varied.used,
+        },
+        title="What was read",
+    )
+    sections = [
+        Section("The answer", [Sentence(each_sentence(each)), *each_items(each)], is_answer=True),
+        Section("The runs", [facts]),
+    ]
+    report = Report(title="One hyperparameter at a time", sections=sections, notes=varied.notes)
+    places = write_page(answer.folder, "each", report, {})
+    write_json(answer.folder / "each.json", to_json(each))
+    read = f"{counted(varied.used, 'run')} on lines through one point"
+    return Shown(
+        before=(f"{read}; {roles_text(varied.columns)}",),
+        items=each_items(each),
+        notes=varied.notes,
+        answer=each_sentence(each),
+        places={**places, "record": answer.folder / "each.json"},
+        document=to_json(each),
+        folder=answer.folder,
+    )
+
+
+def _next(judged: TableVerdict, root: Path) -> Next | None:
+    """The command that trains what would settle it, where the table is of a study of ours."""
+    if not (judged.study and judged.overrides):
+        return None
+    # Longer runs are another study's: a search comes first.
+    if any(word.startswith("train.") for word in judged.overrides):
+        return next_of(root / judged.study)
+    target, ladder = judged.verdict.target if judged.verdict else None, list[str]()
+    width = target.size if target else max(int(curve.size.width) for curve in judged.curves)
+    command = validated_by(root / judged.study)
+    if command is not None:
+        ladder = ladder_words(command.request.overrides)
+    request = TransferRequest(
+        to_width=int(width),
+        validate=True,
+        overrides=changed(ladder, judged.overrides),
+        study=judged.study,
+        root=root,
+    )
+    return Next(request, "to settle it")

@@ -1,0 +1,1 @@
+"""Which loss will the large run reach?"""

@@ -1,0 +1,42 @@
+"""`sweeper.predict`: what a notebook calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sweeper.api.calls import TURNS
+from sweeper.api.keywords import keywords_of, request_of
+from sweeper.errors import PYTHON, spelled
+from sweeper.evidence.predict.decision import NoLossLaw, Prediction
+from sweeper.evidence.predict.request import PredictRequest
+from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
+from sweeper.registry import only_named
+from sweeper.report.present import Silent, perform, present
+
+if TYPE_CHECKING:
+    pass
+from sweeper.evidence.sources import source_of
+
+
+@keywords_of(PredictRequest)
+def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
+    """What `sweeper predict` says of a table, or of a study: the loss of a larger run.
+
+    `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
+    finished run. Of too few runs it cannot say yet, as there: the `answer` of both. Nothing is
+    written but with `out`.
+    """
+    request = request_of(PredictRequest, {**keywords, "source": source_of(source)})
+    with TURNS, only_named():
+        answer = perform(request, Silent())
+        if request.out is not None:
+            present("predict", answer)
+    assert isinstance(answer, PredictAnswer | TablePrediction)
+    found = answer.predicted if isinstance(answer, PredictAnswer) else answer
+    if found.prediction is not None:
+        # Those of a table stand first, and name keywords.
+        told = [spelled(note, PYTHON) for note in answer.notes]
+        return replace(found.prediction, notes=(*told, *found.prediction.notes[len(told) :]))
+    assert found.too_few is not None
+    return found.too_few.answer

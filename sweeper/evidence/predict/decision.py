@@ -1,0 +1,691 @@
+"""The prediction as a document: inputs, law, back-test, answer, what would settle it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
+from sweeper.evidence.predict.band import Band
+from sweeper.evidence.predict.budget import BudgetOptimum, optimum
+from sweeper.evidence.predict.forecast import (
+    DRAWS,
+    LossBackTest,
+    LossLaw,
+    Tried,
+    back_test,
+    fit_law,
+    settled,
+    short_laws,
+    widening,
+)
+from sweeper.evidence.predict.regime import LeftOut, RunToCome, choose_runs
+from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs, distinct
+from sweeper.evidence.runs.sizes import tokens_a_parameter
+from sweeper.files import (
+    RECORD_ERRORS,
+    json_text,
+    parse_json,
+    private_folder,
+    read_bounded,
+    write_atomically,
+)
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
+from sweeper.table import counted
+from sweeper.version import __version__
+
+PREDICTED, UNDECIDED = "predicted", "cannot say yet"
+MOST_FITTED = 500
+"""Runs that a law is fitted to: of more, these are spread over the compute. Time grows as their
+third power."""
+RUNGS = 3
+"""Sizes, horizons or budgets without which a law cannot be tried on one of them."""
+LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
+"""Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
+other, is not identified."""
+HoursBy = Literal["given", "runs"]
+"""Whose speed hours are told by: that which the user gave, or that of the largest runs."""
+FORMAT = 1
+DOCUMENT = "prediction.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why.
+
+    `unlike` are those that were trained otherwise than the run to come will be, and left out.
+    `unit`: what tokens count, where nobody knows tokens. Not `flops_known`: all FLOPs are merely in
+    proportion to the true ones.
+    """
+
+    source: str
+    sha256: str
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    runs: int
+    varied: str
+    rungs: tuple[str, ...]
+    flops_per_parameter_and_token: float
+    largest_flops: float
+    unit: str = "tokens"
+    flops_known: bool = True
+    left_out: tuple[tuple[str, str], ...] = ()
+    unlike: LeftOut | None = None
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawValues:
+    """A form with its parameters; those that it lacks are None. `weight`: how likely it is."""
+
+    form: str
+    formula: str
+    weight: float
+    E: Estimate
+    A: Estimate | None = None
+    B: Estimate | None = None
+    alpha: Estimate | None = None
+    beta: Estimate | None = None
+    gamma: Estimate | None = None
+    p: Estimate | None = None
+
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the values of the parameters."""
+        form = FORMS[self.form]
+        terms = []
+        for amplitude, exponent, of_params, of_tokens in form.terms:
+            power = getattr(self, exponent).value
+            scale = params ** (power * of_params) * tokens ** (power * of_tokens)
+            terms.append(getattr(self, amplitude).value / scale)
+        p = self.p.value if form.coupled and self.p else 1.0
+        above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
+        return self.E.value + above
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The run that is asked about, and how far beyond the largest one it lies, in compute."""
+
+    params: float
+    tokens: float
+    flops: float
+    beyond: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A loss with its 95 % interval: that of one run."""
+
+    loss: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawPoint:
+    """The law at a compute, the best split of it where size and tokens were varied apart."""
+
+    params: float
+    tokens: float
+    flops: float
+    loss: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeChoice:
+    """A model and a run of a study that have about some parameters and tokens."""
+
+    width: int
+    depth: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """A run that would help to settle the answer."""
+
+    params: float
+    tokens: float
+    flops: float
+    choice: SizeChoice | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What `prediction.json` holds.
+
+    `law` is the classical form of what was varied, whose parameters others publish; `forms` are
+    all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
+    `band` is the way to that loss, where training curves are known; else `no_band` says why not.
+    `floor` is E over all forms and draws, as the loss is: `law` has that of one fit.
+    """
+
+    answer: str
+    reasons: tuple[str, ...]
+    inputs: Inputs
+    law: LawValues
+    forms: tuple[LawValues, ...]
+    noise: float
+    misfit: float
+    widened: float
+    back_test: tuple[LossBackTest, ...]
+    target: Target | None = None
+    prediction: Loss | None = None
+    optimum: BudgetOptimum | None = None
+    choice: SizeChoice | None = None
+    hours: float | None = None
+    hours_by: HoursBy | None = None
+    curve: tuple[LawPoint, ...] = ()
+    notes: tuple[str, ...] = ()
+    settle: tuple[Proposed, ...] = ()
+    settle_flops: float = 0.0
+    band: Band | None = None
+    no_band: str = ""
+    floor: Estimate | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    time: str = ""
+    command: str = ""
+    format: int = FORMAT
+
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the forms' values, averaged."""
+        logs = [form.weight * np.log(form.loss(params, tokens)) for form in self.forms]
+        averaged: Array = np.exp(np.sum(logs, axis=0))
+        return averaged
+
+    def text(self) -> str:
+        """The document as it is written."""
+        return json_text(self)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the document, to be posted before the run begins."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def write(self, folder: Path) -> Path:
+        """Write `prediction.json` into `folder`."""
+        private_folder(folder)
+        write_atomically(folder / DOCUMENT, self.text())
+        return folder / DOCUMENT
+
+    def dated(self, folder: Path) -> Prediction:
+        """With the time of the document in `folder`, where that says the same: its digest stays."""
+        try:
+            content = read_bounded(folder / DOCUMENT)
+            time = str(parse_json(content)["time"])
+        except (OSError, *RECORD_ERRORS, LookupError):
+            return self
+        earlier = replace(self, time=time)
+        return earlier if earlier.text().encode() == content else self
+
+    def keep_earlier(self, folder: Path) -> Path | None:
+        """Rename another document in `folder` after its digest: it may have been posted."""
+        try:
+            earlier = (folder / DOCUMENT).read_bytes()
+        except OSError:
+            return None
+        if earlier == self.text().encode():
+            return None
+        kept = folder / f"prediction-{hashlib.sha256(earlier).hexdigest()[:12]}.json"
+        (folder / DOCUMENT).replace(kept)
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossQuestion:
+    """What is asked: a target, a budget, or neither: the law alone.
+
+    `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
+    `fixed`: parameters of the law that are known, by name.
+    """
+
+    params: float | None = None
+    tokens: float | None = None
+    flops: float | None = None
+    flops_per_second: float | None = None
+    threshold: float | None = None
+    form: str | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    draws: int = DRAWS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """ConfigError for a number that is none."""
+        for name, keyword in POSITIVE.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(Keyword(keyword), value, "a positive number")
+            if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
+                raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
+        if self.seed < 0:
+            raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
+        if not 100 <= self.draws <= 100_000:
+            raise ConfigError(Keyword("draws"), self.draws, "a whole number from 100 to 100000")
+        if self.form is not None and self.form not in FORMS:
+            raise ConfigError(Keyword("form"), self.form, f"one of {', '.join(FORMS)}")
+
+
+LARGEST = 1e40
+"""Of parameters, tokens and FLOPs that are asked about."""
+POSITIVE = {
+    "params": "to_params",
+    "tokens": "to_tokens",
+    "flops": "flops",
+    "flops_per_second": "flops_per_second",
+    "threshold": "huber",
+}
+"""Fields that are numbers above 0, and the keywords that give them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLossLaw:
+    """The answer where runs allow no law yet: cannot say yet. `settle` are runs that would help."""
+
+    reasons: tuple[str, ...]
+    settle: tuple[Proposed, ...] = ()
+    answer: str = UNDECIDED
+    prediction: None = None
+    optimum: None = None
+    target: None = None
+
+
+class TooFewRuns(BadInput):
+    """Runs that allow no law yet: `answer` has why, and the runs that would help."""
+
+    def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
+        """Keep the reason, and the runs."""
+        self.answer = NoLossLaw(reasons=(reason,), settle=settle)
+        super().__init__(reason)
+
+
+def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
+    """The next rung of runs along a line, as far from the last as the others are apart."""
+    # Where size and tokens were varied apart there is no one direction in which to go on.
+    if len(design.forms) > 1:
+        return ()
+    along = runs.tokens if design.forms == (TOKENS,) else runs.params
+    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
+    params, tokens = float(runs.params.max()), float(runs.tokens.max())
+    if design.forms == (TOKENS,):
+        tokens *= ratio
+    else:
+        params *= ratio
+        tokens = design.tokens_on_line(params) if design.line else tokens
+    flops = runs.flops_per_product * params * tokens
+    return (Proposed(params=params, tokens=tokens, flops=flops),)
+
+
+Choose = Callable[[float, float], SizeChoice | None]
+"""The model of a study for parameters and tokens."""
+
+
+def _chosen(runs: Sequence[Proposed], choose: Choose | None) -> tuple[Proposed, ...]:
+    return tuple(replace(r, choice=choose and choose(r.params, r.tokens)) for r in runs)
+
+
+def predict_runs(
+    runs: LossRuns,
+    question: LossQuestion,
+    *,
+    source: str = "",
+    sha256: str = "",
+    where: str = "",
+    columns: Mapping[str, str] | None = None,
+    left_out: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    command: str = "",
+    choose: Choose | None = None,
+    flops_known: bool = True,
+) -> Prediction:
+    """The law of `runs`, tried backwards, and what it says to the question.
+
+    `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
+    law, or a question that they cannot answer at all.
+    """
+    try:
+        studied = study_law(runs, question)
+    except ValueError as error:
+        more = _chosen(_beyond(runs, Design.of(runs)), choose)
+        raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
+    law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
+    target = _target(law, question)
+    best = _optimum(studied, question)
+    loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
+    reasons = studied.reasons(loss, target, best)
+    settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
+    values = {
+        form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
+        for form, weight, named in law.forms()
+    }
+    classical = values.get(design.forms[0].name) or next(iter(values.values()))
+    aim = _as_target(law, best) if target is None and best else target
+    # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
+    timed = runs.flops_per_second if flops_known else None
+    speed = question.flops_per_second or timed
+    return Prediction(
+        answer=UNDECIDED if reasons else PREDICTED,
+        reasons=tuple(reasons),
+        inputs=Inputs(
+            source=source,
+            sha256=sha256,
+            where=where,
+            columns=dict(columns or {}),
+            runs=len(runs),
+            varied=design.varied,
+            rungs=rungs.names,
+            flops_per_parameter_and_token=runs.flops_per_product,
+            largest_flops=float(runs.flops.max()),
+            unit=runs.unit,
+            flops_known=flops_known,
+            left_out=tuple(left_out),
+            unlike=studied.unlike,
+            strays=tuple(law.runs.labels[place] for place in law.strays),
+        ),
+        law=classical,
+        forms=tuple(values.values()),
+        noise=law.noise,
+        misfit=law.misfit,
+        widened=law.widened,
+        back_test=tuple(tested),
+        target=target,
+        prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
+        optimum=best,
+        choice=choose(best.params.value, best.tokens.value) if choose and best else None,
+        hours=aim.flops / speed / 3600 if aim and speed else None,
+        hours_by=None if not aim or not speed else "given" if question.flops_per_second else "runs",
+        curve=_curve(law, aim),
+        notes=(*notes, *_thinned(runs), *_far(runs, aim)),
+        settle=settle,
+        settle_flops=sum(run.flops for run in settle),
+        floor=law.floor(),
+        fixed=dict(question.fixed),
+        versions={
+            "sweeper": __version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StudiedLaw:
+    """A law of runs, tried backwards on its own rungs, and widened by what that showed."""
+
+    law: LossLaw
+    rungs: Rungs
+    tested: tuple[LossBackTest, ...]
+    tried: tuple[Tried, ...]
+    unlike: LeftOut | None = None
+
+    def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
+        """The answer for one run (N, D), and its loss."""
+        loss = self.law.loss(params, tokens)
+        target = _target(self.law, LossQuestion(params=params, tokens=tokens))
+        return UNDECIDED if self.reasons(loss, target, None) else PREDICTED, loss
+
+    def reasons(
+        self, loss: Estimate | None, target: Target | None, best: BudgetOptimum | None
+    ) -> list[str]:
+        """Why nothing can be said yet; none where the prediction stands."""
+        law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
+        form = law.members[0].best.form
+        horizons = f"numbers of {law.runs.unit}"
+        kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
+        if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
+            del kinds["sizes" if form.name == "tokens" else horizons]
+        for kind, values in kinds.items():
+            if (count := distinct(values)) < RUNGS:
+                reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
+        if not tests and not reasons:
+            reasons.append(
+                f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been "
+                "tried"
+            )
+        reasons += [
+            f"without {', '.join(test.left_out)} the law says {test.predicted.value:.4f} there "
+            f"({test.predicted.low:.4f} to {test.predicted.high:.4f}), and {test.measured:.4f} "
+            "was measured"
+            for test in tests
+            if test.failed
+        ]
+        aim = target or (_as_target(law, best) if best else None)
+        # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
+        if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
+            floor, lowest = law.floor(), float(law.runs.loss.min())
+            wide = floor.high - floor.low > FLOOR_SHARE * lowest
+            unknown = floor.low < LOWEST_FLOOR * lowest or wide
+            why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
+            reasons.append(
+                f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
+                f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
+            )
+        return reasons
+
+
+def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
+    """The law of `runs` with its back-test; ValueError where they are too few for one."""
+    params, tokens = question.params, question.tokens
+    # Before anything is fitted: the back-test is of the runs that are like the one to come.
+    place = (params, tokens) if params and tokens else None
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
+    design = Design.of(runs)
+    asked: dict[str, Any] = {
+        "threshold": question.threshold,
+        "seed": question.seed,
+        "forms": _forms(design, question),
+        "fixed": _fixed(design, question, runs),
+    }
+    law = fit_law(runs, draws=question.draws, **asked)
+    rungs = Rungs.of(runs, design)
+    shorts = short_laws(runs, rungs, strays=law.strays, **asked)
+    tried = tuple(one for short in shorts for one in short.tried)
+    tested = [
+        back_test(runs, rungs, short, tried)
+        # The longest first. Shorter ladders widen the interval, but are no back-test of this one.
+        for short in reversed(shorts)
+        if short.kept >= len(rungs) - 2
+    ]
+    widened, bent = widening(tried, len(rungs))
+    law = replace(law, widened=widened, bent=bent)
+    return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
+
+
+def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
+    """What a question says of which runs are like the run to come."""
+    flops, largest = question.flops, float(runs.flops.max())
+    # Both known: tokens a parameter say which runs are like it, and not the compute alone.
+    if question.params and question.tokens:
+        flops = question.params * question.tokens * runs.flops_per_product
+        return RunToCome(question.tokens / question.params, flops / largest)
+    return RunToCome(beyond=flops / largest) if flops else RunToCome()
+
+
+def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
+    if question.form is None:
+        return design.forms
+    if FORMS[question.form] not in design.forms:
+        allowed = ", ".join(form.name for form in design.forms)
+        raise ConfigError(
+            Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
+        )
+    return (FORMS[question.form],)
+
+
+def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
+    """What the user knows of the law; ConfigError for what it has no use for."""
+    names = {name for form in design.forms for name in form.parameters}
+    for name, value in question.fixed.items():
+        exponents = sorted(names & {"alpha", "beta", "gamma"})
+        if name != "E" and name not in exponents:
+            allowed = f"of {', '.join(exponents)}, since the runs varied {design.varied}"
+            raise ConfigError(Keyword("exponent"), name, allowed)
+        lowest = float(runs.loss.min())
+        if name == "E" and not 0 < value < lowest:
+            raise ConfigError(Keyword("floor"), value, f"below the lowest loss, {lowest:.4g}")
+        if name != "E" and not 0.005 <= value <= 4:
+            raise ConfigError(Keyword("exponent"), f"{name}={value:g}", "from 0.005 to 4")
+    return question.fixed
+
+
+def _target(law: LossLaw, question: LossQuestion) -> Target | None:
+    """What is missing is what the runs leave no choice of; ConfigError where they do."""
+    params, tokens = question.params, question.tokens
+    if params is None and tokens is None:
+        return None
+    runs, design = law.runs, law.design
+    kind, ratio = law.members[0].best.form.name, float(np.median(runs.tokens / runs.params))
+    if params is None:
+        if kind == "tokens":
+            params = float(runs.params[0])
+        elif design.line and tokens is not None:
+            level, slope = design.line
+            params = math.exp((math.log(tokens) - level) / slope)
+        else:
+            assert tokens is not None
+            raise _unnamed(runs, "to_params", tokens / ratio)
+    elif tokens is None:
+        if kind == "size":
+            tokens = float(runs.tokens[0])
+        elif design.line:
+            tokens = design.tokens_on_line(params)
+        else:
+            raise _unnamed(runs, "to_tokens", params * ratio)
+    assert params is not None and tokens is not None
+    design.check_target(runs, params, tokens)
+    flops = params * tokens * runs.flops_per_product
+    return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
+
+
+def _unnamed(runs: LossRuns, keyword: str, middle: float) -> MissingValue:
+    """The error of runs over sizes and horizons, where one of the target's is not named."""
+    what = "tokens" if keyword == "to_tokens" else "parameters"
+    return MissingValue(
+        Keyword(keyword),
+        (
+            f", the {what} of the run to come. These runs have "
+            f"{tokens_a_parameter(runs.params, runs.tokens)}: in the middle it is ",
+            Keyword(keyword, float(f"{middle:.3g}")),
+        ),
+    )
+
+
+def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | None:
+    if question.flops is None:
+        return None
+    try:
+        return optimum(studied.law, question.flops, studied.rungs)
+    except ValueError as error:
+        raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
+
+
+def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
+    return Target(
+        params=best.params.value,
+        tokens=best.tokens.value,
+        flops=best.flops,
+        beyond=best.flops / float(law.runs.flops.max()),
+    )
+
+
+def _thinned(runs: LossRuns) -> list[str]:
+    if len(runs) <= MOST_FITTED:
+        return []
+    return [f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"]
+
+
+def _far(runs: LossRuns, aim: Target | None) -> list[str]:
+    """What no interval holds: that the law goes on as far as it is asked to."""
+    if aim is None:
+        return []
+    span = float(runs.flops.max() / runs.flops.min())
+    # As far beyond as the runs span, and twice at least: one rung is no ladder to go on from.
+    if aim.beyond > max(span, 2.0):
+        return [
+            f"the run is {aim.beyond:.3g} times the compute of the largest, and the runs span a "
+            f"factor of {span:.3g} alone: that the law goes on so far is an assumption, which no "
+            "interval holds"
+        ]
+    if aim.flops < 0.5 * float(runs.flops.min()):
+        return ["the run is smaller than all that were measured: laws bend there"]
+    return []
+
+
+def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
+    """The farthest rung's runs, as much farther as it lies beyond the one before it."""
+    runs, last = law.runs, len(rungs) - 1
+    middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
+    # Rungs that lie close would tell nothing more, far ones cost what nobody pays.
+    ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
+    here = np.unique(
+        np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
+    )
+    # Both ends of the budget and some between: the valley's shape is what is missing.
+    if len(here) > MOST_PROPOSED:
+        here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
+    proposed = []
+    for params, tokens in here:
+        if rungs.kind == "size" and law.design.line is None:
+            size, horizon = params * ratio, tokens
+        elif rungs.kind == "tokens":
+            size, horizon = params, tokens * ratio
+        else:
+            (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
+        flops = size * horizon * runs.flops_per_product
+        proposed.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+    return tuple(proposed)
+
+
+MOST_PROPOSED = 5
+"""Runs of a rung that are proposed: enough for the valley of a budget."""
+CURVE = 60
+
+
+def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
+    """The law over compute from the smallest run to the target, or to four times the largest.
+
+    Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
+    """
+    runs = law.runs
+    first = float(runs.flops.min())
+    last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
+    budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
+    if len(law.members[0].best.form.terms) == 2:
+        sizes, horizons = _frontier(law, budgets)
+    else:
+        middle = int(np.argmax(runs.flops))
+        start = runs.params[middle], runs.tokens[middle]
+        sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
+    logs = law.log_losses(sizes, horizons)
+    ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
+    return tuple(
+        LawPoint(
+            params=float(n),
+            tokens=float(d),
+            flops=float(c),
+            loss=Estimate(value=float(middle), low=float(low), high=float(high)),
+        )
+        for n, d, c, low, middle, high in zip(sizes, horizons, budgets, *ends, strict=True)
+    )
+
+
+def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
+    """The best size and tokens of each budget, by the middle of the law's draws."""
+    sizes = []
+    for budget in budgets:
+        product = budget / law.runs.flops_per_product
+        grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
+        sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
+    best_sizes = np.array(sizes)
+    return best_sizes, budgets / law.runs.flops_per_product / best_sizes

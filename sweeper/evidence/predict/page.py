@@ -1,0 +1,672 @@
+"""What people see of a prediction: tables, the figure of loss over compute, the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.evidence.predict.budget import BudgetOptimum
+from sweeper.evidence.predict.decision import (
+    PREDICTED,
+    LawValues,
+    LossQuestion,
+    Prediction,
+    Proposed,
+    TooFewRuns,
+)
+from sweeper.evidence.predict.forecast import LossBackTest
+from sweeper.evidence.predict.request import PredictRequest
+from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
+from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
+from sweeper.evidence.runs.run import unit_of
+from sweeper.evidence.runs.words import reading_text, table_facts
+from sweeper.files import private_folder
+from sweeper.laws.law import NoLaw
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.drawing import (
+    BESIDE,
+    DASHED,
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STAR,
+    STOPPED,
+    STRIP,
+    STYLE,
+    TOOLTIP_PREFIX,
+    look_of,
+)
+from sweeper.report.next import Next, again
+from sweeper.report.page import write_page
+from sweeper.report.present import Shown
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import Size
+from sweeper.stats.power_law import TOKENS
+from sweeper.study.folder import TargetFolder
+from sweeper.table import Cell, Column, Table, answer, counted, duration
+from sweeper.verbs.requests import TransferRequest
+
+if TYPE_CHECKING:
+    from sweeper.config.settings import Settings
+    from sweeper.config.studies import Invocation
+    from sweeper.evidence.predict.reading import Predicted
+
+BACK_TEST = "Tried backwards"
+"""The title of the table that an answer rests on."""
+LEAST_SHOWN = 0.01
+"""Of shares of the compute."""
+MOST_DRAWN = 500
+"""Marks of a figure; of more runs those are drawn that are spread over the compute."""
+MOST_TIPS = 100
+"""Of these runs those that a page tells of when hovered: where more are drawn they overlap."""
+PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
+
+
+def answer_text(prediction: Prediction) -> str:
+    """The answer in a sentence or two."""
+    said, target = prediction.prediction, prediction.target
+    best = prediction.optimum
+    parts = []
+    if prediction.fixed:
+        named = (f"{name} at {value:.4g}" for name, value in prediction.fixed.items())
+        parts.append(f"With {' and '.join(named)}, as given:")
+    if said and target:
+        inputs = prediction.inputs
+        flops = f"{target.flops:.3g} FLOPs, " * inputs.flops_known
+        where = (
+            f"{target.params:.3g} parameters and {target.tokens:.3g} {inputs.unit} ({flops}"
+            f"{_beyond(target.beyond)}{' compute' * (not inputs.flops_known)})"
+        )
+        loss = f"{said.loss:.4f} ({said.low:.4f} to {said.high:.4f})"
+        if prediction.answer == PREDICTED:
+            parts.append(f"The loss of {where} will be {loss}, 95 % sure.")
+        else:
+            parts.append(f"Cannot say yet what {where} will reach; the law alone says {loss}.")
+    if best:
+        size, tokens = best.params, best.tokens
+        sure = "" if prediction.answer == PREDICTED else ", if the law holds"
+        parts.append(
+            f"The best of {best.flops:.3g} FLOPs: {size.value:.3g} parameters ({size.low:.3g} to "
+            f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
+            f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
+        )
+        if best.by_parabolas is not None:
+            parts.append(
+                f"The law alone says {best.by_law:.3g}, parabolas over the budgets "
+                f"{best.by_parabolas:.3g}: what they differ by is in the interval."
+            )
+        half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
+        unit = unit_of(prediction.inputs.columns.get("loss", ""))
+        parts.append(
+            f"Half the size costs {half.gap.value:.4f} {unit}, twice {twice.gap.value:.4f}."
+        )
+    if choice := prediction.choice:
+        parts.append(
+            f"Of this study's models that is about width {choice.width}, depth {choice.depth}, "
+            f"{choice.steps:,} steps."
+        )
+    if not parts:
+        stands = prediction.answer == PREDICTED and prediction.back_test
+        said_of = "stands" if stands else "has not been shown yet"
+        parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
+        likeliest = max(prediction.forms, key=lambda form: form.weight)
+        values = ((name, getattr(likeliest, name)) for name in PARAMETERS)
+        told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
+        parts.append(f"Its likeliest form is L = {likeliest.formula} with {told}.")
+    if prediction.hours is not None:
+        whose = "your" if prediction.hours_by == "given" else "your largest runs'"
+        parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")
+    return " ".join(parts)
+
+
+def unlike_text(prediction: Prediction) -> list[str]:
+    """Which runs the law was not fitted to, and what that changes."""
+    left = prediction.inputs.unlike
+    if left is None:
+        return []
+    which = {"undertrained": f"of fewer than {left.ratio:g} tokens a parameter"}
+    which["small"] = f"of less than {left.flops:.3g} FLOPs"
+    which["both"] = f"{which['undertrained']} or {which['small']}"
+    line = (
+        f"Left out: {left.count} of {left.of} runs, {which[left.code]}: with them plain fits miss "
+        f"the farthest rungs by {100 * left.miss_all:.2g} %, without by {100 * left.miss:.2g} %"
+    )
+    if left.loss is not None and left.loss_all is not None:
+        line += f", and say {left.loss_all:.4f} and {left.loss:.4f} of the run to come"
+    return [f"{line}."]
+
+
+def reasons_text(prediction: Prediction) -> list[str]:
+    """Why nothing can be said, and the runs that would settle it, with their cost."""
+    lines = [f"Why: {reason}." for reason in prediction.reasons]
+    if prediction.settle:
+        known = prediction.inputs.flops_known
+        cost = f"; {prediction.settle_flops:.3g} FLOPs together" * known
+        lines.append(f"{settle_text(prediction.settle, prediction.inputs.unit)}{cost}.")
+    return lines
+
+
+def settle_text(settle: Sequence[Proposed], unit: str) -> str:
+    """The runs that would tell, by the models of a study where these are known."""
+    more = f"{counted(len(settle), 'run')} more would tell"
+    choices = [run.choice for run in settle]
+    if all(choices):
+        named = (f"width {c.width}, depth {c.depth}, {c.steps:,} steps" for c in choices if c)
+        return f"{more}: {'; '.join(dict.fromkeys(named))}"
+    runs = ", ".join(f"{run.params:.3g} x {run.tokens:.3g}" for run in settle)
+    return f"{more} (parameters x {unit}): {runs}"
+
+
+def band_text(prediction: Prediction) -> str:
+    """How well the ladder's curves fall on one another, or why there is no band; else empty."""
+    if prediction.band is None:
+        return f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
+    band, seen = prediction.band, prediction.band.collapse
+    said = (
+        f"Curves of {band.runs} runs, normalized by their ends: seeds lie {seen.seeds:.2%} of the "
+        f"loss apart, {band.sizes} sizes {seen.sizes:.2%}"
+    )
+    if not seen.good:
+        said += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
+    return said.replace("%", " %") + "."
+
+
+def tables(prediction: Prediction) -> list[Table]:
+    """The law, the back-test, and what other sizes cost."""
+    shown, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
+    if prediction.back_test:
+        shown.append(back_test_table(prediction.back_test, unit))
+    shown.append(law_table(prediction))
+    if prediction.optimum:
+        shown.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
+    return shown
+
+
+def law_table(prediction: Prediction) -> Table:
+    """A column a form: its weight and parameters, a row each."""
+    named = [n for n in PARAMETERS if any(getattr(f, n) is not None for f in prediction.forms)]
+    table = Table(
+        "The law",
+        [Column("", left=True), *(Column(form.form, left=True) for form in prediction.forms)],
+        legend=[
+            f"N are parameters, D {prediction.inputs.unit}, E is the floor. The prediction "
+            "averages the forms by their weights. Ranges are 95 % intervals, from a bootstrap of "
+            "the runs."
+        ],
+        remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
+    )
+    table.add("weight", *(Cell(f.weight, f"{f.weight:.2f}") for f in prediction.forms))
+    for name in named:
+        table.add(name, *(_cell(form, name) for form in prediction.forms))
+    return table
+
+
+def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
+    """What the law said of rungs that it had not seen, beside what was measured."""
+    table = Table(
+        BACK_TEST,
+        [
+            Column("left out", left=True),
+            Column("predicted", form=".4f"),
+            Column("measured", form=".4f"),
+            Column("", left=True),
+            Column("off", unit=unit, form="+.4f"),
+            Column("off, %", unit="of the reducible loss", form="+.1%", importance=2),
+            Column("compute", form=".2f", importance=3),
+            Column("runs within", left=True, importance=1),
+        ],
+        legend=[
+            "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
+            "less predicted. Compute: how many times a run's compute would have given, by the "
+            "law, what was measured. Runs within: how many lie in their own 95 % interval."
+        ],
+        brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
+        "times a run's would have given that.",
+    )
+    for test in tests:
+        table.add(
+            ", ".join(test.left_out).replace(" parameters,", ","),
+            test.predicted,
+            test.measured,
+            answer("hit" if test.hit else "failed" if test.failed else "miss"),
+            test.nats,
+            test.reducible,
+            Cell(test.compute, "" if test.compute >= LEAST_SHOWN else f"under {LEAST_SHOWN}"),
+            f"{test.within} of {test.count}",
+        )
+    return table
+
+
+def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
+    """What a budget gives at other sizes."""
+    table = Table(
+        f"Other sizes at {best.flops:.3g} FLOPs",
+        [
+            Column("size", left=True),
+            Column("parameters", form=".3g"),
+            Column(horizon, form=".3g"),
+            Column("loss", form=".4f"),
+            Column("more", unit=unit, form=".4f"),
+            Column("worth", form=".2f"),
+        ],
+        legend=[
+            f"More: {unit} above the best size. Worth: the share of the compute that is not lost."
+        ],
+    )
+    # The valley is sizes below and above the best: None is where that one stands between them.
+    rows = [*best.valley[:2], None, *best.valley[2:]]
+    for row in rows:
+        if row is None:
+            size, tokens = best.params.value, best.tokens.value
+            table.add("best", size, tokens, best.loss.value, 0.0, 1.0)
+        else:
+            times = f"{row.times:g} times"
+            table.add(times, row.params, row.tokens, row.loss, row.gap, row.compute)
+    return table
+
+
+@rc_context(STYLE)
+def prediction_figure(
+    prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None = None
+) -> Figure:
+    """Left: loss over compute, the law with its band, runs, target. Right: isoFLOP curves."""
+    valleys = prediction.law.A is not None and prediction.law.B is not None
+    figure = Figure(figsize=(9.0 if valleys else 6.8, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2 if valleys else 1, squeeze=False, sharey=True)[0]
+    _draw_law(axes[0], prediction, runs, rungs, left_out)
+    if valleys:
+        _draw_valleys(axes[1], prediction, runs, rungs)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles=handles, labels=labels, **BESIDE)
+    return figure
+
+
+def write_prediction(
+    prediction: Prediction,
+    runs: LossRuns,
+    rungs: Rungs,
+    folder: Path,
+    left_out: LossRuns | None = None,
+) -> dict[str, Path]:
+    """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`.
+
+    `left_out` are runs that the law does not rest on, and that are drawn all the same.
+    """
+    private_folder(folder)
+    record = prediction.write(folder)
+    figure = prediction_figure(prediction, runs, rungs, left_out)
+    report = prediction_report(prediction, figure, left_out=left_out is not None)
+    written = write_page(folder, "prediction", report, {"prediction": figure})
+    return {"page": written.pop("page"), "prediction": record, **written}
+
+
+def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
+    """The answer, the law with its back-test, and what it rests on."""
+    of_sizes = bool(prediction.law.A and prediction.law.B)
+    best = " at the best split of each budget into size and tokens" * of_sizes
+    caption = (
+        f"Every mark is a run. The line is the law{best}, the band its 95 % interval. The shaded "
+        "side is beyond the largest run."
+    )
+    if of_sizes:
+        caption += (
+            " Right: what the law says of other sizes at one budget (FLOPs), and dashed at that of "
+            "the run to come."
+        )
+    more = prediction.inputs.runs - MOST_DRAWN
+    caption += f" {more:,} more runs are not drawn." * (more > 0)
+    caption += " Crosses are runs that the law leaves out." * left_out
+    is_said = prediction.answer == PREDICTED
+    answer_items = [
+        Sentence(answer_text(prediction)),
+        *map(Sentence, unlike_text(prediction)),
+        *(Sentence(f"Note: {note}.") for note in prediction.notes),
+        *(Sentence(line, listed=True) for line in reasons_text(prediction)),
+    ]
+    post = "Post the digest before the run begins: it shows afterwards that this was said before."
+    inputs = {**_inputs(prediction), "SHA-256 of prediction.json": prediction.sha256}
+    return Report(
+        title="What the large run will reach",
+        about=f"A prediction of sweeper, written {prediction.time}.",
+        sections=[
+            Section(
+                "Predicted" if is_said else "Cannot say yet",
+                answer_items,
+                is_answer=True,
+                code="holds" if is_said else prediction.answer,
+            ),
+            Section(
+                "Loss over compute",
+                [Drawing(lambda: figure, caption=caption, wide=True), *tables(prediction)],
+            ),
+            Section("What it rests on", [Facts(inputs), Sentence(post)]),
+        ],
+    )
+
+
+def _inputs(prediction: Prediction) -> dict[str, Any]:
+    inputs = prediction.inputs
+    return {
+        **table_facts(inputs.source, inputs.sha256, inputs.where, inputs.columns, inputs.runs),
+        "varied": inputs.varied,
+        "FLOPs per parameter and token": (
+            f"{inputs.flops_per_parameter_and_token:.4g}" if inputs.flops_known else "not known"
+        ),
+        "noise of a run": f"{prediction.noise:.2%}".replace("%", " % of the loss"),
+        "far off the law": ", ".join(inputs.strays),
+        "left out": "; ".join(f"{name}: {why}" for name, why in inputs.left_out),
+        "command": prediction.command,
+        "made": prediction.time,
+    }
+
+
+def _cell(form: LawValues, name: str) -> Cell:
+    value: Estimate | None = getattr(form, name)
+    if value is None:
+        return Cell(None, " ")
+    # Ends, not ±: amplitudes are known up to factors, and their intervals are not symmetric.
+    # A floor of 1e-11 is one of 0: its log is what is fitted.
+    low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
+    return Cell(value, f"{value.value:.4g} ({low:.3g} to {high:.3g})")
+
+
+def _beyond(times: float) -> str:
+    if times <= 1.001:
+        return "no more than the largest run's"
+    return f"{times:.3g} times the largest run's"
+
+
+def _draw_law(
+    ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None
+) -> None:
+    x = [point.flops for point in prediction.curve]
+    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
+    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
+    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
+    _draw_runs(ax, runs.flops, runs, rungs)
+    if left_out is not None:
+        # Those far off the optimum would press all others together.
+        near = left_out.loss < 1.15 * runs.loss.max()
+        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
+    aim = prediction.target.flops if prediction.target else None
+    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
+    if aim is not None and prediction.prediction is not None:
+        said = prediction.prediction
+        ax.errorbar(
+            [aim],
+            [said.loss],
+            [[said.loss - said.low], [said.high - said.loss]],
+            color=INK,
+            linewidth=1,
+            capsize=3,
+            label="the run to come" if prediction.answer == PREDICTED else "cannot say yet",
+            **STAR,
+        )
+        # Beyond the largest run nothing was measured: shaded.
+        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
+    # The floor of the same draws as the law's line, which a single fit's may lie above. Far below
+    # all runs it would press them together.
+    if (floor := prediction.floor) is not None:
+        lowest, highest = ax.get_ylim()
+        if floor.value > lowest - (highest - lowest) / 2:
+            style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+            ax.axhline(floor.value, label="the floor E", **style)
+    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=_span(prediction, runs))
+
+
+def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
+    """Losses that are drawn: the runs', the one to come, and of its interval what is near them.
+
+    The band of a law that is not identified goes to the ends of the world.
+    """
+    said = prediction.prediction
+    losses = [*runs.loss, *([said.loss] if said else [])]
+    low, high = float(min(losses)), float(max(losses))
+    room = high - low
+    if said:
+        low, high = min(low, max(said.low, low - room)), max(high, min(said.high, high + room))
+    return low - 0.06 * (high - low), high + 0.06 * (high - low)
+
+
+def _draw_valleys(ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs) -> None:
+    """Loss over size: the runs, and by the law a curve a budget, dashed that of the run to come."""
+    _draw_runs(ax, runs.params, runs, rungs)
+    of_budget = rungs.kind == "budget"
+    budgets = (
+        [_middle(runs.flops[rungs.index == index]) for index in range(len(rungs))]
+        if of_budget
+        else list(np.geomspace(runs.flops.min(), runs.flops.max(), VALLEYS))
+    )
+    aim = prediction.target.flops if prediction.target else None
+    best = prediction.optimum
+    aim = best.flops if aim is None and best else aim
+    highest = float(runs.loss.max())
+    for index, budget in enumerate([*budgets, *([aim] if aim else [])]):
+        product = budget / prediction.inputs.flops_per_parameter_and_token
+        sizes = np.exp(0.5 * np.log(product) + np.linspace(-9, 9, 361))
+        losses = prediction.loss(sizes, product / sizes)
+        lowest = int(losses.argmin())
+        # As far as sizes were measured, or a factor of four around the best.
+        measured = (sizes > 0.8 * runs.params.min()) & (sizes < 1.25 * runs.params.max())
+        near = np.abs(np.log(sizes / sizes[lowest])) < np.log(4)
+        if index == len(budgets) and prediction.target:  # as far as the run that is asked about
+            ends = sorted([sizes[lowest], prediction.target.params])
+            near |= (sizes > ends[0] / 1.5) & (sizes < ends[1] * 1.5)
+        shown = (losses <= highest) & (near | measured & (index < len(budgets)))
+        if not shown.any():
+            continue
+        to_come = index == len(budgets)
+        color = look_of(index, len(budgets))[0] if of_budget and not to_come else FAINT
+        look: dict[str, Any] = {"color": INK if to_come else color, "linewidth": 0.8, "zorder": 1.8}
+        ax.plot(sizes[shown], losses[shown], linestyle=DASHED if to_come else "-", **look)
+        if not of_budget or to_come:
+            ax.annotate(
+                f"{budget:.2g}".replace("e+", "e"),
+                (float(sizes[lowest]), float(losses[lowest])),
+                xytext=(0, -9),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color=FAINT,
+            )
+    said = prediction.prediction
+    if said is not None and (best or prediction.target):
+        size = best.params.value if best else prediction.target.params  # type: ignore[union-attr]
+        ax.plot([size], [said.loss], color=INK, **STAR)
+    ax.set(xscale="log", xlabel="parameters")
+    ax.set_title("isoFLOP curves, by the law")
+
+
+VALLEYS = 4
+"""Budgets of which curves are drawn where runs share none."""
+
+
+def _middle(values: np.ndarray[Any, Any]) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
+    every = math.ceil(len(runs) / MOST_TIPS)
+    for index, name in enumerate(rungs.names):
+        color, marker = look_of(index, len(rungs))
+        of = np.flatnonzero(rungs.index == index)
+        order = of[np.argsort(across[of])]
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
+        ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
+        for place in order[::every]:
+            tip = (
+                f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
+                f"{runs.tokens[place]:.3g} {runs.unit}, loss {runs.loss[place]:.4f}"
+            )
+            # Invisible, and larger than the point: what the page says when it is hovered.
+            (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
+            mark.set_gid(TOOLTIP_PREFIX + tip)
+
+
+# A verb's answer.
+
+
+def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
+    """The law, tried backwards, and what it predicts; the record, the page and its figure."""
+    if isinstance(answer, PredictAnswer):
+        return predicted_shown(answer.predicted, answer.question, answer.invocation)
+    table, runs = answer.table, answer.runs
+    before = (reading_text(len(runs), table.name, table.columns),)
+    if answer.prediction is None:
+        assert answer.too_few is not None
+        # Why so few of a table's runs count is told by its notes alone.
+        return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
+    return _written(answer.prediction, runs, answer.folder, before, following=_larger(answer, runs))
+
+
+def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
+    """What asks for a run ten times as large, where a law was asked for alone."""
+    told, design = answer.prediction, Design.of(runs)
+    # Of what came by a pipe nothing is left to be read again.
+    if told is None or told.target or told.optimum or answer.table.name == "stdin":
+        return None
+    params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
+    tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
+    asked = {"to_params": _round(params)} if design.forms != (TOKENS,) else {}
+    # Along one line, or at one number of tokens, they follow from the size.
+    if len(design.forms) > 1 or not asked:
+        asked["to_tokens"] = _round(tokens)
+    command = Next.recorded(told.command, "to predict a larger run", PredictRequest)
+    return command and replace(command, request=replace(command.request, **asked))
+
+
+def _round(count: float) -> float:
+    return float(f"{count:.2g}")
+
+
+def predicted_shown(
+    found: Predicted, question: LossQuestion, invocation: Invocation | None
+) -> Shown:
+    """What a study's runs predict; its page links the prediction's."""
+    scales, study = found.scales, found.study
+    runs, before = found.runs, [_counted_text(found)]
+    before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in found.left_out.items()]
+    settle = found.prediction.settle if found.prediction else ()
+    if found.too_few is not None:
+        settle = found.too_few.answer.settle
+    following = _following(found, settle, question, invocation)
+    if found.prediction is None:
+        assert found.too_few is not None
+        return _too_few(found.too_few, scales.unit, before, following)
+    if not settle and TargetFolder(found.folder).plan.is_file():
+        following = None
+    made = _written(found.prediction, runs, found.folder, before, found.drawn, following)
+    made = replace(made, folder=study.folder)
+    if found.folder.resolve().is_relative_to(study.folder.resolve()):
+        from sweeper.report.study_page import write_report  # it loads torch, and tables have none
+
+        write_report(study.folder)
+    return made
+
+
+def _counted_text(found: Predicted) -> str:
+    """How many runs the law rests on, and what is a parameter of theirs."""
+    head, scales = f"{counted(len(found.runs), 'run')} of {found.study.name}", found.scales
+    if scales.counted:
+        text = f"{head}; params are all parameters"
+        if scales.unit == "steps":
+            text += ". Its command takes no {batch_size}: steps stand for tokens"
+        return text
+    return (
+        f"{head}; what a command's model has of parameters is not known: width x width x depth "
+        "stands for them, in the law and in what it says"
+    )
+
+
+def _too_few(
+    few: TooFewRuns, unit: str, before: Sequence[str], following: Next | None = None
+) -> Shown:
+    """No law can be fitted yet: an answer, and none that is written down."""
+    settle = few.answer.settle
+    return Shown(
+        before=before,
+        items=[Sentence(f"{settle_text(settle, unit)}.")] if settle else [],
+        answer=f"Cannot say yet: {few}. Nothing was written.",
+        document={key: value for key, value in to_json(few.answer).items() if value is not None},
+        next=(following,),
+    )
+
+
+def _written(
+    prediction: Prediction,
+    runs: LossRuns,
+    folder: Path,
+    before: Sequence[str],
+    left_out: LossRuns | None = None,
+    following: Next | None = None,
+) -> Shown:
+    prediction = prediction.dated(folder)
+    notes = [*prediction.notes]
+    if kept := prediction.keep_earlier(folder):
+        notes.insert(0, f"another prediction lay there, and is kept as {kept}")
+    drawn = runs.spread(MOST_DRAWN)
+    rungs = Rungs.of(drawn, Design.of(drawn))
+    places = write_prediction(prediction, drawn, rungs, folder, left_out)
+    items: list[Item] = [
+        replace(table, detail=table.title != BACK_TEST) for table in tables(prediction)
+    ]
+    items += map(Sentence, [*unlike_text(prediction), *reasons_text(prediction)])
+    if band := band_text(prediction):
+        items.append(Sentence(band, detail=True))
+    if strays := prediction.inputs.strays:
+        notes.append(f"far off the law, and counted less: {', '.join(strays)}")
+    digest = f"SHA-256 of prediction.json: {prediction.sha256}"
+    return Shown(
+        before=before,
+        items=[*items, Sentence(digest, detail=True)],
+        notes=notes,
+        answer=answer_text(prediction),
+        places=places,
+        # The file's content with its digest, which the file cannot hold itself.
+        document={**to_json(prediction), "sha256": prediction.sha256},
+        next=(following,),
+        folder=folder,
+    )
+
+
+def _following(
+    found: Predicted,
+    settle: Sequence[Proposed],
+    question: LossQuestion,
+    invocation: Invocation | None,
+) -> Next | None:
+    """What trains the runs that would tell, or plans the run; None where a law would be needed."""
+    if invocation is None:
+        return None
+    settings = found.scales.experiment.settings
+    rule, base, size = settings.transfer, settings.ladder_base, found.size
+    choices = [run.choice for run in settle if run.choice]
+    # Another number of tokens is planned by a law alone.
+    lacks = bool(question.tokens) and isinstance(settings.law, NoLaw)
+    law, request = ["law=joint"] * lacks, horizons_request(settings, size, question.tokens)
+    if not choices:
+        if question.flops is not None:
+            return None
+        return again(invocation, request, settings, *law, why="to plan the run")
+    widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
+    steps = sorted({*found.horizons, *(c.steps for c in choices)})
+    ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
+    ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
+    request = replace(request, horizons=True)
+    return again(invocation, request, settings, *law, *ladders, why="to train what would tell")
+
+
+def horizons_request(settings: Settings, size: Size, tokens: float | None) -> TransferRequest:
+    """A transfer to the size, and to the tokens where another number of them was asked for."""
+    depth = size.depth if size.depth != settings.base.depth else None
+    return TransferRequest(to_width=size.width, to_depth=depth, to_tokens=tokens or None)

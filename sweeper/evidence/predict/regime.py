@@ -1,0 +1,165 @@
+"""Which runs a law is fitted to: all, or those that were trained as the run to come will be.
+
+Laws bend where models are trained on few tokens a parameter, or on few tokens at all: warm-up is
+no small part there, and losses lie tens of per cent off any law of the others. Left out are runs
+with fewer tokens a parameter than some, and the smallest in compute, if the rungs beyond, tried
+backwards, say so: their miss has to become half of what it is with all runs. What stays spans as
+much compute as the run to come lies beyond it, and has runs of its tokens a parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
+from sweeper.stats.power_law import ADDITIVE, Array, Fits, fit, refit
+
+RATIOS, SPANS = (0.0, 1.0, 3.0), (math.inf, 32.0, 8.0)
+"""Tokens a parameter, and what the largest compute is times, below which runs may be left out."""
+BETTER = 0.5
+"""Of the miss with all runs: what it has to become where some are left out."""
+ROLLED = 3
+"""How many of the farthest rungs are left out in turn."""
+LEAST_KEPT, LEAST_RUNGS = 20, 4
+"""Runs and rungs that stay, and of every shorter ladder half as many: fewer tell of nothing."""
+NEAR = 0.01
+"""Huber's threshold on log L: of those that are farther off a few may be anywhere."""
+QUICKLY = 60
+"""Iterations of a fit that decides on no more than this."""
+
+Kept = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Runs that a law was not fitted to: `count` of `of`.
+
+    They have fewer than `ratio` tokens a parameter ("undertrained"), less than `flops` FLOPs
+    ("small"), or are either. The farthest rungs, tried backwards, missed by `miss_all` with them
+    and by `miss` without; at the run to come plain fits say `loss_all` and `loss`.
+    """
+
+    code: str
+    count: int
+    of: int
+    ratio: float
+    flops: float
+    miss_all: float
+    miss: float
+    loss_all: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    ratio: float
+    flops: float
+    kept: Kept
+
+
+@dataclass(frozen=True)
+class RunToCome:
+    """A run to come, as far as it says which runs tell of it; `beyond` the largest, in compute."""
+
+    ratio: float = math.inf
+    beyond: float = 1.0
+
+    @property
+    def allowed(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of `RATIOS` and `SPANS`: runs to come that are alike here have one law."""
+        ratios = tuple(ratio for ratio in RATIOS if ratio <= self.ratio)
+        return ratios, tuple(span for span in SPANS if span >= self.beyond)
+
+
+def choose_runs(
+    runs: LossRuns, asked: RunToCome, place: tuple[float, float] | None = None
+) -> tuple[LossRuns, LeftOut | None]:
+    """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
+    design = Design.of(runs)
+    # Of one axis, or both on a line, tokens a parameter say no more than compute.
+    if ADDITIVE not in design.forms:
+        return runs, None
+    rungs = Rungs.of(runs, design)
+    choices = list(_choices(runs, rungs, asked))
+    if len(choices) < 2 or len(rungs) < 3:
+        return runs, None
+    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, threshold=NEAR, iterations=QUICKLY)
+    misses = _misses(runs, rungs, choices, best)
+    chosen = int(misses.argmin())
+    # Half, and not merely less: of nine choices the best is better by luck alone.
+    if not misses[chosen] < BETTER * misses[0]:
+        return runs, None
+    choice = choices[chosen]
+    with_all, without = None, None
+    if place is not None:
+        laws = _fitted(runs, np.stack([choices[0].kept, choice.kept]), best)
+        with_all, without = laws.loss(*place)[:, 0].tolist()
+    few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
+    return runs.only(choice.kept), LeftOut(
+        code="both" if few and small else "undertrained" if few else "small",
+        count=int((~choice.kept).sum()),
+        of=len(runs),
+        ratio=choice.ratio,
+        flops=choice.flops,
+        miss_all=float(misses[0]),
+        miss=float(misses[chosen]),
+        loss_all=with_all,
+        loss=without,
+    )
+
+
+def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice]:
+    """All runs first, then with more and more left out, each another set."""
+    ratio, seen = runs.tokens / runs.params, set[bytes]()
+    ratios, spans = asked.allowed
+    for span in spans:
+        flops = float(runs.flops.max()) / span
+        for least in ratios:
+            # A little below the span: runs of one rung differ by some per cent.
+            kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
+            some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
+            if (some and not kept.all()) or kept.tobytes() in seen:
+                continue
+            seen.add(kept.tobytes())
+            yield _Choice(least, flops, kept)
+
+
+def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) -> Array:
+    """The miss of log L at farther rungs, by what each choice keeps of the nearer [choices].
+
+    All are held against the same runs, those that no choice leaves out; a rung's is its median.
+    """
+    kept = np.stack([choice.kept for choice in choices])
+    common = np.logical_and.reduce(kept)
+    squares = []
+    for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
+        near = kept & (rungs.index < left)
+        # One choice that has no fit there leaves the rung out for all: misses must compare.
+        if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
+            continue
+        fits = _fitted(runs, near, best)
+        # Every farther rung, not the next alone: the run to come lies far beyond.
+        for rung in range(left, len(rungs)):
+            far = runs.only(common & (rungs.index == rung))
+            if len(far):
+                off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
+                # A median, as one run that went wrong says nothing of a choice.
+                squares.append(np.median(np.abs(off), axis=1) ** 2)
+    # Nothing could be tried: all miss alike, and all runs stay.
+    return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
+
+
+def _lacking(runs: LossRuns, kept: Kept) -> bool:
+    """Whether runs have not been varied in both, or are too few for a law of both."""
+    some = runs.only(kept)
+    return ADDITIVE not in Design.of(some).forms or some.cells.max() < len(ADDITIVE.parameters)
+
+
+def _fitted(runs: LossRuns, kept: Array | Kept, best: Fits) -> Fits:
+    weights = kept.astype(float)
+    places = (runs.params, runs.tokens)
+    return refit(best, *places, runs.loss, weights, threshold=NEAR)

@@ -1,0 +1,88 @@
+"""What `sweeper predict` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from sweeper.evidence.flags import Draws, Ignore
+from sweeper.records import Bounds
+from sweeper.verbs.requests import (
+    AT_LEAST_ONE,
+    POSITIVE,
+    TUNE,
+    ConfigDir,
+    Flag,
+    Request,
+    Root,
+    Study,
+    ToDepth,
+    Trust,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(Request, panel=TUNE):
+    """Predict the loss of a large run by the law of small ones, tried backwards. Trains nothing.
+
+    sweeper predict --study mine --to-width 4096 --to-tokens 1e11
+    sweeper predict runs.csv --to-params 7e9 --to-tokens 1.4e11
+    """
+
+    source: Annotated[
+        Any,
+        Flag(
+            "A table of runs, one a row: CSV, TSV, JSON, Parquet, Excel; - is CSV from a pipe. "
+            "Without it a study's runs.",
+            metavar="RUNS",
+            positional=True,
+        ),
+    ] = None
+    study: Study = None
+    to_width: Annotated[int | None, AT_LEAST_ONE, Flag("Width of a study's run to come.")] = None
+    to_depth: ToDepth = None
+    columns: Annotated[
+        str | Mapping[str, str],
+        Flag(
+            "Which column is what, as in 'params=N,tokens=D,loss=val_loss'; also flops, run and "
+            "seed. What is not named is found by its usual name."
+        ),
+    ] = ""
+    where: Annotated[str, Flag("Take these rows alone, as in 'loss < 4'.")] = ""
+    ignore: Ignore = ""
+    curves: Annotated[
+        Any,
+        Flag(
+            "Loss curves of earlier runs, for a band: a table with a row a step, or a tracker's.",
+            metavar="RUNS",
+        ),
+    ] = None
+    to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
+    to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
+    flops: Annotated[float | None, POSITIVE, Flag("A budget: its best size and tokens.")] = None
+    flops_per_second: Annotated[
+        float | None, POSITIVE, Flag("What your machines compute, for the hours.")
+    ] = None
+    huber: Annotated[
+        float | None,
+        POSITIVE,
+        Flag("Huber's threshold on log loss, by the residuals if not given."),
+    ] = None
+    form: Annotated[str | None, Flag("additive or coupled alone; averaged if not given.")] = None
+    floor: Annotated[
+        float | None, POSITIVE, Flag("The floor E, where you know it; fitted if not given.")
+    ] = None
+    exponent: Annotated[
+        str | Mapping[str, float],
+        Flag("Exponents that you know, as in 'alpha=0.34,beta=0.28' or 'gamma=0.15'."),
+    ] = ""
+    draws: Draws = 1000
+    seed: Annotated[int, Bounds(least=0), Flag("Of the bootstrap.")] = 0
+    out: Annotated[Path | None, Flag("Where to write; <root>/predictions/FILE if not given.")] = (
+        None
+    )
+    root: Root = None
+    trust: Trust = False
+    config_dir: ConfigDir = None

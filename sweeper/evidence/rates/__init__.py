@@ -1,0 +1,1 @@
+"""The rate and the batch over models and horizons."""

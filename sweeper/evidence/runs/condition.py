@@ -1,0 +1,287 @@
+"""Conditions on the rows of a table, such as `optimizer == "muon" and loss < 4`.
+
+A grammar of our own: Python parses the text, and only what stands in `_Reader` means anything.
+Nothing is run, so that a condition from a stranger, or one made of the names in a stranger's table,
+can do no more than choose rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import math
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.errors import ConfigError, Keyword, Text, near_misses
+from sweeper.evidence.runs.numbers import has_comma, number_of
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+LONGEST = 20_000
+"""Characters of a condition: a longer one is no condition that anybody wrote."""
+MOST_LISTED = 40
+"""Columns that a message lists."""
+# A text in quotes comes first, so that backquotes within it stay as they are.
+_TOKEN = re.compile(
+    r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|`(?P<name>(?:``|[^`])*)`""", re.DOTALL
+)
+_ESCAPE = re.compile(r"``|\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_ESCAPED = {"``": "`", r"\\": "\\", r"\n": "\n", r"\r": "\r", r"\t": "\t"}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+_TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
+
+
+def rows_where(frame: pandas.DataFrame, text: str, small: Collection[str] = ()) -> Mask:
+    """The rows of `frame` that meet a condition; ConfigError for what is none.
+
+    In columns of `small` numbers, losses and rates, nothing has commas between thousands.
+
+    A condition compares a column with a number, a text in quotes or None, an empty cell, by `==`,
+    `!=`, `<`, `<=`, `>`, `>=` and chains of them, or asks whether it is `in` a list. `and`, `or`,
+    `not` and parentheses join conditions. Names that are no identifiers stand in backquotes.
+    """
+    return _Reader(frame, text, small).mask()
+
+
+def where_equal(values: Mapping[str, object]) -> Keyword:
+    """The filter that takes the rows with these values of columns."""
+    return Keyword(
+        "where", " and ".join(f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items())
+    )
+
+
+def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
+    """The filter that takes the rows with none of these values of columns."""
+    conditions = [
+        f"{quoted_name(column)} not in [{', '.join(map(_literal, cells))}]"
+        for column, cells in values.items()
+    ]
+    return Keyword("where", " and ".join(conditions))
+
+
+def take_alike(values: Mapping[str, object], columns: Sequence[str]) -> Text:
+    """How to take the rows with these values alone, or to say that `columns` do not matter."""
+    ignored = Keyword("ignore", ",".join(columns))
+    return where_equal(values), " takes those alike, ", ignored, " says that it does not matter"
+
+
+def quoted_name(column: str) -> str:
+    """A column's name as a condition takes it, on one line."""
+    if column.isidentifier() and column.isascii() and not keyword.iskeyword(column):
+        return column
+    return f"`{''.join(map(_escaped, column))}`"
+
+
+def columns_text(frame: pandas.DataFrame) -> str:
+    """The names of a table's columns, of many the first."""
+    names = [shown_value(column) for column in frame.columns]
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
+
+
+def shown_value(value: object) -> str:
+    """A cell as one short line."""
+    line = " ".join(str(value).split())[:60]
+    return "".join(char if char.isprintable() else "?" for char in line)
+
+
+def _escaped(char: str) -> str:
+    if char in "`\\":
+        return char * 2
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    sequence = match[0]
+    return _ESCAPED.get(sequence) or chr(int(sequence[2:], 16))
+
+
+def _literal(value: object) -> str:
+    if value is None or value != value:
+        return "None"
+    if isinstance(value, str):
+        plain = value.isprintable() and '"' not in value and "\\" not in value
+        return f'"{value}"' if plain else repr(value)
+    if isinstance(value, int | float | np.number | np.bool_):
+        # A float's text is its value; only infinity has none that could be read again.
+        return str(value) if np.isfinite(value) else ("1e999" if value > 0 else "-1e999")
+    return repr(str(value))
+
+
+class _Reader:
+    """A condition's text over the columns of one table."""
+
+    def __init__(self, frame: pandas.DataFrame, text: str, small: Collection[str]) -> None:
+        self.frame, self.text, self.small = frame, text, small
+        self.columns = {str(column): column for column in frame.columns}
+        self.names: dict[str, str] = {}
+
+    def mask(self) -> Mask:
+        if len(self.text) > LONGEST:
+            raise ConfigError(
+                Keyword("where"),
+                f"{self.text[:60]}...",
+                f"a condition of at most {LONGEST:,} characters",
+            )
+        try:
+            with warnings.catch_warnings(action="ignore"):  # Python's, of what is refused anyway
+                tree = ast.parse(_TOKEN.sub(self._token, self.text).strip(), mode="eval")
+                return self._condition(tree.body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            single = re.search(r"(?<![=!<>])=(?!=)", self.text)
+            why = "equality is ==" if single else "it cannot be parsed"
+            raise self._refused(why) from None
+
+    def _token(self, match: re.Match[str]) -> str:
+        if match["text"] is not None:
+            return match[0]
+        # A name that no condition can have typed itself, as its text has no such identifier.
+        name = f"column_{len(self.names)}_"
+        while name in self.text:
+            name += "_"
+        self.names[name] = _ESCAPE.sub(_unescaped, match["name"])
+        return f" {name} "
+
+    def _refused(self, why: str = "") -> ConfigError:
+        numbers = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind in "iuf"]
+        example = f"{quoted_name(numbers[-1])} < 4" if numbers else "loss < 4"
+        why = why or "columns compared with numbers and texts; and, or, not, in: nothing else"
+        allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
+        return ConfigError(Keyword("where"), self.text, allowed)
+
+    def _condition(self, node: ast.expr) -> Mask:
+        match node:
+            case ast.BoolOp(op=op, values=parts):
+                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                return reduce(join, map(self._condition, parts))
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                return ~self._condition(part)
+            case ast.Compare(left=left, ops=ops, comparators=rights):
+                # A chain, a < b < c, compares neighbours, as in Python.
+                pairs = zip([left, *rights], ops, rights, strict=False)
+                return reduce(np.logical_and, (self._comparison(a, op, b) for a, op, b in pairs))
+        raise self._refused()
+
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Mask:
+        if isinstance(op, ast.In | ast.NotIn):
+            if not isinstance(right, ast.List):
+                raise self._refused("what stands behind 'in' is a list, as in 'seed in [0, 1]'")
+            column = self._column(left, right)
+            masks = [self._compared(column, ast.Eq, self._value(item)) for item in right.elts]
+            inside = reduce(np.logical_or, masks, np.zeros(len(self.frame), bool))
+            return inside if isinstance(op, ast.In) else ~inside
+        kind = type(op)
+        if kind not in _COMPARISONS:
+            raise self._refused("an empty cell is == None")
+        if not _is_name(left):
+            left, right, kind = right, left, _TURNED.get(kind, kind)
+        return self._compared(self._column(left, right), kind, self._value(right, left))
+
+    def _compared(self, column: pandas.Series, kind: type[ast.cmpop], value: object) -> Mask:
+        name = shown_value(column.name)
+        if value is None:
+            empty = column.isna().to_numpy()
+            if kind not in (ast.Eq, ast.NotEq):
+                raise self._refused("None is an empty cell, which == and != ask for")
+            return np.asarray(empty if kind is ast.Eq else ~empty)
+        numeric = getattr(column.dtype, "kind", "O") in "iufb"
+        cells: Any = column
+        if numeric and not isinstance(column.dtype, np.dtype):  # pandas' own kinds, with their NA
+            cells = column.to_numpy(dtype=float, na_value=math.nan)
+        if isinstance(value, str) and numeric:
+            raise self._refused(f"{name} holds numbers, and {value!r} is a text")
+        if not isinstance(value, str) and not numeric:
+            # A column of texts with numbers in it, as YAML writes 1e-3.
+            cells = np.array([self._number(cell, name) for cell in column], float)
+            if not np.isfinite(cells).any() and kind not in (ast.Eq, ast.NotEq):
+                raise self._refused(f"{name} holds texts, and {value} is a number")
+        try:
+            met = _COMPARISONS[kind](cells, value)
+        except (TypeError, ValueError, OverflowError):
+            raise self._refused(f"{name} cannot be compared with {value!r}") from None
+        return np.asarray(met.fillna(False) if hasattr(met, "fillna") else met).astype(bool)
+
+    def _number(self, cell: object, name: str) -> float:
+        if has_comma(cell) and name in self.small:
+            raise self._refused(f"{name} has {cell!r}, which is no number")
+        number = number_of(int(cell) if isinstance(cell, bool) else cell)
+        return math.nan if number is None else number
+
+    def _value(self, node: ast.expr, other: ast.expr | None = None) -> object:
+        match node:
+            case ast.Constant(value=bool() | str() | None as value):
+                return value
+            case ast.Constant(value=int() | float() as number):
+                # Beyond a float's range nothing compares otherwise than with infinity.
+                return number if abs(number) < 2**63 else _as_float(number)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+                positive = self._value(node.operand)
+                if isinstance(positive, int | float) and not isinstance(positive, bool):
+                    return -positive
+            case ast.Name() if other is not None:
+                raise self._in_quotes(self._name(node), other)
+        raise self._refused()
+
+    def _column(self, node: ast.expr, other: ast.expr) -> pandas.Series:
+        if not _is_name(node):
+            raise self._refused()
+        name = self._name(node)
+        if name in self.columns:
+            return self.frame[self.columns[name]]
+        if _is_name(other):
+            raise self._in_quotes(name, other)
+        names = [*self.columns][: 50 * MOST_LISTED]
+        raise self._refused(f"no column is called {name!r}{near_misses(name, names)}")
+
+    def _in_quotes(self, name: str, other: ast.expr) -> ConfigError:
+        """The condition with a text in quotes, where the column beside it has such a cell."""
+        column = self.columns.get(self._name(other))
+        if column is None or not (self.frame[column].astype(str) == name).any():
+            return self._refused("a column is compared with a number or a text in quotes")
+        spaced = re.sub(rf"\s*([!=]=)\s*{re.escape(name)}(?!\w)", rf' \1 "{name}"', self.text)
+        quoted = ("texts in quotes: ", Keyword("where", spaced))
+        return ConfigError(Keyword("where"), self.text, quoted)
+
+    def _name(self, node: ast.expr) -> str:
+        """The name that a node stands for; settings are nested, and model.width is one name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        assert isinstance(node, ast.Name)
+        return ".".join([self.names.get(node.id, node.id), *parts])
+
+
+def _is_name(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

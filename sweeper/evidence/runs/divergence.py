@@ -1,0 +1,133 @@
+"""The rule by which a run of a table has diverged, and what its loss counts as then.
+
+One rule for all tables. A run that diverged has a loss of +inf: it bounds a curve, and no mean or
+fit takes it for a loss. A run that was not made, that failed or still goes on says nothing, and is
+left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sweeper.errors import BadInput, Text
+from sweeper.evidence.runs.roles import SIZES
+from sweeper.evidence.runs.run import Runs
+from sweeper.evidence.runs.sizes import axis_name
+from sweeper.table import counted
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+UNFINISHED = (
+    *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
+    *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
+)
+"""States of runs whose loss is not that of their end."""
+EXPLODED = 10.0
+"""A loss above so many times the median of its size is that of a run that diverged."""
+HUGE = 1e30
+"""Nothing that trains has such a loss, nor its inverse: it is what an overflow left behind."""
+EARLY = 0.9
+"""A run that ended before this share of the steps of others of its size did not finish."""
+
+
+def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    """Without runs that failed, still run or stopped early; a status says more than a loss."""
+    if "status" not in runs.columns:
+        return _whole_runs(runs, table, notes)
+    status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
+    unfinished = np.isin(status, UNFINISHED)
+    if unfinished.any():
+        kinds = ", ".join(sorted(set(status[unfinished])))
+        notes.append(f"{counted(int(unfinished.sum()), 'run')} did not end ({kinds}): left out")
+    table.loc[status == "diverged", "loss"] = math.inf
+    if unfinished.all():
+        raise BadInput(f"no run of {runs.name or 'the table'} has ended")
+    return _whole_runs(runs, table[~unfinished], notes)
+
+
+def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    """Without runs whose last step lies well before that of others of their size."""
+    column = runs.columns.get("reached", "_step")  # W&B's own name of it in its exports
+    if column not in runs.frame:
+        return table
+    reached = runs.numbers(column)[table.index.to_numpy()]
+    sizes = [role for role in SIZES if role in table]
+    furthest = table.assign(reached=reached).groupby(sizes)["reached"].transform("max").to_numpy()
+    # A run that diverged ends early for that reason, and is not left out.
+    early = (reached < EARLY * furthest) & np.isfinite(table["loss"].to_numpy())
+    if early.any():
+        notes.append(
+            f"left out: {counted(int(early.sum()), 'run')} that ended before "
+            f"{EARLY:.0%} of the steps of others of the size"
+        )
+    return table[~early]
+
+
+def with_diverged(
+    runs: Runs, table: pandas.DataFrame, threshold: float | None, notes: list[str | Text], axis: str
+) -> pandas.DataFrame:
+    """With a loss of +inf for every run that diverged, and without those that have none.
+
+    A cell that was left empty is a run that was not made. Where a table cannot tell that from a
+    NaN, the rates do: a run diverges by a learning rate that is too high, and where a higher one
+    trained all runs of its size, nothing was measured. `threshold`: a loss above it diverged.
+    """
+    table = _made_runs(runs, table, notes)
+    loss = table["loss"].to_numpy(copy=True)
+    strange = (loss < -HUGE) | ((loss != 0) & (np.abs(loss) < 1 / HUGE))
+    if strange.any():
+        at = int(np.flatnonzero(strange)[0])
+        row = runs.row(int(table.index[at]))
+        raise BadInput(f"{row} has a loss of {loss[at]:g}, which nothing trains to")
+    loss[loss > HUGE] = math.inf
+    unknown, gone, counts = np.isnan(loss), ~np.isfinite(loss), dict[str, int]()
+    loss[gone] = math.inf
+    if threshold is not None:
+        high = ~gone & (loss > threshold)
+        counts[f"a loss above {threshold:g}"] = int(high.sum())
+    elif "first" in runs.columns:
+        first = runs.numbers(runs.columns["first"])[table.index.to_numpy()]
+        high = ~gone & (loss > first)
+        counts["a loss above the first one"] = int(high.sum())
+    else:
+        finite = table["loss"].where(np.isfinite(loss))
+        along = [role for role in (axis,) if role in table] or [r for r in SIZES if r in table]
+        typical = finite.groupby([table[role] for role in along]).transform("median").to_numpy()
+        high = ~gone & (loss > EXPLODED * typical) & (typical > 0)
+        rule = f"a loss above {EXPLODED:g} times the median of its {axis_name(axis)}"
+        counts[rule] = int(high.sum())
+    loss[high] = math.inf
+    table["loss"] = loss
+    # The highest rate at which all runs of a size have a loss: below it none diverges.
+    alone = [table[role] for role in (*SIZES, "decay") if role in table]
+    worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
+    trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
+    lost = unknown & (table["eta"].to_numpy() < trained)
+    if count := int(lost.sum()):
+        notes.append(
+            f"left out, with no loss: {count} of the runs, of learning rates below one at which "
+            "all runs of the size have a loss; write inf for those that diverged"
+        )
+    counts["a loss that is NaN or infinite"] = int((gone & ~lost).sum())
+    kinds = [f"{count} by {why}" for why, count in counts.items() if count]
+    if kinds:
+        notes.append(f"diverged: {', '.join(kinds)}; its loss counts as infinite")
+    if not np.isfinite(loss).any():
+        raise BadInput("no run of the table has a finite loss")
+    return table[~lost]
+
+
+def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    if not np.isnan(table["loss"]).any():
+        return table
+    empty = runs.left_empty(runs.columns["loss"])[table.index.to_numpy()]
+    if empty.any():
+        what = counted(int(empty.sum()), "run")
+        notes.append(f"left out: {what} whose loss is empty, which were not made or did not end")
+    if empty.all():
+        raise BadInput("no run of the table has a loss")
+    return table[~empty]

@@ -1,0 +1,265 @@
+"""Finished runs, wherever they were made: one table with a row a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.evidence.runs.condition import Mask, rows_where, shown_value, where_none_of
+from sweeper.evidence.runs.numbers import has_comma, number_meant, number_of
+from sweeper.evidence.runs.roles import LADDER_ROLES, SMALL, columns_by_role, missing_columns
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+SCALE_NAMES = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
+_SCALE = re.compile(
+    r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
+)
+"""The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+_POWER_OF_TEN = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^)\+?(\d+)\s*[)\]]\s*$")
+MOST_FAULTS, MOST_LEFT_OUT = 5, 12
+"""Faulty cells that a message names, and texts that a proposed condition leaves out."""
+END_LOSS = {"loss": "the loss at the end of each run"}
+"""What a column of the loss is, where none is found."""
+IN_ONES = 1e6
+"""Counts from here on are in ones, whatever the column is called."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Finished runs, a row of `frame` each, and where they came from.
+
+    `columns` say which column is what, by role; `asked` are those that the user named, an empty
+    one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
+    place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
+    `notes` say how it was read. `blank` tells which cells of a column were left empty, where that
+    is another thing than NaN.
+    """
+
+    frame: pandas.DataFrame
+    name: str = ""
+    sha256: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    ignore: tuple[str, ...] = ()
+    notes: tuple[str | Text, ...] = ()
+    blank: Callable[[str], Mask] | None = None
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.frame)
+
+    def only(self, where: str) -> Runs:
+        """Those that meet a condition; ConfigError where none does, BadInput of no runs at all."""
+        if self.frame.empty:
+            raise BadInput(f"{self.name or 'the table'} has no rows")
+        if not where:
+            return self
+        usual = {role: LADDER_ROLES[role] for role in SMALL}
+        known = columns_by_role(self.frame, self.asked, usual)
+        small = {known[role] for role in SMALL if role in known}
+        kept = self.frame[rows_where(self.frame, where, small)]
+        if kept.empty:
+            allowed = f"a condition that some of {len(self.frame)} rows meet"
+            raise ConfigError(Keyword("where"), where, allowed)
+        return replace(self, frame=kept, where=where)
+
+    def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
+        """With the columns of these roles: those that were asked for, else by their usual names."""
+        return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
+
+    def check_columns(self, wanted: Mapping[str, str]) -> None:
+        """MissingValue where no column has one of these roles, with what each would be."""
+        if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
+            raise missing_columns(self.frame, lacking)
+
+    def numbers(self, column: str) -> Array:
+        """A column's numbers [rows]; BadInput names the cells that are none. Empty ones are NaN."""
+        self.check_numbers([column])
+        return self._parsed(column)[0]
+
+    def numbers_or_nan(self, column: str) -> Array:
+        """A column's numbers [rows], NaN for what is none."""
+        return self._parsed(column)[0]
+
+    def check_numbers(self, columns: Sequence[str]) -> None:
+        """BadInput that names all cells of `columns` that are no numbers, and what to do."""
+        faults, values, meant = list[str](), dict[str, list[object]](), ""
+        for column in dict.fromkeys(columns):
+            bad = np.flatnonzero(self._parsed(column)[1])
+            if not len(bad):
+                continue
+            cells = self.frame[column].iloc[bad]
+            # What a condition can name: a cell from Python may hold anything, a table within it.
+            plain = all(isinstance(cell, str | int | float) for cell in cells)
+            values[column] = [*cells.drop_duplicates()] if plain else [None] * (MOST_LEFT_OUT + 1)
+            more = f" and {len(bad) - MOST_FAULTS} more" if len(bad) > MOST_FAULTS else ""
+            shown = [
+                f"{self.row(int(place))} has {shown_value(cell)!r}"
+                for place, cell in zip(bad[:MOST_FAULTS], cells, strict=False)
+            ]
+            faults.append(f"in the column {column!r} {', '.join(shown)}{more}")
+            meant = meant or next(filter(None, map(number_meant, cells)), "")
+        if not faults:
+            return
+        parts: list[str | Keyword] = [
+            f"{'; '.join(faults)}, which is no number. Numbers are 0.003, 3e-3, 2^-8, 130M, and "
+            "1,024 of what is counted; an empty loss is of a run that was not made, inf of one "
+            "that diverged"
+        ]
+        parts += [f"; write {meant}"] if meant else []
+        if sum(map(len, values.values())) <= MOST_LEFT_OUT:
+            parts += ["; ", where_none_of(values), " leaves such rows out"]
+        raise BadInput(*parts)
+
+    def _parsed(self, column: str) -> tuple[Array, Mask]:
+        """A column's numbers, and which of its cells are none."""
+        values = self.frame[column]
+        if values.dtype.kind in "iuf":
+            numbers = np.asarray(values.to_numpy(dtype=float, na_value=math.nan))
+            return numbers, np.zeros(len(values), bool)
+        if values.dtype.kind in "bmM":
+            # No numbers are truth values, 0 and 1 elsewhere, and dates, nanoseconds since 1970.
+            values = values.astype(object).map(str, na_action="ignore")
+        small = any(self.columns.get(role) == column for role in SMALL)
+        read = [None if small and has_comma(cell) else number_of(cell) for cell in values]
+        bad = np.array([number is None for number in read], bool)
+        return np.array([math.nan if n is None else n for n in read], float), bad
+
+    def left_empty(self, column: str) -> Mask:
+        """Of every row whether its cell was left empty, where the place tells that from NaN."""
+        if self.blank is None:
+            return np.zeros(len(self), bool)
+        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+
+    def row(self, place: int) -> str:
+        """A row as people find it: by its run, or the first below the header is row 1."""
+        if self.name and "last_step" in self.frame and "run" in self.frame:
+            return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
+        return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
+
+    def rows(self, chosen: Mask) -> str:
+        """The first of some rows, and how many more there are."""
+        more = int(chosen.sum()) - 1
+        return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
+
+    def only_value(self, role: str) -> Any:
+        """What all runs have in the column of a role; None where they differ, or without one."""
+        if role not in self.columns:
+            return None
+        values = self.frame[self.columns[role]].drop_duplicates()
+        return values.iloc[0] if len(values) == 1 else None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the losses."""
+        return unit_of(self.columns.get("loss", ""))
+
+    def scale(self, role: str) -> float:
+        """In what the column of parameters or tokens counts: 1 for ones."""
+        return scale_of(self.columns[role], self.numbers(self.columns[role]))
+
+
+RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")
+"""What a tracker and a study of ours write of a run beside its settings."""
+
+
+def recorded(frame: pandas.DataFrame) -> tuple[str, ...]:
+    """Columns that are no settings, of a source that is no table of somebody's."""
+    return tuple(name for name in RECORDS if name in frame)
+
+
+def unit_of(column: str) -> str:
+    """The unit of a column's losses, by its name: bits per byte where it says so, else nats."""
+    parts = re.findall(r"[a-z]+", column.lower())
+    return "bits/byte" if {"bpb", "bits"} & {*parts} else "nats"
+
+
+def scale_of(column: str, values: Array) -> float:
+    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    if (power := _POWER_OF_TEN.search(column)) is not None and values.max() < IN_ONES:
+        return float(f"1e{power[1]}")
+    match = _SCALE.search(column)
+    if match is None or values.max() >= IN_ONES:
+        return 1.0
+    return SCALES[(match[1] or match[2])[0].lower()]
+
+
+APART = 100.0
+"""Neighbouring learning rates farther apart than this factor are taken for two units."""
+LOG10_LEAST = -7.0
+"""Above this a learning rate's logarithm may be to the base of ten."""
+_UNIT = re.compile(r"[(\[]\s*[x*\u00d7]?\s*(?:1e|10\^|10\*\*)(-\d+)\s*[)\]]")
+"""What in a rate's name says that it is in another unit: peak lr (1e-3)."""
+
+
+def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
+    """Learning rates in log2, how they were read, and if plain; ConfigError for mixed units."""
+    values = runs.numbers(column)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        place = int(np.flatnonzero(bad)[0])
+        raise BadInput(f"{runs.row(place)} has no learning rate in {column!r}")
+    name = column.lower()
+    if _UNIT.search(name) is not None:
+        allowed = "learning rates as they are: write 0.0012, and take the unit out of the name"
+        raise ConfigError(Keyword("columns"), f"eta={column}", allowed)
+    if "log10" in name:
+        log2: Array = np.round(values * math.log2(10), 12)
+        return log2, f"{column!r} is log10, as its name says", False
+    if "log2" in name:
+        return values.round(12), f"{column!r} is log2, as its name says", False
+    if re.match(r"ln[^a-z]", name):
+        return np.round(values / math.log(2), 12), f"{column!r} is ln, as its name says", False
+    if (values <= 0).all():
+        # Grids in log2 lie on halves, quarters or eighths; tenths of a decade do not.
+        if values.min() > LOG10_LEAST or (values * 8 % 1).any():
+            # As log2 of what is log10, a shift by a factor of nine would be one octave.
+            shown = f"{values.min():g} to {values.max():g}"
+            raise ConfigError(
+                Keyword("columns"),
+                f"eta={column}",
+                f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
+                f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
+            )
+        return (values.round(12), f"{column!r} has no positive value and is taken for log2", False)
+    if (values == 0).any() and (values >= 0).all():
+        place = int(np.flatnonzero(values == 0)[0])
+        raise BadInput(
+            f"{runs.row(place)} has a learning rate of 0 in {column!r}: it trains nothing"
+        )
+    if (values <= 0).any():
+        low, high = float(values.min()), float(values.max())
+        raise ConfigError(
+            Keyword("columns"),
+            f"eta={column}",
+            f"learning rates in one unit: {low:g} beside {high:g} are plain ones and logarithms",
+        )
+    # One column with two units, such as rates and percentages, has a gap that no grid has.
+    rates = np.unique(values)
+    jumps = rates[1:] / rates[:-1]
+    if len(jumps) and jumps.max() > APART * (1 + 1e-9):
+        at = int(jumps.argmax())
+        raise ConfigError(
+            Keyword("columns"),
+            f"eta={column}",
+            (
+                f"learning rates in one unit: {rates[at + 1]:g} stands beside {rates[at]:g}, and "
+                "nothing between; ",
+                Keyword("where", ...),
+                " takes the rows of one",
+            ),
+        )
+    logs: Array = np.log2(values).round(12)
+    return logs, "", True

@@ -1,0 +1,323 @@
+"""Tables of runs that others made: a row a run, as pandas reads a file, a pipe, a DataFrame.
+
+A table is data and no sheet: the first line names the columns, a cell is a number or a text. What
+pandas would misread without a word is refused here, and so is what would take all memory: a table
+of runs has at most `LARGEST` bytes and `MOST_COLUMNS` columns.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import hashlib
+import io
+import lzma
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, Keyword, first_line
+from sweeper.evidence.runs.condition import Mask
+from sweeper.evidence.runs.run import Runs
+from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+READERS = {
+    ".csv": "CSV",
+    ".tsv": "TSV",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+    ".json": "JSON",
+    ".parquet": "Parquet",
+    ".xlsx": "Excel",
+}
+UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""How compressed files are opened, which pandas reads as they are."""
+LARGEST = 1 << 30
+"""Bytes of a table, unpacked: some twenty million runs."""
+PACKED = 100
+"""Times as large as its file: losses pack to a fifth, and a bomb is found before it is unpacked."""
+MOST_COLUMNS = 5_000
+LONGEST_HEAD = 1 << 23
+"""Characters of a table's first line, within which its columns are named."""
+SNIFFED = 50
+"""Rows that are looked at before a table is read."""
+LEAST_SUMMED = 4
+"""Rows of which the last may say what the others come to."""
+
+
+def file_runs(path: Path, objective: Objective) -> Runs:
+    """The runs of a file; BadInput for one that is no table or cannot be read."""
+    if objective.series:
+        named = Keyword("columns", "loss=COLUMN")
+        allowed = ("nothing with a table: ", named, " names its loss")
+        raise ConfigError(Keyword("series"), objective.series, allowed)
+    kind = kind_of(path)
+    digest = hashlib.sha256()
+    with _readable(path, kind):
+        _check_size(path)
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        frame, blank = _read(path, kind)
+        _check_columns(len(frame.columns))
+        frame = _rows_of_runs(frame.rename(columns=str))
+    return Runs(frame, str(path), digest.hexdigest(), blank=blank)
+
+
+def piped_runs(objective: Objective) -> Runs:
+    """What comes by a pipe, as CSV."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "stdin.csv"
+        with path.open("wb") as file:
+            while block := sys.stdin.buffer.read(1 << 20):
+                file.write(block)
+                if file.tell() > LARGEST:
+                    raise BadInput(f"stdin brings {_too_large()}")
+        runs = file_runs(path, objective)
+        # Which cells are empty is read again when it is asked about, and the file is gone then.
+        return replace(runs, name="stdin", blank=None)
+
+
+def frame_runs(frame: Any, name: str = "") -> Runs:
+    """The runs of a DataFrame, or of columns by name; BadInput for what makes none."""
+    import pandas
+
+    if isinstance(frame, pandas.DataFrame):
+        table = frame
+    else:
+        try:
+            table = pandas.DataFrame(frame)
+        except Exception as error:  # pandas raises nearly anything for what is no table
+            raise BadInput(
+                "runs are a DataFrame, columns by name, rows as dictionaries, or a place as a "
+                f"text: {type(frame).__name__} is none ({first_line(error)[:200]})"
+            ) from None
+    if table.columns.nlevels > 1:
+        raise BadInput("the table's columns have several levels: give each column one name")
+    if table.columns.has_duplicates:
+        raise BadInput(f"the column {table.columns[table.columns.duplicated()][0]!r} is twice")
+    if not isinstance(table.index, pandas.RangeIndex) and {*table.index.names} != {None}:
+        # What was grouped has its sizes in the index.
+        fresh = [n for n in table.index.names if n is not None and n not in table.columns]
+        table = table.reset_index(level=fresh) if fresh else table
+    if not all(isinstance(column, str) for column in table.columns):
+        table = table.rename(columns=str)
+    digest = hashlib.sha256(table.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
+    _check_columns(len(table.columns))
+    return Runs(_unnested(table.reset_index(drop=True)), name, digest)
+
+
+def kind_of(path: Path) -> str:
+    """What a file holds by its name; BadInput where it is no table, or not there."""
+    suffixes = [end.lower() for end in path.suffixes if end.lower() not in UNPACKED]
+    kind = READERS.get(suffixes[-1]) if suffixes else None
+    if not path.exists():
+        raise BadInput(f"{path}: there is no such file, no such folder, and no such study")
+    if kind is None or not path.is_file():
+        raise BadInput(f"{path}: a table of runs ends in one of {', '.join(READERS)}")
+    return kind
+
+
+def _too_large(most: int = LARGEST) -> str:
+    return (
+        f"more than {most / 1e9:.1f} GB, and a table of runs is read whole: take the columns "
+        "and rows that matter out of it first"
+    )
+
+
+def unpacked_blocks(path: Path) -> Iterator[bytes]:
+    """The content of a compressed file, block by block; OverflowError beyond `most_of` it."""
+    size, most = 0, most_of(path)
+    with UNPACKED[path.suffix.lower()](path, "rb") as file:
+        while block := file.read(1 << 22):
+            size += len(block)
+            if size > most:
+                raise OverflowError(f"it holds more than {most / 1e9:.1f} GB")
+            yield block
+
+
+def most_of(path: Path) -> int:
+    """Bytes that a compressed file may hold: it may be small, and take all memory or disk."""
+    # A small file may pack better than losses do, and is no danger.
+    return min(LARGEST, max(PACKED * path.stat().st_size, 1 << 26))
+
+
+def _check_size(path: Path) -> None:
+    """BadInput for a table that would take all memory, which a small compressed file may be."""
+    size = path.stat().st_size
+    if not size:  # so are files of the kernel, which may have no end
+        raise BadInput(f"{path} is empty")
+    if path.suffix.lower() not in UNPACKED:
+        if size > LARGEST:
+            raise BadInput(f"{path} holds {_too_large()}")
+        return
+    try:
+        for _ in unpacked_blocks(path):
+            pass
+    except OverflowError:
+        raise BadInput(f"{path} holds {_too_large(most_of(path))}") from None
+
+
+def _check_columns(count: int) -> None:
+    if count > MOST_COLUMNS:
+        raise BadInput(
+            f"the table has {count:,} columns, and one of runs at most "
+            f"{MOST_COLUMNS:,}: give those that say what a run was and its loss"
+        )
+
+
+@contextmanager
+def _readable(path: Path, kind: str) -> Iterator[None]:
+    """BadInput in place of what a reader raises, which is nearly anything for a broken file."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except ImportError as error:
+        lacking = error.name or first_line(error)
+        raise BadInput(
+            f"{path}: {kind} needs another package, {lacking}: install it, or save the table as CSV"
+        ) from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
+
+
+def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Callable[[str], Mask] | None]:
+    """A table, and what tells its empty cells from NaN."""
+    import pandas
+
+    match kind:
+        case "CSV" | "TSV":
+            return _separated(path, "," if kind == "CSV" else "\t")
+        case "JSON" | "JSON lines":
+            lines = kind == "JSON lines"
+            return _unnested(pandas.read_json(path, lines=lines, precise_float=True)), None
+        case "Parquet":
+            return pandas.read_parquet(path), None
+        case _:
+            return pandas.read_excel(path), None
+
+
+def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Callable[[str], Mask]]:
+    """A file of separated values; ValueError for what pandas would misread without a word."""
+    import pandas
+
+    lines, comments = _head(path, usual)
+    _check_columns(1 + max(map(lines[0].count, (usual, ";", "\t"))))
+    (names,) = csv.reader(lines[:1], delimiter=usual, skipinitialspace=True)
+    # A header that is a single cell is separated by something else.
+    other = re.search(r"[;\t,]", names[0]) if len(names) == 1 else None
+    separator = other[0] if other else usual
+    (names,) = csv.reader(lines[:1], delimiter=separator, skipinitialspace=True)
+    named = [name for name in names if name.strip()]
+    if twice := next((name for name in named if named.count(name) > 1), None):
+        places = [str(place + 1) for place, name in enumerate(names) if name == twice]
+        raise ValueError(
+            f"the columns {' and '.join(places)} are both called {twice!r}: rename one, or "
+            "delete it"
+        )
+    options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
+    options |= {"skiprows": comments} if comments else {}
+    # Rows with more cells than the header would become an index without a word.
+    if not isinstance(pandas.read_csv(path, **options, nrows=SNIFFED).index, pandas.RangeIndex):
+        raise ValueError(
+            f"its rows have more cells than its first line, {shown_line(lines[0])!r}, which is to "
+            "name the columns"
+        )
+    # To the last digit, which later versions of pandas read by themselves, and warn if asked to.
+    version = tuple(map(int, pandas.__version__.split(".")[:2]))
+    exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
+
+    def blank(column: str) -> Mask:
+        texts = pandas.read_csv(path, **options, usecols=[column], dtype=str, keep_default_na=False)
+        return np.asarray(texts[column].str.strip() == "")
+
+    return pandas.read_csv(path, **options, **exact), blank
+
+
+def shown_line(line: str) -> str:
+    """The beginning of a line."""
+    return line.strip()[:60]
+
+
+def _head(path: Path, separator: str) -> tuple[Sequence[str], int]:
+    """The first lines of a table from its header on, and how many comments stand before it.
+
+    A line that begins with "#" is no comment where it names as many columns as the numbers below
+    it are. ValueError for a first line without an end.
+    """
+    with (
+        UNPACKED.get(path.suffix.lower(), open)(path, "rb") as packed,
+        io.TextIOWrapper(packed, "utf-8-sig", newline="") as file,
+    ):
+        lines = [file.readline(LONGEST_HEAD)]
+        if len(lines[0]) >= LONGEST_HEAD:
+            raise ValueError(f"its first line has more than {LONGEST_HEAD:,} characters")
+        while lines[-1].lstrip().startswith("#") and len(lines) < SNIFFED:
+            lines.append(file.readline(LONGEST_HEAD))
+        if len(lines) == 1:
+            return lines, 0
+        *_, above, below = lines
+        cells = below.split(separator)
+        numeric = any(re.fullmatch(rf"\s*{NUMBER}\s*", cell) for cell in cells)
+        is_header = numeric and len(cells) == len(above.split(separator))
+    comments = len(lines) - 1 - is_header
+    return lines[comments:], comments
+
+
+def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Without empty rows; ValueError for a title above the names, and for a sum below the runs."""
+    unnamed = sum(column.startswith("Unnamed: ") for column in frame.columns)
+    if unnamed and len(frame.columns) - unnamed <= 1:
+        raise ValueError(
+            f"its first line, {shown_line(str(frame.columns[0]))!r}, names no columns: delete "
+            "what stands above their names"
+        )
+    frame = frame.dropna(how="all")
+    if len(frame) > LEAST_SUMMED and _sums_up(frame):
+        raise ValueError(
+            f"its last row has the sums, or the means, of the {len(frame) - 1} above it, and is no "
+            "run: delete it"
+        )
+    return frame
+
+
+def _sums_up(frame: pandas.DataFrame) -> bool:
+    """Whether each number of the last row is what those above it come to, in several columns."""
+    numbers = frame.select_dtypes("number")
+    last, above = numbers.iloc[-1].to_numpy(float), numbers.iloc[:-1].to_numpy(float)
+    there = np.isfinite(last) & np.isfinite(above).all(axis=0) & (np.ptp(above, axis=0) > 0)
+    alike = [
+        np.isclose(of(above[:, there], axis=0), last[there], rtol=1e-3) for of in (np.sum, np.mean)
+    ]
+    return bool(there.sum() > 1 and np.logical_or(*alike).all())
+
+
+def _unnested(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """With columns of settings in the place of mappings of them, and lists as texts."""
+    import pandas
+
+    for column in [c for c in frame.columns if frame[c].dtype == object]:
+        cells = [*frame[column]]
+        if not any(isinstance(cell, dict | list) for cell in cells):
+            continue
+        if not all(isinstance(cell, dict) for cell in cells):
+            frame = frame.assign(**{str(column): [plain_value(cell) for cell in cells]})
+            continue
+        parts = pandas.DataFrame([flat(cell) for cell in cells], index=frame.index)
+        taken = {*frame.columns} - {column}
+        parts = parts.rename(columns={n: f"{column}.{n}" for n in parts.columns if n in taken})
+        frame = pandas.concat([frame.drop(columns=column), parts], axis=1)
+    return frame

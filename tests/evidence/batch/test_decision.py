@@ -1,0 +1,63 @@
+"""The critical batch of made-up runs: known, and held by its interval as often as it says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.evidence.batch.decision import critical_batch, steps_to
+
+BATCHES = np.repeat([8.0, 16.0, 32.0, 64.0, 128.0, 256.0], 2)
+
+
+def steps(critical: float, generator: np.random.Generator, noise: float = 0.03) -> np.ndarray:
+    """S = S_min (1 + B_crit / B) with S_min 700."""
+    return 700 * (1 + critical / BATCHES) * np.exp(generator.normal(0, noise, len(BATCHES)))
+
+
+@pytest.mark.parametrize("critical", [20.0, 100.0, 400.0])
+def test_intervals_hold_it_in_95_of_100(critical: float) -> None:
+    generator, held = np.random.default_rng(int(critical)), []
+    ends = list[bool]()
+    for _ in range(300):
+        told = critical_batch(BATCHES, steps(critical, generator), 3.0)
+        assert told.code == "critical" and told.runs == 12
+        least = told.least_examples.low <= 700 * critical <= told.least_examples.high
+        fewest = told.least_steps.low <= 700 <= told.least_steps.high
+        ends.append(least and fewest)
+        held.append(told.batch.low <= critical <= told.batch.high)
+    assert 0.92 <= np.mean(held) <= 0.98 and np.mean(ends) >= 0.9
+
+
+def test_beyond_the_batches_it_is_a_bound() -> None:
+    generator = np.random.default_rng(0)
+    far = critical_batch(BATCHES, steps(1e5, generator), 3.0)
+    assert far.code == "at_least" and far.batch.low > 256 and math.isinf(far.batch.high)
+    none = critical_batch(BATCHES, steps(0.01, generator), 3.0)
+    assert none.code == "at_most" and none.batch.low == 0 and none.batch.high < 8
+    few = critical_batch(BATCHES[:4], steps(50, generator)[:4], 3.0)
+    assert few.code == "too_few" and math.isnan(few.batch.value)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 100), st.integers(-3, 6), st.floats(0.1, 10))
+def test_units_of_batch_and_steps(seed: int, octaves: int, times: float) -> None:
+    taken = steps(60.0, np.random.default_rng(seed))
+    order = np.random.default_rng(seed).permutation(len(taken))
+    first = critical_batch(BATCHES, taken, 3.0)
+    second = critical_batch(BATCHES[order] * 2.0**octaves, taken[order] * times, 3.0)
+    if 8 * 2.0**octaves >= 1:
+        assert second.batch.value == pytest.approx(2.0**octaves * first.batch.value, rel=0.02)
+        assert second.least_steps.value == pytest.approx(times * first.least_steps.value, rel=0.02)
+
+
+def test_steps_are_read_off_a_noisy_curve() -> None:
+    at = np.arange(1.0, 2001.0, 10)
+    losses = 2.0 + 3.0 * at**-0.3 + np.random.default_rng(0).normal(0, 0.01, len(at))
+    true = (3.0 / 0.5) ** (1 / 0.3)
+    assert steps_to(at, losses, 2.5) == pytest.approx(true, rel=0.1)
+    assert math.isnan(steps_to(at, losses, 2.0)) and math.isnan(steps_to(at, losses, 9.0))

@@ -1,0 +1,59 @@
+"""Curves of several batches, whatever the order of the runs and whichever of them diverged."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pandas
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.evidence.batch.reading import BatchCurve, BatchRuns, batch_runs, critical_of
+from sweeper.evidence.runs.read import read
+
+CRITICAL = 64
+
+
+def loss(steps: np.ndarray, batch: int) -> np.ndarray:
+    return 2 + 3 * (steps / (1 + CRITICAL / batch)) ** -0.4
+
+
+def curve(batch: int, seed: str = "0") -> BatchCurve:
+    steps = np.arange(10.0, 2001.0, 10)
+    return BatchCurve(batch, -8.0, seed, steps, loss(steps, batch))
+
+
+def test_runs_that_diverged_are_told_by_what_they_reached_in_any_order() -> None:
+    whole = [curve(batch) for batch in (8, 32, 128, 512)]
+    ended, spiked, never = curve(32, "1"), curve(128, "1"), curve(2048)
+    ended.losses[-20:], spiked.losses[60], never.losses[:] = math.nan, math.inf, math.nan
+    for odd in ([ended], [spiked], [ended, spiked]):
+        for order in permutations(range(len(odd) + 1)):
+            parts = [whole, *([run] for run in odd)]
+            runs = tuple(run for place in order for run in parts[place])
+            told = critical_of(BatchRuns(curves=runs))
+            assert told.code == "critical" and told.runs == 4 + len(odd)
+            assert told.batch.value == pytest.approx(CRITICAL, rel=0.05)
+    for runs in ((*whole, never), (never, *whole)):
+        told = critical_of(BatchRuns(curves=runs))
+        assert told.code == "critical" and told.batches == (8, 32, 128, 512)
+
+
+def test_ends_of_runs_of_several_lengths_are_a_curve_and_an_endless_batch_is_refused() -> None:
+    rows = [
+        {"batch_size": float(batch), "steps": steps, "lr": lr, "loss": float(end) + off}
+        for batch in (8, 32, 128, 512)
+        for steps in (200, 400, 800, 1600)
+        for lr, off in ((0.01, 0.0), (0.02, 0.05))
+        for end in loss(np.array([steps]), batch)
+    ]
+    table = pandas.DataFrame(rows)
+    for shown in (table, table.iloc[::-1]):
+        found = batch_runs(read(shown))
+        assert found is not None
+        assert critical_of(found).batch.value == pytest.approx(CRITICAL, rel=0.15)
+    table.loc[3, "batch_size"] = math.inf
+    with pytest.raises(BadInput, match="row 4 has a batch of inf"):
+        batch_runs(read(table))

@@ -1,0 +1,262 @@
+"""Better, worse, or cannot say at the target: decisions by codes and numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.evidence.compare.decision import (
+    ComputeLaw,
+    TargetQuestion,
+    VariantAnswer,
+    Winner,
+    _losses,
+    decide,
+)
+from sweeper.evidence.compare.differences import VariantLosses
+from sweeper.evidence.compare.reading import variant_runs
+from sweeper.evidence.runs.read import read
+
+SIZES = ((1.3e8, 2.6e9), (3e8, 6e9), (6e8, 1.2e10))
+TARGET = {"params": 1.2e9, "tokens": 2.4e10}
+
+
+def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]:
+    """A baseline, and variants that are so much better at each size; NaN: not run."""
+    return [
+        {
+            "change": name,
+            "params": n,
+            "tokens": d,
+            "loss": 1.6 + 8.4e1 * (n * d) ** -0.0941 - of[i],
+            **columns,
+        }
+        for name, of in {"base": [0.0] * 3, **gains}.items()
+        for i, (n, d) in enumerate(SIZES)
+        if not math.isnan(of[i])
+    ]
+
+
+def won(rows: object, briefly: bool = True, **question: Any) -> Winner:
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    question.setdefault("counts", TARGET)
+    return decide(runs, TargetQuestion(**question), briefly=briefly)
+
+
+def of(rows: object, name: str = "new", **question: Any) -> VariantAnswer:
+    return next(v for v in won(rows, **question).variants if v.name == name)
+
+
+def test_a_clear_gain_is_better_and_a_clear_loss_worse() -> None:
+    gains = {"new": [0.05, 0.045, 0.04], "bad": [-0.05, -0.045, -0.04], "same": [0.001, -0.001, 0]}
+    found = won(table(gains))
+    assert {v.name: v.answer for v in found.variants} == {
+        "new": "better",
+        "bad": "worse",
+        "same": "cannot say",
+    }
+    assert [v.name for v in found.variants] == ["new", "same", "bad"]
+    new = found.variants[0]
+    assert new.first == new.last == 1 and new.difference.high < 0 < new.compute.low - 1
+    assert found.by == "prior" and 0.001 < found.noise < 0.005
+    assert found.target.octaves == pytest.approx(2, abs=0.05)
+
+
+def test_compute_is_that_of_the_pinned_law() -> None:
+    found = of(table({"new": [0.02, 0.02, 0.02]}), floor=1.6, exponent=0.0941)
+    at = found.sizes[0]
+    base = 8.4e1 * (1.3e8 * 2.6e9) ** -0.0941
+    assert at.difference.value == pytest.approx(-0.02)
+    assert at.compute.value == pytest.approx((base / (base - 0.02)) ** (1 / 0.0941))
+    assert at.compute.low < at.compute.value < at.compute.high
+
+
+def test_the_law_is_found_where_it_is_not_pinned() -> None:
+    found = won(table({"new": [0.02, 0.018, 0.016]}))
+    pinned = won(table({"new": [0.02, 0.018, 0.016]}), floor=1.6, exponent=0.0941)
+    one, other = found.variants[0].compute, pinned.variants[0].compute
+    assert one.low < other.value < one.high and abs(one.value - other.value) < 0.05
+
+
+def test_losses_of_any_scale_say_the_same_of_compute() -> None:
+    """Squared errors of 0.1 and of 1e-9: their law is fitted, as that of nats is."""
+    rows = table({"new": [0.02, 0.018, 0.016], "same": [0.001, -0.001, 0.0]})
+    scaled = [[{**r, "loss": r["loss"] * by} for r in rows] for by in (0.1, 1e-9)]
+    one, other = (of(each) for each in scaled)
+    assert one.compute.value == pytest.approx(other.compute.value, rel=1e-6)
+    assert one.compute.low < of(rows).compute.value < one.compute.high
+    assert one.compute.value > 1.05
+    assert one.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
+
+
+def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
+    rows = table({"new": [0.02, 0.018, 0.017]}, tokens_per_s=100.0)
+    for row in rows:
+        row["tokens_per_s"] *= 0.6 if row["change"] == "new" else 1
+    found = of(rows)
+    assert (found.answer, found.code) == ("worse", "wall_clock") and found.difference.value < 0
+    assert found.wall_clock.value == pytest.approx(0.6 * found.compute.value)
+    assert of(table({"new": [0.04, 0.04, 0.04]}, tokens_per_s=100.0)).answer == "better"
+
+
+def test_tokens_that_differ_are_allowed_for() -> None:
+    """A fifth more tokens at every size, and no other change: no gain at equal tokens."""
+    rows = table({"new": [0.0, 0.0, 0.0]})
+    for row in rows[3:]:
+        row["tokens"] *= 1.2
+        row["loss"] = 1.6 + 8.4e1 * (row["params"] * row["tokens"]) ** -0.0941
+    found = of(rows)
+    assert found.answer == "cannot say" and abs(found.difference.value) < 0.002
+
+
+def test_what_was_not_tuned_is_a_bound() -> None:
+    def tuned(best: int, of_base: int) -> Any:
+        return [
+            {**row, "lr": rate, "loss": row["loss"] + 0.01 * abs(i - at)}
+            for row in table({"new": [-0.05] * 3})
+            for at in ((of_base if row["change"] == "base" else best),)
+            for i, rate in enumerate((0.001, 0.002, 0.004))
+        ]
+
+    assert of(tuned(1, 1)).answer == "worse"
+    found = of(tuned(2, 1))
+    assert (found.answer, found.code, found.bound) == ("cannot say", "bound", "end")
+    turned = [{**row, "loss": 7 - row["loss"]} for row in tuned(0, 0)]
+    assert won(turned).baseline_bound == "end"
+    assert of(turned).code in ("bound", "baseline_bound")
+
+
+def test_runs_that_diverge_decide_by_the_one_rule() -> None:
+    rows = [{**row, "seed": s} for row in table({"new": [0.05] * 3}) for s in range(4)]
+    once = [dict(row) for row in rows]
+    once[12]["loss"] = math.inf
+    assert of(once).diverged == 1 and of(once).answer == "better"
+    often = [dict(row) for row in rows]
+    for row in often[12:]:
+        row["loss"] = math.inf if row["seed"] < 3 else row["loss"]
+    assert (of(often).answer, of(often).code) == ("worse", "diverged")
+
+
+def test_runs_are_paired_by_their_seeds_in_whatever_order_they_stand() -> None:
+    """A seed with which both diverge says nothing; two seeds with which one does would."""
+    rows = [{**row, "seed": s} for row in table({"new": [0.05] * 3}) for s in range(4)]
+    for row in rows:
+        row["loss"] = math.inf if row["seed"] == 0 else row["loss"]
+    turned = [*rows[:12], *rows[:11:-1]]
+    assert of(rows).answer == of(turned).answer == "better"
+    assert of(turned).diverged == 3
+    # Without seeds there is the order alone.
+    for row in turned:
+        del row["seed"]
+    assert (of(turned).answer, of(turned).code) == ("cannot say", "diverged")
+
+
+def test_sizes_need_not_be_shared_but_something_must_be() -> None:
+    nan = math.nan
+    gains = {"new": [nan, 0.03, 0.03], "way": [nan, nan, 0.06]}
+    rows = [row for row in table(gains) if row["change"] != "base" or row["params"] < 5e8]
+    found = {v.name: v for v in won(rows).variants}
+    assert not found["new"].by_way and len(found["new"].missing) == 1
+    assert found["way"].by_way and found["way"].difference.value < found["new"].difference.value
+    lone = [{**rows[0], "change": "apart", "params": 1e10, "tokens": 2e11}]
+    assert of(rows + lone, "apart").code == "apart"
+    with pytest.raises(BadInput, match="no variant was run at a size of base"):
+        won(rows[:1] + lone)
+    diverged = [{**row, "loss": math.inf} if row["change"] == "base" else row for row in rows]
+    with pytest.raises(BadInput, match="no run of base, the baseline, trained"):
+        won(diverged)
+
+
+def test_a_law_that_is_at_its_floor_says_nothing_of_compute() -> None:
+    found = of(table({"new": [0.02] * 3}), exponent=50.0, floor=1.0)
+    assert math.isnan(found.compute.value) and math.isfinite(found.difference.value)
+
+
+def test_the_least_error_is_one_that_numbers_can_tell() -> None:
+    found = won(table({"new": [0.004, 0.002, 0.001]}), error=1e-12, briefly=False)
+    assert found.variants[0].answer == "cannot say"
+    assert all(0 <= each.chance <= 1 for each in found.next_runs)
+
+
+def test_the_target_follows_the_ladder_where_it_is_not_said() -> None:
+    rows = table({"new": [0.02] * 3})
+    assert won(rows, counts={"params": 1.2e9}).target.counts["tokens"] == pytest.approx(
+        2.4e10, rel=0.05
+    )
+    assert won(rows, counts={}).target.counts == {"params": 6e8, "tokens": 1.2e10}
+    with pytest.raises(BadInput, match="needs a column of width"):
+        won(rows, counts={"width": 512.0})
+    apart = [{**r, "tokens": r["tokens"] * k} for r in rows for k in (1, 8)]
+    with pytest.raises(BadInput, match="give to_tokens"):
+        won(apart, counts={"params": 1.2e9})
+
+
+def test_the_next_runs_are_those_that_decide_most_for_their_cost() -> None:
+    found = won(table({"new": [0.005, 0.004, 0.004]}), briefly=False)
+    assert found.variants[0].answer == "cannot say"
+    (proposed,) = found.next_runs
+    assert proposed.variant == "new" and 0.2 <= proposed.chance <= 1 and proposed.flops > 0
+    assert len(found.path) == len(found.curves["new"])
+
+
+def test_one_size_with_seeds_is_asked_for_itself() -> None:
+    generator = np.random.default_rng(0)
+    losses = generator.normal([3.28, 3.277], 0.001, (8, 2))
+    rows = [
+        {"change": name, "loss": loss}
+        for pair in losses
+        for name, loss in zip(("base", "new"), pair, strict=True)
+    ]
+    found = won(rows, counts={})
+    new = found.variants[0]
+    assert new.answer == "better" and found.by == "seeds" and found.noise < 0.002
+    assert new.difference.low < -0.003 < new.difference.high and math.isnan(new.compute.value)
+    # As a session of many tries asks.
+    assert won(rows, counts={}, error=1e-9).variants[0].answer == "cannot say"
+
+
+def seeded(
+    sizes: dict[str, range], paired: bool = True, by: float = 0.05, draw: int = 4
+) -> VariantLosses:
+    """Losses of variants with so many seeds, which do much to all and variants little."""
+    generator = np.random.default_rng(draw)
+    of_seed = generator.normal(0, by, 20)
+    rows = [
+        {"change": name, "seed": s, "loss": 3 + of_seed[s] - gain + 0.001 * generator.normal()}
+        for name, seeds in sizes.items()
+        for s, gain in zip(seeds, [0.01 * (name == "b")] * len(seeds), strict=True)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    runs = replace(runs, paired=paired)
+    return _losses(runs, ComputeLaw.of(runs, TargetQuestion()))
+
+
+def test_seeds_that_some_variants_lack_leave_the_others_beside_each_other() -> None:
+    alike = {name: range(4) for name in ("base", "a", "b")}
+    paired, plain = seeded(alike), seeded(alike, paired=False)
+    # Where all have all seeds it is the two-way analysis of variance.
+    assert (paired.freedom, [*paired.counts[:, 0]]) == (plain.freedom, [4, 4, 4])
+    assert paired.squares == pytest.approx(plain.squares)
+    np.testing.assert_allclose(paired.means, plain.means)
+    # Ten seeds of two, four of the third; the last two are of one alone, and tell no difference.
+    some = seeded({"base": range(12), "a": range(4), "b": range(10)})
+    assert [*some.counts[:, 0]] == [10, 4, 10] and some.freedom == 24 - 3 - 10 + 1
+    assert math.sqrt(some.squares / some.freedom) < 0.002
+    gains = some.means[0, 0] - some.means[1:, 0]
+    np.testing.assert_allclose(gains, [0, 0.01], atol=0.002)
+    unpaired = seeded({"base": range(12), "a": range(4), "b": range(10)}, paired=False)
+    assert math.sqrt(unpaired.squares / unpaired.freedom) > 0.02
+    # Seeds with the same numbers that share nothing are runs of their own.
+    many = {name: range(12) for name in alike}
+    apart_in = [seeded(many, paired=False, by=0.0, draw=i).freedom == 3 * 11 for i in range(8)]
+    assert sum(apart_in) >= 6  # above 2 the variances' ratio lies in 8 % of draws
+    assert seeded(many, paired=False, by=0.002).freedom == 2 * 11
+    # No seed in common: each has its own runs.
+    apart = {"base": range(3), "a": range(3, 6)}
+    assert seeded(apart).freedom == seeded(apart, paired=False).freedom == 4

@@ -1,0 +1,140 @@
+"""`sweeper compare --settle`: studies ranked by seeds at their optima."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas  # type: ignore[import-untyped]
+import pytest
+
+from sweeper.evidence.compare.carried import training_commands
+from sweeper.evidence.compare.decision import TargetQuestion, decide
+from sweeper.evidence.compare.reading import variant_runs
+from sweeper.evidence.compare.request import CompareRequest
+from sweeper.evidence.compare.verb import WinnerAnswer
+from sweeper.evidence.runs.read import read
+from sweeper.study.study import Study
+from tests.cli.driver import Run
+
+
+@pytest.fixture
+def two(study: Path) -> Path:
+    """The folder of studies `a` and `b`, which are the same search."""
+    shutil.copytree(study, study.parent / "b")
+    return study.parent
+
+
+def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
+    two: Path, sweeper: Run
+) -> None:
+    before = sorted(two.rglob("*"))
+    dry = sweeper("compare", "--settle", "a", "b", "--dry-run", "--json").document
+    assert (dry["begins"], dry["known"], dry["width"]) == (6, 0, 32)
+    assert sorted(two.rglob("*")) == before
+    answer = sweeper("compare", "--settle", "a", "b", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.document
+    assert (found["ended"], found["runs"]) == ("alike", 6)
+    assert (
+        json.loads((two / "comparisons/a+b/settled.json").read_text())["places"] == found["places"]
+    )
+    trained = [len(Study.read(two / name).results()) for name in "ab"]
+    again = sweeper("compare", "--settle", "a", "b", "--json").document
+    assert again["places"] == found["places"]
+    assert [len(Study.read(two / name).results()) for name in "ab"] == trained
+
+
+def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> None:
+    known = {result.trial.seed for result in Study.read(two / "a").results()}
+    answer = sweeper("compare", "--settle", "b", "a", "--at-width", "16", "--json")
+    assert answer.code == 0, answer.err
+    fresh = {result.trial.seed for result in Study.read(two / "a").results()} - known
+    assert min(fresh) == answer.document["first_seed"] > max(known)
+
+
+def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
+    two: Path, sweeper: Run
+) -> None:
+    """At the ladder's widths first; a second run of the same command trains nothing."""
+    words = ("compare", "a", "b", "--settle", "--to-width", "64", "--baseline", "b")
+    before = sorted(two.rglob("*"))
+    dry = sweeper(*words, "--dry-run", "--json").document
+    assert (dry["begins"], dry["known"], dry["widths"]) == (8, 0, [16, 32, 64])
+    assert 0 < dry["flops"]["begins"] < dry["flops"]["most"]
+    assert sorted(two.rglob("*")) == before
+    trained = {name: len(Study.read(two / name).results()) for name in "ab"}
+    answer = sweeper(*words, "--json")
+    assert answer.code == 0, answer.err
+    found = answer.document
+    assert (found["baseline"], found["answer"], found["ended"]) == ("b", "cannot say", "hopeless")
+    (variant,) = found["variants"]
+    assert variant["name"] == "a" and variant["difference"]["value"] == pytest.approx(0, abs=1e-9)
+    runs = {name: len(Study.read(two / name).results()) for name in "ab"}
+    assert sum(runs.values()) - sum(trained.values()) == found["runs"] >= 8
+    again = sweeper(*words, "--json", "--strict")
+    assert again.code == 4 and again.document["variants"] == found["variants"]
+    assert runs == {name: len(Study.read(two / name).results()) for name in "ab"}
+
+
+def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
+    two: Path, sweeper: Run
+) -> None:
+    """A gain too small to call: the command of its next runs is one that runs dry."""
+    rows = [
+        {"study": name, "width": width, "steps": 4, "loss": 3 * width**-0.05 - gain}
+        for name, gains in (("a", (0, 0, 0)), ("b", (0.007, 0.006, 0.006)))
+        for width, gain in zip((8, 16, 32), gains, strict=True)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "study", "a")
+    answer = WinnerAnswer(
+        request=CompareRequest(names=("a", "b"), to_width=128),
+        runs=runs,
+        winner=decide(runs, TargetQuestion(counts={"width": 128})),
+        folder=two,
+        studies={name: two / name for name in "ab"},
+    )
+    (command,) = training_commands(answer)
+    assert "of b" in command.why
+    dry = sweeper(command.verb, *command.arguments, "--dry-run", "--json")
+    assert dry.code == 0 and dry.document["widths"] == [16, 32, 64]
+    assert not training_commands(replace(answer, studies={}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["--budget", "20"], "--budget"),
+        (["--settle", "--budget", "5"], "--budget"),
+        (["--settle", "--hours", "-1"], "--hours"),
+        (["--settle", "--hours", "1e-9"], "the 6 runs with which this ranking begins"),
+        (["--settle", "--to-width", "64", "--hours", "1e-9"], "the 8 runs with which this"),
+        (["--settle", "--to-width", "32"], "--to-width"),
+        (["--settle", "--to-width", "64", "--at-width", "32"], "--at-width"),
+        (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),
+        (["--settle", "--to-width", "64", "--budget", "7"], "--budget"),
+        (["--settle", "--to-width", "64", "--by", "x"], "--settle is of studies"),
+        (["--settle", "--at-width", "20"], "--at-width"),
+        (["--settle", "--detach"], "--detach"),
+        (["--settle", "train.batch_size=4"], "a"),
+        (["--settle", "parameterization=umup"], "parameterization"),
+        (["--settle", "a"], "a is given twice"),
+        (["--settle", "c"], "'c'"),
+    ],
+)
+def test_bad_input_is_one_message_and_nothing_is_written(
+    two: Path, sweeper: Run, arguments: list[str], key: str
+) -> None:
+    before = set(two.rglob("*"))
+    answer = sweeper("compare", "a", "b", *arguments)
+    assert answer.code == 2 and key in answer.err and not answer.crashed
+    written = {one for one in two.rglob("*") if ".cache" not in one.parts}
+    assert written == before
+
+
+def test_a_first_round_that_fills_all_workers_says_its_seeds(two: Path, sweeper: Run) -> None:
+    many = ("launcher=local", "launcher.workers=8")
+    out = sweeper("compare", "--settle", "a", "b", "--dry-run", *many).out
+    assert "8 runs at width 32, 4 seeds each (0 of them are known)" in " ".join(out.split())

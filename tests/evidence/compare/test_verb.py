@@ -1,0 +1,98 @@
+"""`sweeper compare --by`: a spreadsheet becomes a decision, on a screen, as JSON, by exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+
+import sweeper as package
+from tests.cli.driver import Run
+from tests.evidence.compare.test_decision import table
+
+TO = ("--to-params", "1.2e9", "--to-tokens", "2.4e10")
+
+
+@pytest.fixture
+def runs(workplace: Path) -> str:
+    """A table of a baseline, a change that gains and one that does not."""
+    rows = table({"new": [0.05, 0.045, 0.04], "same": [0.001, -0.001, 0.0]})
+    pandas.DataFrame(rows).to_csv(workplace / "runs.csv", index=False)
+    return "runs.csv"
+
+
+def test_the_document_has_what_a_program_needs(runs: str, sweeper: Run, workplace: Path) -> None:
+    ended = sweeper("compare", runs, "--by", "change", "--baseline", "base", *TO, "--json")
+    document = json.loads(ended.out)
+    assert ended.code == 0 and document["baseline"] == "base" and document["answer"] == "better"
+    new, same = document["variants"]
+    assert (new["name"], new["answer"], same["answer"]) == ("new", "better", "cannot say")
+    for key in ("difference", "compute", "wall_clock"):
+        assert {"value", "low", "high"} == {*new[key]}
+    assert document["target"]["counts"] == {"params": 1.2e9, "tokens": 2.4e10}
+    assert isinstance(document["next"], list)
+    page = (workplace / "runs/comparisons/runs/winner.html").read_text()
+    assert "Which change wins?" in page and page.count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("which", "code"), [("change != 'same'", 0), ("change != 'new'", 4)], ids=["better", "open"]
+)
+def test_strict_decides_by_its_exit_code_and_one_line(
+    runs: str, which: str, code: int, sweeper: Run, workplace: Path
+) -> None:
+    words = ("--by", "change", "--baseline", "base", *TO, "--where", which)
+    ended = sweeper("compare", runs, *words, "--strict", "--json")
+    assert ended.code == code and ended.out.count("\n") == 1 and json.loads(ended.out)
+    assert not (workplace / "runs/comparisons").exists()
+    turned = ("--by", "change", "--baseline", "new", *TO, "--where", "change != 'same'")
+    assert sweeper("compare", runs, *turned, "--strict").code == 3
+
+
+def test_the_screen_says_what_wins_and_python_the_same(
+    runs: str, sweeper: Run, workplace: Path
+) -> None:
+    ended = sweeper("compare", runs, "--by", "change", "--baseline", "base", *TO)
+    assert "new is better than base; cannot say of same" in ended.out
+    frame = pandas.read_csv(workplace / runs)
+    done = package.compare(frame, by="change", baseline="base", to_params=1.2e9, to_tokens=2.4e10)
+    assert done.answer == "better" and done.document["variants"][0]["name"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--by: it needs a value"),
+        (("--by", "change", "--baseline", "x"), "one of base, new, same"),
+        (("--by", "change", "--baseline", "base", "--settle"), "--settle is of studies"),
+        (("--by", "change", "--baseline", "base", "--to-width", "64"), "needs a column of width"),
+        (("--by", "change", "--baseline", "base", "--floor", "9"), "above the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--to-params", "1e300"), "at least 1, below 1e"),
+        (("--by", "change", "--baseline", "base", "--exponent", "50"), "at least 0.001, at most 1"),
+        (("--by", "change", "--baseline", "base", "--error", "1e-300"), "at least 1e-12"),
+    ],
+)
+def test_bad_input_is_one_message(
+    words: tuple[str, ...], said: str, runs: str, sweeper: Run, workplace: Path
+) -> None:
+    ended = sweeper("compare", runs, *words)
+    assert ended.code == 2 and said in ended.err and "Traceback" not in ended.err
+    assert not (workplace / "runs").exists()
+
+
+def test_what_holds_of_many_is_one_note_on_screen_page_and_in_the_document(
+    sweeper: Run, workplace: Path
+) -> None:
+    nan = float("nan")
+    rows = table({"new": [0.05] * 3, **{f"v{i}": [0.01, nan, nan] for i in range(5)}})
+    rows[-1]["loss"] = float("inf")
+    pandas.DataFrame(rows).to_csv(workplace / "many.csv", index=False)
+    ended = sweeper("compare", "many.csv", "--by", "change", "--baseline", "base", "--json")
+    document = json.loads(ended.out)
+    notes = [each for each in document["found"] if "not run at" in each]
+    assert len(notes) == 1 and all(f"v{i}" in notes[0] for i in range(4))
+    page = (workplace / "runs/comparisons/many/winner.html").read_text()
+    for each in (*notes, next(s for s in document["found"] if "NaN or infinite" in s)):
+        assert each in page and " ".join(each.split()) in " ".join(ended.err.split())

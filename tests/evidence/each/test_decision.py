@@ -1,0 +1,223 @@
+"""One hyperparameter at a time: gains without luck, what is carried, retuned and left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sweeper.evidence.each.decision import (
+    EachAnswer,
+    HyperparameterGain,
+    LineGains,
+    RunNoise,
+    judge_each,
+)
+from sweeper.evidence.each.reading import SettingLine, VariedSettings
+from sweeper.stats.estimate import Array, quantile, student_above
+from sweeper.stats.ladder import KnownNoise
+
+NOISE, GAIN = 0.001, 0.006
+VALUES = (-2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+
+
+def made(
+    seed: int = 0,
+    *,
+    count: int = 5,
+    sizes: int = 3,
+    seeds: int = 3,
+    slope: float = 0.0,
+    fades: float = 0.0,
+    gain: float = GAIN,
+) -> VariedSettings:
+    """Lines of `count` hyperparameters, of which h0 gains `gain` one octave above its default."""
+    generator, lines = np.random.default_rng(seed), []
+    for doublings in range(sizes):
+
+        def cell(effect: float) -> Mapping[str, float]:
+            losses = 3.4 + effect + generator.normal(0, NOISE, seeds)
+            return {str(at): float(loss) for at, loss in enumerate(losses)}
+
+        default, best = cell(0.0), 1 + slope * doublings
+        for place in range(count):
+            here = gain * (1 - fades) ** doublings if place == 0 else 0.0
+            losses = {
+                value: cell(here * ((value - best) ** 2 - best**2)) if value else default
+                for value in VALUES
+            }
+            size = 64.0 * 2**doublings
+            lines.append(SettingLine(name=f"h{place}", size=size, default=0.0, losses=losses))
+    return VariedSettings(lines=tuple(lines), axis="width" if sizes > 1 else "")
+
+
+def of(each: EachAnswer, name: str = "h0") -> HyperparameterGain:
+    return next(one for one in each.hyperparameters if one.name == name)
+
+
+def test_what_gains_at_every_size_is_carried_and_what_does_nothing_is_not() -> None:
+    each = judge_each(made())
+    assert each.named("carry") == ["h0"] and not each.named("retune")
+    found = of(each)
+    assert found.best == 2.0 and found.default == 1.0
+    assert found.gain.low < GAIN < found.gain.high and found.gain.low > 0
+    assert found.octaves_per_doubling.low < 0 < found.octaves_per_doubling.high
+    assert [at.size for at in found.sizes] == [128.0, 256.0]
+    assert each.noise == pytest.approx(NOISE, rel=0.25) and each.noise_by == "seeds"
+
+
+def test_an_optimum_that_moves_is_retuned_by_what_it_moves() -> None:
+    found = of(judge_each(made(slope=0.5)))
+    assert found.answer == "retune"
+    assert found.octaves_per_doubling.low < 0.5 < found.octaves_per_doubling.high
+
+
+def test_a_gain_of_the_base_alone_is_not_carried() -> None:
+    found = of(judge_each(made(fades=1.0)))
+    assert (found.answer, found.lacking) == ("leave", "fades")
+
+
+def test_one_size_leaves_open_what_gains_and_proposes_a_ladder() -> None:
+    each = judge_each(made(sizes=1))
+    found = of(each)
+    assert (found.answer, found.lacking) == ("cannot say", "sizes") and found.gain.low > 0
+    (runs,) = found.next
+    assert runs.sizes == (128.0, 256.0) and {1.0, 2.0} <= {*runs.values}
+    assert each.named("leave") and not each.named("carry")
+
+
+def test_single_runs_tell_by_smooth_curves_and_without_noise_nothing() -> None:
+    each = judge_each(made(seeds=1, gain=0.012))
+    assert each.noise_by == "curves" and each.named("carry") == ["h0"]
+    few = made(seeds=1, sizes=1, count=1)
+    line = replace(few.lines[0], losses={v: few.lines[0].losses[v] for v in (0.0, 1.0)})
+    found = of(judge_each(replace(few, lines=(line,))))
+    assert (found.answer, found.lacking, found.next[0].seeds) == ("cannot say", "noise", 3)
+
+
+def test_a_default_that_diverged_leaves_a_gain_without_a_number() -> None:
+    varied = made(sizes=1, count=1, seeds=8)
+    line = varied.lines[0]
+    wild = dict.fromkeys(line.losses[0.0], math.inf)
+    found = of(
+        judge_each(replace(varied, lines=(replace(line, losses={**line.losses, 0.0: wild}),)))
+    )
+    assert found.answer == "cannot say" and found.gain.low == math.inf
+
+
+@pytest.mark.parametrize(("best", "answer"), [(0.4, "cannot say"), (4.0, "carry")])
+def test_a_default_that_was_not_run_is_not_taken_for_as_bad_as_its_chord(
+    best: float, answer: str
+) -> None:
+    """Between the values around it a valley may be: only what gains beyond that is carried."""
+    values = (-3.0, -1.0, 1.0, 3.0, 5.0)
+    varied = made(count=1)
+    lines = []
+    for line in varied.lines:
+        noise = np.array([*line.losses[0.0].values()])
+        losses = {
+            value: {str(s): float(x) for s, x in enumerate(noise + 0.01 * (value - best) ** 2)}
+            for value in values
+        }
+        lines.append(replace(line, losses=losses))
+    found = of(judge_each(replace(varied, lines=tuple(lines)), NOISE))
+    assert found.answer == answer and found.lacking == ("runs around" if best < 1 else "")
+    gain = 0.01 * (best**2 - (float(np.log2(found.best)) - best) ** 2)
+    assert found.gain.low < gain < found.gain.high
+
+
+def test_the_luckiest_of_many_is_taken_out() -> None:
+    noise = RunNoise(KnownNoise(deviation=NOISE, freedom=1000), None, "given")
+    generator, seemed, told = np.random.default_rng(3), list[float](), list[float]()
+    for _ in range(150):
+        cells = {
+            float(value): {str(s): float(x) for s, x in enumerate(generator.normal(3, NOISE, 3))}
+            for value in range(7)
+        }
+        gains = LineGains.of(SettingLine(name="h", size=1, default=3.0, losses=cells), noise)
+        assert gains is not None
+        seemed.append(float(gains.gains.max()))
+        told.append(gains.unlucky())
+    error = np.std(told) / math.sqrt(len(told))
+    assert np.mean(seemed) > 5 * error and abs(float(np.mean(told))) < 3 * error
+
+
+@settings(max_examples=4, deadline=None)
+@given(order=st.permutations(range(9)), shift=st.integers(-8, 8), seed=st.integers(0, 3))
+def test_neither_the_order_of_lines_nor_units_change_an_answer(
+    order: list[int], shift: int, seed: int
+) -> None:
+    varied = made(seed, count=3)
+    moved = [
+        replace(
+            line,
+            default=line.default + shift,
+            losses={value + shift: cell for value, cell in reversed(line.losses.items())},
+        )
+        for line in (varied.lines[at] for at in order)
+    ]
+    one, other = judge_each(varied), judge_each(replace(varied, lines=tuple(moved)))
+    for each in one.hyperparameters:
+        again = of(other, each.name)
+        assert again.answer == each.answer
+        assert again.gain.value == pytest.approx(each.gain.value, abs=1e-9)
+        assert again.gain.low == pytest.approx(each.gain.low, abs=1e-9)
+        assert again.best == pytest.approx(float(each.best) * 2.0**shift)
+
+
+@settings(max_examples=4, deadline=None)
+@given(worse=st.floats(0.1, 5.0), seed=st.integers(0, 5))
+def test_an_added_worse_value_carries_nothing_more(worse: float, seed: int) -> None:
+    varied = made(seed, count=3)
+    lines = [
+        replace(
+            line,
+            losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}},
+        )
+        for line in varied.lines
+    ]
+    one, other = judge_each(varied), judge_each(replace(varied, lines=tuple(lines)))
+    for each in one.hyperparameters:
+        again = of(other, each.name)
+        assert again.best == each.best and again.gain.low <= each.gain.low + 1e-12
+        assert again.answer in (each.answer, "cannot say")
+
+
+def test_the_tail_of_student_is_that_of_its_quantile() -> None:
+    for freedom in (1, 2, 5, 40):
+        for chance in (0.6, 0.95, 0.9999):
+            assert student_above(quantile(freedom, chance), freedom) == pytest.approx(1 - chance)
+    assert student_above(-1.0, 3) == pytest.approx(1 - student_above(1.0, 3))
+
+
+def test_heavy_tails_widen_what_a_difference_shows_and_normal_noise_nothing() -> None:
+    """By Laplace's noise, of excess 3, beside normal noise; and Student's own excess as oracle."""
+    generator = np.random.default_rng(2)
+
+    def noise(draw: Callable[..., Array], paired: bool) -> KnownNoise:
+        lines = []
+        for place in range(60):
+            runs = 1.0 + NOISE * draw(size=(5, 4)) + (generator.normal(size=4) if paired else 0.0)
+            cells = {float(v): dict(zip("abcd", row, strict=True)) for v, row in enumerate(runs)}
+            lines.append(SettingLine(name=f"h{place}", size=64, default=0.0, losses=cells))
+        found = RunNoise.of(lines, None)
+        known = found.paired if paired else found.alone
+        assert known is not None
+        return known
+
+    for paired in (True, False):
+        heavy, normal = (noise(d, paired) for d in (generator.laplace, generator.standard_normal))
+        assert normal.excess < 0.3 and 1.5 < heavy.excess < 4
+        assert heavy.freedom_of_difference((3, 3)) < 0.3 * normal.freedom_of_difference((3, 3))
+        assert heavy.freedom_of_difference((1, 9)) < heavy.freedom_of_difference((1, 1)) < 12
+    # A difference of two runs halves the excess: 6 of a run is 3, that of 6 degrees.
+    known = KnownNoise(deviation=1.0, freedom=100, excess=6.0)
+    assert known.freedom_of_difference((1, 1)) == round(4 + 6 / 3)
+    assert float(stats.t(6).stats("k")) == pytest.approx(3)
+    assert replace(known, excess=0.0).freedom_of_difference((1, 1)) == 100

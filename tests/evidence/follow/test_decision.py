@@ -1,0 +1,372 @@
+"""A run as it goes: on course, sick in some way, resumed, interrupted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeper
+from sweeper.errors import BadInput, ConfigError
+from sweeper.evidence.follow.decision import Seen, Watch, read_prediction, worth
+from sweeper.stats.power_law import Array
+from tests.evidence.made import NOISE, STEPS, TARGET, TRAIN, middle, prediction, run
+
+
+def watched(losses: Array, **kinds: Any) -> Watch:
+    watch = Watch(prediction(), **kinds)
+    for step, loss in enumerate(losses.tolist()):
+        watch.update(step, loss)
+    return watch
+
+
+def sick(seed: int, factor: Array) -> Seen:
+    return watched(run(seed) * factor).seen
+
+
+BEHIND = np.arange(STEPS) >= STEPS // 3
+
+
+def test_smoothed_losses_are_refused_in_words() -> None:
+    """They lag behind the band and hide their noise: nearly every healthy run would be off it."""
+    for seed, weight in enumerate((0.9, 0.98)):
+        smooth, losses = 0.0, run(seed)
+        for step, loss in enumerate(losses.tolist()):
+            smooth = weight * smooth + (1 - weight) * loss if step else loss
+            losses[step] = smooth
+        watch = watched(losses)
+        assert watch.seen.state == "cannot say" and "smoothed" in watch.error
+
+
+@pytest.mark.parametrize("draw", ["t3", pytest.param("exponential", marks=pytest.mark.long)])
+def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course(draw: str) -> None:
+    """Of a single reading a stretch, with noise that is no Gaussian: one of twenty at most."""
+    off = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        tails = random.standard_t(3, STEPS) / math.sqrt(3)
+        noise = tails if draw == "t3" else random.exponential(1, STEPS) - 1
+        losses = np.exp(middle(TARGET) + 0.02 * noise)
+        watch = Watch(prediction(), alarm=0.05)
+        for step in range(0, STEPS, 10):
+            watch.update(step, float(losses[step]))
+        off += watch.finish().off
+    assert off <= 3
+
+
+def test_runs_on_course_stay_on_the_band_and_end_as_is_said() -> None:
+    for seed in range(100, 106):
+        losses = run(seed)
+        watch = watched(losses)
+        assert watch.seen.state == "on the band"
+        assert watch.seen.since is None
+        assert watch.seen.ended
+        assert watch.seen.end == pytest.approx(losses[-STEPS // 10 :].mean())
+        assert watch.error == ""
+        half = watch.forecasts[len(watch.forecasts) // 2][1]
+        assert half.low < losses[-STEPS // 10 :].mean() < half.high
+        widths = [end.high - end.low for _, end in watch.forecasts]
+        assert widths[-1] < 0.7 * widths[0]
+
+
+def test_it_says_not_enough_before_the_warm_up_is_over() -> None:
+    watch = watched(run(100)[: STEPS // 10])
+    assert watch.seen.state == "not enough yet"
+    assert watch.seen.forecast == watch.predicted
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "hint"),
+    [
+        (0.06, "above", "data changed"),
+        (-0.06, "below", "easier data"),
+    ],
+)
+def test_a_jump_is_seen_soon_and_told(change: float, state: str, hint: str) -> None:
+    watch, losses = Watch(prediction()), run(101) * np.exp(change * BEHIND)
+    first = next(step for step, x in enumerate(losses.tolist()) if watch.update(step, x).off)
+    assert STEPS // 3 < first < STEPS // 3 + 60
+    seen = sick(101, np.exp(change * BEHIND))
+    assert (seen.state, seen.hints[0].name) == (state, hint)
+    assert seen.since == pytest.approx(STEPS // 3, abs=15)
+    assert (seen.compute.value < 0.95) == (state == "above")
+
+
+def test_a_learning_rate_that_is_too_high_is_told_from_a_jump() -> None:
+    lr = np.array(TRAIN.lr_factors(range(STEPS)))
+    behind = np.maximum(np.arange(STEPS) - STEPS // 3, 0)
+    seen = sick(102, np.exp(0.08 * lr * (1 - np.exp(-behind / 30))))
+    assert (seen.state, seen.hints[0].name) == ("above", "eta too high")
+
+
+def test_data_that_come_again_are_seen_from_below() -> None:
+    seen = sick(103, np.exp(-0.3 * np.maximum(np.arange(STEPS) / STEPS - 1 / 3, 0)))
+    assert (seen.state, seen.hints[0].name) == ("below", "data repeated")
+
+
+def test_a_spike_is_an_event_and_no_drift() -> None:
+    factor = np.ones(STEPS)
+    factor[500:504] = 1.5
+    seen = sick(104, factor)
+    assert seen.state == "on the band"
+    (spike,) = [event for event in seen.events if event.kind == "spike"]
+    assert (spike.step, spike.until) == (500, 503)
+    watch = watched(run(104)[:502] * factor[:502])
+    assert watch.seen.state == "spike"
+    assert not watch.seen.off
+
+
+def test_many_spikes_are_too_many() -> None:
+    factor = np.where(BEHIND & (np.random.default_rng(0).random(STEPS) < 0.02), 1.3, 1.0)
+    seen = sick(105, factor)
+    assert seen.state in ("spikes", "above")
+    assert seen.hints[0].name == "bad batches"
+
+
+def test_a_run_diverges_by_its_numbers_or_by_its_height() -> None:
+    losses = run(106)
+    losses[600:] = math.nan
+    assert watched(losses[:602]).seen.state == "on the band"
+    seen = watched(losses).seen
+    assert (seen.state, seen.since) == ("diverged", 600)
+    high = run(106) * np.where(BEHIND, 3.0, 1.0)
+    assert watched(high).seen.state == "diverged"
+
+
+def test_what_befalls_a_run_between_two_nans_does_not_move_their_beginning() -> None:
+    watch = watched(run(106)[:600])
+    watch.update(600, math.nan)
+    watch.events.append(replace(watch.events[-1], kind="another", step=601, until=601))
+    for step in (601, 602, 603):
+        watch.update(step, math.nan)
+    assert (watch.seen.state, watch.seen.since) == ("diverged", 600)
+    assert watch.events[-2].until >= 602
+
+
+def test_a_single_nan_is_passed_over() -> None:
+    losses = run(107)
+    losses[[300, 400]] = math.nan
+    watch = watched(losses)
+    assert watch.seen.state == "on the band"
+    assert [event.step for event in watch.seen.events] == [300, 400]
+
+
+def test_a_resumed_run_is_what_it_went_on_with() -> None:
+    """Steps go back behind a bad stretch: the alarm is taken back, the numbers are the same."""
+    losses, bad = run(108), run(108) * np.exp(0.1 * BEHIND)
+    watch = watched(bad[:500])
+    assert watch.seen.state == "above"
+    for step in range(300, STEPS):
+        watch.update(step, float(losses[step]))
+    expected = watched(np.concatenate([bad[:300], losses[300:]]))
+    assert watch.seen.state == "on the band"
+    assert watch.sequence.evidence == pytest.approx(expected.sequence.evidence)
+    assert watch.seen.forecast == expected.seen.forecast
+    assert [event.kind for event in watch.seen.events if event.kind == "resumed"] == ["resumed"]
+    watch.update(0, 3.0)
+    assert watch.seen.state == "not enough yet"
+
+
+def test_several_ranks_at_a_step_are_averaged() -> None:
+    watch = Watch(prediction())
+    pairs = zip(run(109).tolist(), run(110).tolist(), strict=True)
+    for step, both in enumerate(pairs):
+        for loss in both:
+            watch.update(step, loss)
+    assert watch.seen.state == "on the band"
+    assert not watch.error
+
+
+def test_two_runs_in_one_log_are_refused() -> None:
+    watch = Watch(prediction())
+    for step in range(400):
+        watch.update(step, 3.0)
+        watch.update(max(step - 7, 0), 3.0)
+    assert "two runs" in watch.error
+    assert watch.seen.state == "cannot say"
+
+
+def test_gaps_and_rare_readings_are_no_alarm() -> None:
+    for kept in (slice(None, None, 10), slice(None, None, 25)):
+        watch = Watch(prediction())
+        steps = [step for step in range(STEPS)[kept] if not 400 <= step < 600]
+        losses = run(111)
+        for step in steps:
+            watch.update(step, float(losses[step]))
+        assert watch.seen.state == "on the band", kept
+        assert watch.sequence.seen >= 25
+        assert any(event.kind == "gap" for event in watch.seen.events)
+
+
+def test_another_schedule_is_refused() -> None:
+    factors, watch = TRAIN.lr_factors(range(STEPS)), Watch(prediction())
+    for step, (loss, factor) in enumerate(zip(run(112).tolist(), factors, strict=True)):
+        watch.update(step, loss, lr=3e-4 * factor)
+    assert not watch.error
+    watch = Watch(prediction())
+    for step, loss in enumerate(run(112).tolist()):
+        watch.update(step, loss, lr=3e-4)
+    assert "schedule" in watch.error
+
+
+def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
+    watch = Watch(prediction())
+    watch.update(3 * STEPS, 2.0)
+    assert "with steps" in watch.error
+    assert watch.update(1, 2.0).state == "cannot say"
+
+
+def test_other_lengths_of_the_run_have_the_same_course() -> None:
+    losses = run(113, steps=5000)
+    watch = Watch(prediction(), steps=5000)
+    for step, loss in enumerate(losses.tolist()):
+        watch.update(step, loss)
+    assert watch.seen.state == "on the band"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({"alarm": 0.0}, "alarm"),
+        ({"steps": 5}, "steps"),
+        ({"spike_steps": 0}, "spike_steps"),
+        ({"steps": "x"}, "steps"),
+        ({"steps": STEPS + 0.5}, "steps"),
+        ({"spike_steps": math.nan}, "spike_steps"),
+        ({"alarm": "often"}, "alarm"),
+    ],
+)
+def test_bad_arguments_name_their_key(arguments: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sweeper.follow(prediction(), **arguments)
+    assert caught.value.key == key
+
+
+def test_a_prediction_is_read_and_one_without_a_band_is_refused(tmp_path: Path) -> None:
+    path = prediction().write(tmp_path)
+    assert read_prediction(path) == prediction()
+    assert sweeper.follow(path).steps == STEPS
+    (tmp_path / "bare.json").write_text(replace(prediction(), band=None).text())
+    (tmp_path / "other.json").write_text(json.dumps({"answer": 1}))
+    (tmp_path / "torn.json").write_text("{")
+    for name in ("bare", "other", "torn", "none"):
+        with pytest.raises(BadInput):
+            read_prediction(tmp_path / f"{name}.json")
+
+
+def test_a_loss_is_worth_what_the_law_takes_for_it() -> None:
+    made = prediction()
+    assert made.prediction is not None
+    assert worth(made, made.prediction.loss) == pytest.approx(1, abs=0.02)
+    assert worth(made, 1.02 * made.prediction.loss) < 0.9
+    assert worth(made, 0.98 * made.prediction.loss) > 1.1
+
+
+def test_a_loss_that_is_missing_is_passed_over_and_counted() -> None:
+    losses, watch = run(3), Watch(prediction())
+    for step, loss in enumerate(losses.tolist()):
+        watch.update(step, None if step % 7 == 3 else loss)
+    assert watch.missing == sum(step % 7 == 3 for step in range(STEPS))
+    assert not watch.error and not watch.finish().off
+
+
+@pytest.mark.parametrize("given", [(0, "2.3"), (0, [2.3]), ("x", 2.3), (0, 2.3, "high")])
+def test_what_is_no_number_is_refused_and_blinds_nothing(given: tuple[Any, ...]) -> None:
+    watch = Watch(prediction())
+    with pytest.raises(ConfigError):
+        watch.update(*given)
+    first, *losses = run(3).tolist()
+    watch.update(0, first)
+    watch.update(*given)  # a run that is under way does not end by it
+    assert watch.missing == 1
+    for step, loss in enumerate(losses, 1):
+        watch.update(step, loss)
+    assert not watch.error and watch.finish().state == "on the band"
+
+
+@pytest.mark.parametrize(("steps", "every"), [(200, 10), (200, 20), (STEPS, 25), (STEPS, 50)])
+def test_a_rare_log_has_no_gaps_and_is_on_course(steps: int, every: int) -> None:
+    """Rarer than the band's stretches, as a usual log of a short run is."""
+    for seed in range(200, 206):
+        watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
+        for step in (*range(0, steps - 1, every), steps - 1):
+            watch.update(step, float(losses[step]))
+        assert watch.finish().state == "on the band"
+        assert [event.kind for event in watch.seen.events] == []
+
+
+@pytest.mark.parametrize("first", [0, 9])
+def test_the_fall_between_two_readings_is_no_noise(first: int) -> None:
+    """It hid a jump of 12 %: of 20 readings the noise seemed four times as large as it is."""
+    said, steps = 0, 200
+    for seed in range(200, 206):
+        watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
+        for step in range(first, steps, 10):
+            watch.update(step, float(losses[step] * math.exp(0.12 * (step >= 80))))
+        said += watch.finish().state == "above"
+        assert watch._white(watch.stretches[-1]) < (2.5 * NOISE) ** 2
+    assert said == 6
+
+
+def test_a_reading_at_the_begin_of_its_stretch_is_not_above_the_band() -> None:
+    """In a log of every tenth step all are: the loss falls by the noise within a stretch."""
+    means = []
+    for every in (1, 10):
+        offs = []
+        for seed in range(210, 218):
+            watch, losses = Watch(prediction()), run(seed)
+            for step in range(0, STEPS, every):
+                watch.update(step, float(losses[step]))
+            offs.append(watch.sequence.off[:15].mean())  # where it falls most, behind the warm-up
+        means.append(np.mean(offs))
+    assert means[1] == pytest.approx(means[0], abs=0.005)
+
+
+def test_a_log_that_becomes_rarer_has_one_gap() -> None:
+    watch, losses = Watch(prediction()), run(201)
+    for step in (*range(300), *range(300, STEPS, 30)):
+        watch.update(step, float(losses[step]))
+    assert [event.kind for event in watch.seen.events].count("gap") == 1
+
+
+def test_a_rate_that_jumps_is_seen_without_any_schedule_and_a_smooth_one_is_not() -> None:
+    losses, made = run(3), replace(prediction())
+    assert made.band is not None
+    own = replace(made, band=replace(made.band, schedule="its own"))
+    for jump, state in ((1.0, "on the band"), (4.0, "rate jumped")):
+        watch = Watch(own)
+        for step, loss in enumerate(losses.tolist()):
+            rate = 0.01 * min(1.0, (step + 1) / 50) * (1 - step / STEPS)
+            watch.rate(step, rate * (jump if step >= 333 else 1.0))
+            watch.update(step, loss)
+        assert watch.seen.state == state and watch.seen.off == (jump > 1)
+    assert watch.seen.since == 333
+
+
+def test_a_run_without_losses_is_off_since_its_last_one() -> None:
+    watch = watched(run(4)[:500])
+    watch.silent = True
+    seen = watch.look()
+    assert (seen.state, seen.since, seen.off) == ("no loss", 499, True)
+    assert seen.compute.value == 0 and not seen.hints
+
+
+def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green() -> None:
+    from sweeper.evidence.follow.page import code_of, compute_text
+
+    made = prediction()
+    assert made.prediction is not None
+    least, most = watched(run(5)).seen.reach
+    assert worth(made, 0.5 * made.prediction.loss) == most < 2
+    assert 0 < worth(made, 9 * made.prediction.loss) == least < 1
+    watch = Watch(replace(made, reasons=("nobody knows",), answer="cannot say yet"))
+    for step, loss in enumerate(run(6)[:500].tolist()):
+        watch.update(step, loss)
+    assert watch.seen.state == "on the band" and code_of(watch.seen) == "cannot say yet"
+    far = replace(watch.seen, compute=replace(watch.seen.compute, value=most, high=most))
+    assert "at least" in compute_text(far)

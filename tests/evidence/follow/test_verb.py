@@ -1,0 +1,223 @@
+"""`sweeper follow`: once and live, on the band and off it, at the end, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.evidence.follow.decision import read_prediction
+from sweeper.evidence.predict.band import rebinned, stretch_edges
+from sweeper.schedule import OWN
+from sweeper.study.study import Study
+from sweeper.trial import Log2Hps, Result, curve
+from tests.cli.driver import Run
+from tests.evidence.made import STEPS, prediction, run
+from tests.evidence.predict.test_band import ladder
+
+METRIC = ("--metric", "jsonl:log.jsonl:loss")
+
+
+@pytest.fixture
+def folder(workplace: Path) -> Path:
+    """A folder with a prediction."""
+    prediction().write(workplace / "transfer/w64")
+    return workplace / "transfer/w64"
+
+
+def write(losses: np.ndarray) -> None:
+    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses.tolist())]
+    Path("log.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def follow(sweeper: Run, *words: str):  # type: ignore[no-untyped-def]
+    prediction = ["--prediction", "transfer/w64/prediction.json"]
+    usual = (*prediction, *METRIC)
+    given = [w for i in (0, 2) if usual[i] not in words for w in usual[i : i + 2]]
+    return sweeper("follow", *given, *words)
+
+
+def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Run) -> None:
+    write(run(1)[:600])
+    answer = follow(sweeper, "--once")
+    assert answer.code == 0, answer.err
+    assert "On the band at step 599" in answer.out
+    page = (folder / "follow.html").read_text()
+    assert 'http-equiv="refresh"' in page and "http://" not in page.replace("http://www.w3", "")
+    write(run(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
+    answer = follow(sweeper, "--once", "--json")
+    assert answer.code == 3
+    assert answer.document["state"] == "above"
+    assert abs(answer.document["since"] - 300) <= 20
+    assert answer.document["hints"][0]["name"] == "data changed"
+    assert not (folder / "outcome.json").exists()
+
+
+def test_the_end_is_written_once_into_the_ledger(folder: Path, sweeper: Run) -> None:
+    losses = run(2)
+    write(losses)
+    for _ in range(2):
+        answer = follow(sweeper, "--once", "--json")
+        assert answer.code == 0
+    outcome = answer.document["outcome"]
+    said = prediction().prediction
+    assert said is not None
+    measured = losses[-STEPS // 10 :].mean()
+    assert outcome["measured"] == pytest.approx(measured)
+    assert outcome["nats"] == pytest.approx(measured - said.loss)
+    assert outcome["hit"] == (said.low <= measured <= said.high)
+    assert outcome["prediction"] == prediction().sha256
+    assert json.loads((folder / "outcome.json").read_text())["nats"] == outcome["nats"]
+    ledger = folder.parent / "predictions.md"
+    lines = ledger.read_text().splitlines()
+    assert len(lines) == 3
+    assert prediction().sha256[:12] in lines[-1]
+    ledger.write_bytes(kept := b"what others add, \xff\n" + ledger.read_bytes())
+    assert follow(sweeper, "--once").code == 0 and ledger.read_bytes() == kept
+    assert 'http-equiv="refresh"' not in (folder / "follow.html").read_text()
+
+
+def test_the_live_view_ends_with_the_run(folder: Path, sweeper: Run) -> None:
+    write(run(3))
+    answer = follow(sweeper, "--every", "0.01")
+    assert answer.code == 0
+    assert "It ended at" in answer.out
+
+
+def test_a_held_out_end_has_to_be_measured(workplace: Path, sweeper: Run) -> None:
+    prediction(gap=1.05).write(workplace / "transfer/w64")
+    write(run(4))
+    assert follow(sweeper, "--once").code == 2
+    answer = follow(sweeper, "--once", "--measured", "2.1", "--json")
+    assert answer.document["outcome"]["measured"] == 2.1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--metric", "jsonl:none.jsonl:loss"), "none.jsonl"),
+        (("--metric", "jsonl:log.jsonl:other"), "other"),
+        (("--alarm", "2"), "--alarm"),
+        (("--steps", "200"), "--steps"),
+        (("--every", "0"), "--every"),
+        (("--run", "nowhere"), "--run"),
+        (("--prediction", "nothing.json"), "nothing.json"),
+        (("--measured", "2"), "--measured"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path, sweeper: Run, words: tuple[str, ...], said: str
+) -> None:
+    write(run(5)[:600])
+    answer = follow(sweeper, "--once", *words)
+    assert answer.code == 2
+    assert said in answer.err and not answer.crashed
+    assert not (folder / "follow.html").exists()
+
+
+def test_a_log_that_is_not_there_is_looked_for_by_the_flags_of_follow(
+    folder: Path, sweeper: Run
+) -> None:
+    answer = follow(sweeper, "--once")
+    assert answer.code == 2 and "is not there" in answer.err and "{dir}" not in answer.err
+
+
+def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
+    """Curves of known shape in a study's results; the band goes on with them."""
+    known, results = Study.read(study).results()[0], []
+    curves = ladder(seeds=3)
+    for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
+        train = replace(known.trial.spec.train, steps=steps)
+        width = (16, 32, 64)[int(curves.cell[place])]
+        spec = replace(known.trial.spec, width=width, train=train)
+        for eta, factor in ((0.0, 1.0), (1.0, 1.01)):
+            hps, seed = Log2Hps({"eta": eta}), place % 3
+            trial = replace(known.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
+            shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
+            kept = tuple(
+                curve(rebinned(shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps)))
+            )
+            end = float(np.mean(kept[-len(kept) // 10 :]))
+            results.append(
+                Result(trial=trial, status="complete", objective=end, steps=steps, curve=kept)
+            )
+    with Study.open(study) as opened:
+        opened.record(results)
+    answer = sweeper("predict", "--to-width", "128", "--to-tokens", "6400", "--json")
+    assert answer.code == 0, answer.err
+    path = study / "transfer/w128-d1/prediction.json"
+    band = read_prediction(path).band
+    assert band is not None
+    assert (band.runs, band.sizes, band.steps) == (27, 9, 200)
+    assert {direction.name for direction in band.directions} == {"size", "eta"}
+    x = (np.arange(len(band)) + 0.5) / len(band)
+    assert np.corrcoef(band.mean, np.exp(-6 * x))[0, 1] > 0.99
+    assert band.window == pytest.approx(0.1)
+    assert math.isclose(max(band.lr), 1.0, rel_tol=0.1)
+
+
+def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
+    folder: Path, sweeper: Run
+) -> None:
+    losses = run(1)[:450]
+    losses[400:] = math.nan
+    write(losses)
+    answer = follow(sweeper, "--once")
+    assert answer.code == 3
+    assert "none: it diverged" in answer.out
+    write(run(1)[:600])
+    follow(sweeper, "--once")
+    assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
+
+
+def test_a_schedule_of_the_script_s_own_is_not_taken_for_another(
+    folder: Path, sweeper: Run
+) -> None:
+    made = prediction()
+    assert made.band is not None
+    replace(made, band=replace(made.band, schedule=OWN)).write(folder)
+    losses = run(1)[:600].tolist()
+    rows = [{"step": i, "loss": loss, "lr": 1.0} for i, loss in enumerate(losses)]
+    Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # A constant rate is no cosine: with a schedule that is known it would be refused.
+    answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
+    assert answer.code == 0, answer.err
+    said = " ".join((answer.out + answer.err).split())
+    assert "its script's own, and not known" in said and "cosine" not in said
+
+
+def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(
+    workplace: Path, sweeper: Run
+) -> None:
+    """Megatron leaves the field out where the loss is NaN."""
+    random = np.random.default_rng(0)
+
+    def write_log(path: Path, steps: int, last: int) -> None:
+        level = 1 + 0.002 * random.standard_normal()
+        lines = []
+        for step in range(1, steps + 1):
+            loss = (2.2 + 3 * math.exp(-step / 50)) * level * (1 + 0.01 * random.standard_normal())
+            field = f"lm loss: {loss:.6E} | " if step <= last else ""
+            lines.append(f" iteration {step}/ 400 | learning rate: 1.9E-03 | {field}norm: 0.7 |")
+        path.write_text("\n".join(lines) + "\n")
+
+    (workplace / "seeds").mkdir()
+    for seed in range(5):
+        write_log(workplace / f"seeds/{seed}.log", 400, 400)
+    metric = r"iteration +(?P<step>\d+)/.*lm loss: (?P<loss>\S+)"
+    words = ("follow", "--band", "seeds", "--metric", metric, "--once", "--out", "o", "--run")
+    for name, last, code in (("healthy", 300, 0), ("nan", 200, 3)):
+        write_log(workplace / f"{name}.log", 300, last)
+        answer = sweeper(*words, f"{name}.log")
+        assert answer.code == code, answer.err
+        assert ("No loss since step 200, though the log goes on" in answer.out) == (code == 3)
+    assert sweeper("follow", "--metric", metric, "--run", "nan.log", "--once").code == 2
+    # One log is no band, and no storage of Optuna's either.
+    for path in (workplace / "healthy.log", (workplace / "nan.log").rename(workplace / "nan.txt")):
+        alone = sweeper("follow", "--band", path.name, *words[3:], "healthy.log")
+        assert alone.code == 2 and "has 1 run: a band needs several" in alone.err

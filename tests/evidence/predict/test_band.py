@@ -1,0 +1,131 @@
+"""The band of a ladder: its shape, its width, how well the ladder collapses, when there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.evidence.predict.band import (
+    Band,
+    Course,
+    Curves,
+    end_weights,
+    fit_band,
+    rebinned,
+    stretch_edges,
+)
+from sweeper.records import from_json, to_json
+
+COURSE = Course(steps=4000, warmup=0.1, window=0.1, schedule="cosine", lr=[1.0] * 100)
+EQUAL = np.linspace(0, 1, 101)
+SIZES = np.log([1e6, 4e6, 1.6e7])
+
+
+def ladder(
+    *, seeds: int = 4, noise: float = 0.005, bent: float = 0.0, wild: float = 0.0, seed: int = 0
+) -> Curves:
+    """Curves of one shape, which the log of the size bends, and a size of its own makes `wild`."""
+    random = np.random.default_rng(seed)
+    x = (np.arange(100) + 0.5) / 100
+    rows, cell, params = [], [], []
+    for index, size in enumerate(SIZES):
+        of_size = wild * random.standard_normal() * np.sin(5 * x)
+        for _ in range(seeds):
+            path = 0.3 * noise * np.cumsum(random.standard_normal(100)) / 10
+            log = math.log(3 - 0.3 * index) + 0.6 * np.exp(-6 * x) + bent * index * (1 - x)
+            rows.append(np.exp(log + of_size + path + noise * random.standard_normal(100)))
+            cell.append(index)
+            params.append(size)
+    ends = np.array([row @ end_weights(EQUAL, 0.1) for row in rows])
+    return Curves(
+        np.array(params), np.zeros(len(rows)), np.array(cell), rows, [4000] * len(rows), ends
+    )
+
+
+def band(curves: Curves, **course: Any) -> Band:
+    return fit_band(curves, replace(COURSE, **course), SIZES[-1] + math.log(4), 0.0)
+
+
+def test_the_shape_is_that_of_the_curves_and_goes_on_with_the_size() -> None:
+    x = (np.arange(100) + 0.5) / 100
+    made = band(ladder(bent=0.05))
+    shape = 0.6 * np.exp(-6 * x) + 3 * 0.05 * (1 - x)
+    shape -= end_weights(EQUAL, 0.1) @ shape
+    assert np.abs(np.array(made.mean) - shape).max() < 0.02
+    assert made.end_weights @ np.array(made.mean) == pytest.approx(0, abs=1e-9)
+
+
+def test_how_well_sizes_collapse_is_measured() -> None:
+    same, bent = band(ladder()), band(ladder(bent=0.05))
+    assert same.collapse.good
+    assert not bent.collapse.good
+    assert bent.collapse.sizes > 5 * same.collapse.seeds
+    assert band(ladder(wild=0.02)).misfit > 3 * bent.misfit
+
+
+def test_noise_and_paths_are_told_apart() -> None:
+    made = band(ladder(noise=0.005, seeds=8))
+    # Of a stretch the noise is 0.005; the path is a walk of 0.3 x 0.005 over the run, scaled.
+    assert np.median(made.spread) == pytest.approx(0.005, rel=0.2)
+    assert made.white > 0.7
+
+
+def test_the_covariance_has_the_end_that_was_predicted() -> None:
+    made = band(ladder())
+    smooth, white = made.covariance(0.02)
+    weights = made.end_weights
+    assert weights @ (smooth + np.diag(white)) @ weights == pytest.approx(0.02**2, rel=0.05)
+    assert np.linalg.eigvalsh(smooth + np.diag(white)).min() > 0
+
+
+def test_what_an_eta_does_is_a_direction() -> None:
+    curves = ladder()
+    x = (np.arange(100) + 0.5) / 100
+    high = np.asarray(curves.curves[0]) * np.exp(0.1 * (1 - x))
+    pairs = [(high.tolist(), curves.curves[0], 1.0)]
+    made = band(replace(curves, eta_pairs=pairs, eta_deviation=0.5))
+    (of_eta,) = [d for d in made.directions if d.name == "eta"]
+    assert of_eta.values[5] == pytest.approx(0.1 * (0.95 - 0.055), abs=0.01)
+    plain, wider = band(curves).covariance(0.0)[0], made.covariance(0.0)[0]
+    assert wider[30, 30] - plain[30, 30] == pytest.approx((0.5 * of_eta.values[30]) ** 2, rel=0.1)
+
+
+def test_a_held_out_end_lies_above_the_training_s() -> None:
+    curves = ladder()
+    made = band(replace(curves, objectives=1.1 * curves.objectives))
+    assert made.gap == pytest.approx(math.log(1.1), abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("curves", "said"),
+    [
+        (ladder(seeds=1), "seeds differ"),
+        (ladder(wild=1.0, seed=1), "do not fall on one another"),
+    ],
+)
+def test_without_seeds_or_without_a_collapse_there_is_no_band(curves: Curves, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        band(curves)
+
+
+def test_a_band_survives_its_record() -> None:
+    made = band(ladder())
+    assert from_json(Band, to_json(made)) == made
+
+
+def test_curves_of_other_lengths_are_averaged() -> None:
+    edges = np.linspace(0, 1, 5)
+    assert rebinned([1, 2, 3, 4], edges, edges[::2]).tolist() == [1.5, 3.5]
+    assert rebinned([1, 2, 3, 4], edges, edges).tolist() == [1, 2, 3, 4]
+    # Three steps in two stretches: the first has two of them.
+    assert stretch_edges(3, 2).tolist() == pytest.approx([0, 2 / 3, 1])
+    halves = rebinned([1, 3], stretch_edges(3, 2), stretch_edges(0, 2))
+    assert halves.tolist() == pytest.approx([1, (0.5 * 1 + 3) / 1.5])
+    for steps in (100, 1530, 4000):
+        pieces = np.array_split(np.arange(steps), 100)
+        begins = np.round(steps * stretch_edges(steps, 100)[:-1]).astype(int)
+        assert begins.tolist() == [piece[0] for piece in pieces]

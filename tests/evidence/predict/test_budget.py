@@ -1,0 +1,50 @@
+"""The best size for a budget: by the law and by parabolas, on a surface whose best is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sweeper.evidence.predict.budget import best_of_budget, by_parabolas, optimum
+from sweeper.evidence.predict.forecast import fit_law
+from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
+
+
+def best_size(flops: float) -> float:
+    """Hoffmann et al., 4."""
+    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
+    return float(scale * (flops / 6) ** (0.28 / 0.62))
+
+
+def isoflops(noise: float = 0.003) -> LossRuns:
+    budgets = 1e18 * 10 ** (0.5 * np.arange(5))
+    params = np.concatenate([best_size(c) * 2 ** np.linspace(-1.5, 1.5, 7) for c in budgets])
+    flops = budgets.repeat(7)
+    tokens = flops / 6 / params
+    loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
+    loss *= np.exp(noise * np.random.default_rng(0).standard_normal(len(loss)))
+    return LossRuns(params, tokens, loss, flops, np.arange(35), [""] * 35)
+
+
+def test_a_parabola_finds_the_best_of_a_budget_and_none_at_an_end() -> None:
+    sizes = np.exp(np.linspace(-2, 2, 7))
+    best = best_of_budget(sizes, np.exp(3 + 0.1 * (np.log(sizes) - 0.3) ** 2))
+    assert best == pytest.approx(0.3)
+    assert best_of_budget(sizes, np.exp(3 - np.log(sizes))) is None
+
+
+def test_the_best_size_lies_in_its_interval_and_the_valley_is_told() -> None:
+    runs = isoflops()
+    rungs = Rungs.of(runs, Design.of(runs))
+    found, real = optimum(fit_law(runs, draws=200), 1e21, rungs), best_size(1e21)
+    assert found.params.low < real < found.params.high
+    assert found.params.value == pytest.approx(real, rel=0.3)
+    assert found.by_parabolas is not None
+    second = by_parabolas(runs, rungs, 1e21)
+    assert second is not None and math.exp(second[0]) == found.by_parabolas
+    low, high = sorted([found.by_law, found.by_parabolas])
+    assert low <= found.params.value <= high
+    assert [v.times for v in found.valley] == [0.25, 0.5, 2.0, 4.0]
+    assert all(v.gap.value > 0 for v in found.valley)

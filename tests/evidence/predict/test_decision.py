@@ -1,0 +1,419 @@
+"""What is said of a run to come: the answer, its interval, the back-test, and the bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import sweeper
+from sweeper import predict
+from sweeper.errors import BadInput, ConfigError
+from sweeper.evidence.follow.decision import read_prediction
+from sweeper.evidence.predict.decision import PREDICTED, UNDECIDED, Prediction
+from sweeper.evidence.predict.forecast import share_above
+from sweeper.evidence.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
+from sweeper.files import parse_record
+from tests.refusals import raises_config_error
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
+
+
+def surface(
+    sizes: int = 4, horizons: int = 4, seeds: int = 2, noise: float = 0.003, draw: int = 1
+) -> Any:
+    """Runs of Hoffmann's law, one a row."""
+    random = np.random.default_rng(draw)
+    rows = [
+        {"params": n, "tokens": d, "seed": seed}
+        for n in 2e7 * 2.5 ** np.arange(sizes)
+        for d in 5e8 * 2.0 ** np.arange(horizons)
+        for seed in range(seeds)
+    ]
+    frame = pandas.DataFrame(rows)
+    loss = 1.69 + 406.4 / frame.params**0.34 + 410.7 / frame.tokens**0.28
+    frame["loss"] = loss * np.exp(noise * random.standard_normal(len(frame)))
+    return frame
+
+
+def predicted(frame: Any, **asked: Any) -> Prediction:
+    return sweeper.predict(frame, draws=200, **asked)
+
+
+@cache
+def usual() -> Prediction:
+    """One that several tests look at."""
+    return predicted(surface(), to_params=1e9, to_tokens=1e10)
+
+
+def test_a_grid_predicts_what_lies_beyond_it() -> None:
+    made = predicted(surface(), to_params=1.2e9, to_tokens=1.6e10)
+    real = 1.69 + 406.4 / 1.2e9**0.34 + 410.7 / 1.6e10**0.28
+    assert made.answer == PREDICTED
+    assert made.prediction is not None
+    assert made.prediction.low < real < made.prediction.high
+    assert made.prediction.high - made.prediction.low < 0.25
+    assert [test.hit for test in made.back_test] == [True]
+    assert made.target is not None
+    assert made.target.beyond == pytest.approx(1.2e9 * 1.6e10 / (3.125e8 * 4e9))
+    assert made.law.form == "additive"
+
+
+def test_the_interval_grows_with_the_distance() -> None:
+    widths = []
+    for factor in (1, 4, 16, 64):
+        made = predicted(surface(), to_params=3e8 * factor, to_tokens=4e9 * factor)
+        assert made.prediction is not None
+        widths.append(made.prediction.high - made.prediction.low)
+    assert widths == sorted(widths)
+
+
+def test_how_far_a_law_is_carried_is_said() -> None:
+    assert not predicted(surface(), to_params=1.2e9, to_tokens=1.6e10).notes
+    (far,) = predicted(surface(), to_params=1e13, to_tokens=1e14).notes
+    assert "no interval" in far
+    (small,) = predicted(surface(), to_params=1e5, to_tokens=1e7).notes
+    assert "smaller" in small
+
+
+def test_a_budget_has_its_best_size_and_a_valley() -> None:
+    made = predicted(surface(5, 5), flops=1e21)
+    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
+    best = scale * (1e21 / 6) ** (0.28 / 0.62)
+    assert made.optimum is not None
+    assert made.optimum.params.low < best < made.optimum.params.high
+    assert made.optimum.params.value * made.optimum.tokens.value * 6 == pytest.approx(1e21)
+    losses = [row.loss for row in made.optimum.valley]
+    assert losses[0] > losses[1] > made.optimum.loss.value < losses[2] < losses[3]
+    assert all(row.compute < 1 for row in made.optimum.valley)
+
+
+def test_equal_input_gives_equal_documents_and_the_digest_is_the_files(tmp_path: Path) -> None:
+    made = usual()
+    path = made.write(tmp_path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
+    again = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    first, second = (parse_record(each.text().encode()) for each in (made, again))
+    assert first.pop("time")[:10] == second.pop("time")[:10]
+    assert first == second
+    assert made.text().replace('"loss": 2', '"loss": 1') != made.text()
+    path.write_text(made.text().replace('"loss": 2', '"loss": 1'))
+    with pytest.raises(BadInput, match="it was changed since it was written"):
+        read_prediction(path)
+
+
+def test_one_axis_alone_predicts_along_it() -> None:
+    frame = surface(6, 4, 3)
+    frame = frame[frame.tokens == 5e8]
+    made = predicted(frame, to_params=1e10)
+    assert made.law.form == "size"
+    assert made.target is not None
+    assert made.target.tokens == 5e8
+    with pytest.raises(BadInput):
+        predicted(frame, to_params=1e10, to_tokens=1e10)
+
+
+def test_a_fixed_ratio_predicts_along_the_ladder_and_names_why() -> None:
+    frame = surface(6, 1, 3)
+    frame["tokens"] = 20 * frame.params
+    frame["loss"] = 1.69 + 406.4 / frame.params**0.34 + 410.7 / frame.tokens**0.28
+    frame["loss"] *= np.exp(0.002 * np.random.default_rng(1).standard_normal(len(frame)))
+    made = predicted(frame, to_params=1e10)
+    assert made.law.form == "compute"
+    assert made.target is not None
+    assert made.target.tokens == pytest.approx(2e11)
+    assert made.prediction is not None
+    real = 1.69 + 406.4 / 1e10**0.34 + 410.7 / 2e11**0.28
+    assert made.prediction.low < real < made.prediction.high
+    with pytest.raises(BadInput, match="cannot be told apart"):
+        predicted(frame, to_params=1e10, to_tokens=1e10)
+    with pytest.raises(ConfigError) as caught:
+        predicted(frame, flops=1e22)
+    assert caught.value.key == "flops"
+
+
+def test_two_sizes_say_nothing_yet_and_name_the_runs_that_would() -> None:
+    made = predicted(surface(2, 4), to_params=1e9, to_tokens=1e10)
+    assert made.answer == UNDECIDED
+    assert made.reasons
+    assert made.settle_flops == pytest.approx(sum(run.flops for run in made.settle))
+
+
+def test_a_law_that_breaks_at_the_last_rung_fails_its_back_test() -> None:
+    frame = surface(5, 4)
+    frame.loc[frame.params == frame.params.max(), "loss"] *= 1.08
+    made = predicted(frame, to_params=1e10, to_tokens=1e10)
+    assert made.answer == UNDECIDED
+    assert made.back_test[0].failed
+    assert made.back_test[0].nats > 0.1
+    assert made.back_test[0].compute < 0.9
+
+
+def test_a_stray_run_is_named_and_pulls_little() -> None:
+    frame = surface()
+    plain = usual().prediction
+    frame.loc[5, "loss"] *= 1.3
+    made = predicted(frame, to_params=1e9, to_tokens=1e10)
+    assert made.inputs.strays == ("row 6",)
+    assert plain is not None
+    assert made.prediction is not None
+    assert made.prediction.loss == pytest.approx(plain.loss, abs=0.03)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
+def test_budgets_up_to_9e19_predict_those_beyond() -> None:
+    path = SHARED / "marin_comma_isoflops.csv"
+    table = law_runs(read(path, where="budget <= 9e19"))
+    far = loss_runs_of(law_runs(read(path, where="budget > 9e19")))
+    near = loss_runs_of(table)
+    assert len(Rungs.of(near, Design.of(near))) == 5
+    inside = 0
+    for n, d, loss in zip(far.params[::6], far.tokens[::6], far.loss[::6], strict=True):
+        made = predicted(table.frame, to_params=float(n), to_tokens=float(d)).prediction
+        assert made is not None
+        inside += made.low <= loss <= made.high
+    assert 0.8 <= inside / len(far.loss[::6]) <= 1
+
+
+@pytest.mark.parametrize(("sizes", "tried"), [(3, 0), (4, 1), (6, 2)])
+def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: int) -> None:
+    frame = surface(sizes, 1, 3)
+    made = predicted(frame, to_params=2e7 * 2.5 ** (sizes + 1))
+    assert len(made.back_test) == tried
+    assert (made.answer == UNDECIDED) >= (tried == 0)
+    assert made.prediction is not None
+    assert made.prediction.low < made.prediction.loss < made.prediction.high
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"loss": -1.0}, "loss"),
+        ({"loss": math.nan}, "loss"),
+        ({"loss": math.inf}, "loss"),
+        ({"loss": "diverged"}, "loss"),
+        ({"tokens": 1e-3}, "tokens per parameter"),
+        ({"tokens": 0.0}, "tokens"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(change: dict[str, Any], part: str) -> None:
+    frame = surface().astype({"loss": object})
+    for column, value in change.items():
+        frame.loc[7, column] = value
+    with pytest.raises(BadInput, match="row 8") as caught:
+        predicted(frame, to_params=1e9, to_tokens=1e10)
+    assert part in str(caught.value)
+
+
+def test_compute_that_contradicts_six_n_d_is_refused() -> None:
+    frame = surface()
+    frame["flops"] = 6 * frame.params * frame.tokens
+    predicted(frame)
+    frame.loc[3, "flops"] *= 3
+    with pytest.raises(BadInput, match="row 4"):
+        predicted(frame)
+
+
+def test_tokens_in_thousands_are_asked_about_and_refused_where_compute_tells() -> None:
+    frame = surface()
+    frame["tokens"] /= 1000
+    (note,) = predicted(frame).notes
+    assert "thousands" in note
+    frame["flops"] = 6000 * frame.params * frame.tokens
+    with pytest.raises(BadInput, match="in thousands"):
+        predicted(frame)
+
+
+def test_two_schedules_in_a_table_are_named_and_one_is_not() -> None:
+    frame = surface()
+    frame["lr_schedule"] = ["wsd", "cosine"] * (len(frame) // 2)
+    (note,) = predicted(frame).notes
+    assert "cosine" in note and "where=" in note
+    assert not predicted(frame.assign(lr_schedule="wsd")).notes
+
+
+def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: Path) -> None:
+    made = usual()
+    earlier = replace(made, time="2026-01-01T00:00:00+00:00")
+    earlier.write(tmp_path)
+    assert made.dated(tmp_path).sha256 == earlier.sha256
+    assert made.dated(tmp_path).keep_earlier(tmp_path) is None
+    other = predicted(surface(), to_params=2e9, to_tokens=1e10).dated(tmp_path)
+    kept = other.keep_earlier(tmp_path)
+    assert kept is not None and hashlib.sha256(kept.read_bytes()).hexdigest() == earlier.sha256
+    assert other.keep_earlier(tmp_path / "nowhere") is None
+    (tmp_path / "prediction.json").write_text("[" * 100_000)  # deeper than any reader goes
+    assert made.dated(tmp_path) is made
+
+
+def test_a_law_s_values_give_its_losses() -> None:
+    """By hand, of the parameters that the document has."""
+    made = usual()
+    names = ("E", "A", "B", "alpha", "beta")
+    e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
+    by_hand = e + a / 1e9**alpha + b / 1e10**beta
+    assert made.law.loss(np.array([1e9]), np.array([1e10]))[0] == pytest.approx(by_hand)
+    assert made.prediction is not None
+    losses = made.loss(np.array([1e9]), np.array([1e10]))
+    assert losses[0] == pytest.approx(made.prediction.loss, abs=0.01)
+
+
+def test_equal_rows_are_refused() -> None:
+    frame = pandas.concat([surface(), surface().iloc[[2]]], ignore_index=True)
+    with pytest.raises(BadInput, match="row 3 and row 33"):
+        predicted(frame)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"to_params": -1.0, "to_tokens": 1e9},
+        {"huber": 0.0},
+        {"draws": 10},
+        {"form": "cubic"},
+        {"seed": -1},
+        {"to_params": 1e308, "to_tokens": 1e9},
+        {"flops": 1e-9},
+    ],
+)
+def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        sweeper.predict(surface(), **asked)
+
+
+def test_params_and_tokens_both_in_billions_are_refused() -> None:
+    frame = surface()
+    frame[["params", "tokens"]] /= 1e9
+    with pytest.raises(BadInput, match="all rows"):
+        predicted(frame)
+
+
+def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
+    from sweeper.evidence.predict.page import tables
+
+    frame = surface(5, 4).rename(columns={"loss": "val_bpb"})
+    made = predicted(frame, flops=1e22)
+    units = [column.unit for table in tables(made) for column in table.columns]
+    assert units.count("bits/byte") == 2 and "nats" not in units
+
+
+def test_the_floor_is_below_the_law_that_is_drawn() -> None:
+    """The fit of few sizes has its floor above the middle of the draws, which is what is drawn."""
+    sizes = np.array([3.16e4, 1.12e5, 4.21e5, 1.63e6]).repeat(3)
+    noise = np.tile([-0.01, 0.0, 0.01], 4)
+    frame = {"params": sizes, "tokens": np.full(12, 3.2e5), "loss": 2.82 + 5.6 / sizes**0.35}
+    frame["loss"] += noise
+    made = predict(frame, to_params=2.5e7, to_tokens=3.2e5)
+    assert isinstance(made, Prediction) and made.floor is not None and made.prediction is not None
+    assert made.floor.value < made.prediction.loss
+    assert made.floor.value < min(point.loss.value for point in made.curve)
+    # The reason and the table tell one interval.
+    assert (made.floor.low, made.floor.high) == (made.law.E.low, made.law.E.high)
+
+
+def test_a_share_of_nothing_is_none() -> None:
+    assert share_above(0.01, 2.8, 2.8) is None
+    assert share_above(0.01, 2.8, 2.9) is None
+    assert share_above(0.1, 2.8, 2.3) == pytest.approx(0.2)
+
+
+def test_rows_of_two_data_sets_are_refused_and_names_of_models_are_not() -> None:
+    frame = surface().assign(dataset=lambda t: np.where(t.seed == 0, "a", "b"))
+    with pytest.raises(BadInput, match="differ in dataset"):
+        predicted(frame)
+    assert predicted(frame, ignore="dataset").inputs.runs == len(frame)
+    assert predicted(frame, where="dataset == 'a'").inputs.runs == len(frame) / 2
+    named = surface().assign(model=lambda t: "gpt-" + t.params.astype(str))
+    assert predicted(named).inputs.runs == len(named)
+
+
+def test_four_runs_near_a_line_are_a_ladder_of_compute() -> None:
+    params = np.array([1.5e8, 3e8, 6e8, 1.4e9])
+    frame = {"params": params, "tokens": np.array([16.8, 20.0, 17.3, 16.9]) * params}
+    frame["loss"] = 1.7 + 90 / (params * frame["tokens"]) ** 0.1
+    made = predicted(frame, to_params=7e9)
+    assert made.law.form == "compute"
+
+
+def test_what_the_user_knows_is_kept_and_told() -> None:
+    from sweeper.evidence.predict.page import answer_text
+
+    made = predicted(
+        surface(), to_params=1e9, to_tokens=1e10, floor=1.69, exponent="alpha=0.34,beta=0.28"
+    )
+    assert made.law.E.value == pytest.approx(1.69, abs=0.01)
+    assert made.law.alpha is not None and made.law.alpha.value == pytest.approx(0.34, abs=0.001)
+    assert made.fixed == {"E": 1.69, "alpha": 0.34, "beta": 0.28}
+    assert "E at 1.69" in answer_text(made)
+    plain = usual().prediction
+    assert made.prediction is not None and plain is not None
+    assert made.prediction.high - made.prediction.low < plain.high - plain.low
+    for wrong in ({"floor": 9.0}, {"exponent": "gamma=0.2"}, {"exponent": "alpha"}):
+        with pytest.raises(ConfigError):
+            predicted(surface(), **wrong)
+
+
+def test_hours_follow_from_what_the_largest_runs_took_unless_a_speed_is_given() -> None:
+    frame = surface(noise=0.002)
+    flops = 6 * frame.params * frame.tokens
+    frame = frame.assign(seconds=flops / np.where(flops > flops.max() / 4, 1e15, 1e14))
+    asked = {"to_params": 1e9, "to_tokens": 2e10}
+    timed, given = predicted(frame, **asked), predicted(frame, **asked, flops_per_second=2e15)
+    assert timed.hours_by == "runs" and given.hours_by == "given"
+    assert timed.hours == pytest.approx(1.2e20 / 1e15 / 3600)
+    assert given.hours == pytest.approx(timed.hours / 2)
+    unknown = predicted(frame.drop(columns="seconds"), **asked)
+    assert unknown.hours is None and unknown.hours_by is None
+
+
+def test_of_a_table_with_rates_the_law_is_that_of_tuned_runs() -> None:
+    best = surface(seeds=1)
+    grid = pandas.concat(
+        best.assign(lr=2.0**log2, loss=best.loss + 0.05 * (log2 + 8) ** 2)
+        for log2 in (-10, -9, -8, -7, -6)
+    )
+    # At the highest rate the largest model diverges: it bounds the curve, and refuses nothing.
+    grid.loc[(grid.lr == 2.0**-6) & (grid.params == grid.params.max()), "loss"] = math.inf
+    kept = law_runs(read(grid.reset_index(drop=True)))
+    assert sorted(kept.frame.loss) == pytest.approx(sorted(best.loss)) and len(kept) == len(best)
+    assert loss_runs_of(kept).loss.max() < 20
+    where = "lr < 0.01"
+    every = law_runs(read(grid.reset_index(drop=True), ignore=["lr"], where=where))
+    assert len(every) == 4 * len(best) and len(kept.notes) == len(every.notes) + 1
+    # A rate that a log has of each run's end is no rate that was tried.
+    logged = best.assign(lr=np.linspace(1e-3, 1.05e-3, len(best)))
+    assert len(law_runs(read(logged))) == len(best)
+    # Nowhere is a lower rate known to be worse.
+    ends = law_runs(read(grid[grid.lr >= 2.0**-8].reset_index(drop=True)))
+    assert len(ends) == len(best) and "none is known to be tuned" in str(ends.notes[-1])
+    # Whole steps of several batches meet a horizon but roughly.
+    steps = np.random.default_rng(0).uniform(0.999, 1.001, len(grid))
+    assert len(law_runs(read(grid.assign(tokens=grid.tokens * steps)))) == len(best)
+    # Checkpoints a few steps apart, their rate decaying, are no choice among rates.
+    logged = pandas.concat(
+        best.assign(tokens=best.tokens.max() * 1.004**i, lr=2.0**-i) for i in range(16)
+    )
+    logged = logged.drop_duplicates(["params", "tokens"])
+    assert len(law_runs(read(logged))) == len(logged)
+    named = law_runs(read(grid.assign(lr=[f"lr {lr:g}" for lr in grid.lr])[grid.loss < 20]))
+    assert "no number in 'lr'" in str(named.notes) and len(named) > len(every)
+    two = pandas.concat([grid.assign(data="a"), grid.assign(data="b", loss=grid.loss + 1)])
+    with pytest.raises(BadInput, match="differ in data"):
+        law_runs(read(two.reset_index(drop=True)))
+
+
+def test_tokens_that_nobody_names_are_proposed_by_what_the_runs_have() -> None:
+    with raises_config_error("to_tokens", None) as caught:
+        predicted(surface(), to_params=1e9)
+    low, *_, high = np.sort(surface().tokens / surface().params)
+    assert f"{low:.3g} to {high:.3g} tokens a parameter" in caught.value.allowed

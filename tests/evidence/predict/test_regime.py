@@ -1,0 +1,76 @@
+"""Which runs a law is fitted to: those unlike the run to come are left out where back-tests say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sweeper
+from sweeper.evidence.predict.regime import BETTER, RunToCome, choose_runs
+from sweeper.evidence.runs.loss_runs import LossRuns
+from sweeper.stats.power_law import Array
+
+BUDGETS = 1e18 * 3.0 ** np.arange(5)
+RATIOS = 2.0 ** np.arange(-4, 10, 1.5)
+
+
+def isoflops(*, bend: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
+    """Budgets of nine sizes; below two tokens a parameter losses lie off the law by `bend`."""
+    random = np.random.default_rng(seed)
+    flops, ratio = (a.ravel() for a in np.meshgrid(BUDGETS, RATIOS))
+    params = np.sqrt(flops / 6 / ratio)
+    tokens = ratio * params
+    loss = truth(params, tokens) * np.exp(noise * random.standard_normal(len(flops)))
+    loss *= np.exp(bend * np.maximum(np.log(2 / ratio), 0) ** 1.5)
+    return LossRuns(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
+
+
+def truth(params: Array, tokens: Array) -> Array:
+    return 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
+
+
+def test_runs_that_bend_are_left_out_and_what_that_changes_is_told() -> None:
+    runs = isoflops(bend=0.08)
+    kept, left = choose_runs(runs, RunToCome(ratio=20, beyond=10), (1e9, 2e10))
+    assert left is not None and left.code == "undertrained" and left.ratio == 3
+    assert left.count == int((runs.tokens / runs.params < 3).sum()) == len(runs) - len(kept)
+    assert left.of == len(runs) and left.miss < BETTER * left.miss_all
+    real = float(truth(np.array(1e9), np.array(2e10)))
+    assert left.loss is not None and left.loss_all is not None
+    assert abs(left.loss - real) < 0.01 * real < abs(left.loss_all - real)
+
+
+def test_no_run_is_left_out_of_a_law_that_holds_of_all() -> None:
+    runs = isoflops(bend=0.0)
+    kept, left = choose_runs(runs, RunToCome(ratio=20, beyond=2))
+    assert left is None and kept is runs
+
+
+@pytest.mark.parametrize(
+    ("asked", "ratios", "spans"),
+    [
+        (RunToCome(ratio=20, beyond=4), (0, 1, 3), (np.inf, 32, 8)),
+        (RunToCome(ratio=2, beyond=4), (0, 1), (np.inf, 32, 8)),
+        (RunToCome(ratio=0.5, beyond=20), (0,), (np.inf, 32)),
+        (RunToCome(ratio=0.5, beyond=100), (0,), (np.inf,)),
+    ],
+)
+def test_runs_like_the_one_to_come_stay(
+    asked: RunToCome, ratios: tuple[float, ...], spans: tuple[float, ...]
+) -> None:
+    assert asked.allowed == (ratios, spans)
+    runs = isoflops(bend=0.08)
+    if asked.ratio < 1 and asked.beyond > 32:
+        assert choose_runs(runs, asked)[1] is None
+
+
+def test_an_undertrained_tables_interval_is_that_of_its_good_runs() -> None:
+    runs = isoflops(bend=0.08)
+    frame = {"params": runs.params, "tokens": runs.tokens, "loss": runs.loss}
+    made = sweeper.predict(frame, to_params=1e9, to_tokens=2e10, draws=200)
+    said = made.prediction
+    real = float(truth(np.array(1e9), np.array(2e10)))
+    assert said is not None and said.low <= real <= said.high
+    assert said.high - said.low < 0.03 * real
+    unlike = made.inputs.unlike
+    assert unlike is not None and unlike.count == int((runs.tokens / runs.params < 3).sum()) == 20

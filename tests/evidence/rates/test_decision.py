@@ -1,0 +1,160 @@
+"""The rate and the batch of a size that was not run, from tables whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.evidence.rates.decision import RateTarget, law_of, optima_of, rate_law
+from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
+from sweeper.evidence.rates.surface import SurfaceRuns
+from sweeper.evidence.runs.grid import GridOptions
+from sweeper.evidence.runs.read import read
+
+LENGTH = 1024
+
+
+def best(params: float, tokens: float) -> tuple[float, float]:
+    """log2 of the best rate and batch."""
+    n, d = math.log2(params / 1e8), math.log2(tokens / 1e10)
+    return -8.5 - 0.9 * n + 0.3 * d, 7 - 0.4 * n + 0.6 * d
+
+
+def frame(
+    batches: tuple[int, ...], horizons: tuple[float, ...] = (5e9, 1e10, 2e10)
+) -> pandas.DataFrame:
+    """A row a run of three models."""
+    generator, rows = np.random.default_rng(0), []
+    for params in (1e8, 2e8, 4e8):
+        for tokens in horizons:
+            eta, batch = best(params, tokens)
+            for log2_batch in batches:
+                offset = log2_batch - batch
+                ridge = 0.5 * min(offset, 0.0)
+                for log2 in np.arange(-13.0, -5.0):
+                    loss = 2.5 + 0.02 * (log2 - eta - ridge) ** 2 + 0.01 * offset**2
+                    rows.append(
+                        {
+                            "params": params,
+                            "tokens": tokens,
+                            "batch_size": 2**log2_batch,
+                            "steps": tokens / LENGTH / 2**log2_batch,
+                            "lr": 2.0**log2,
+                            "loss": loss + generator.normal(0, 0.001),
+                        }
+                    )
+    table = pandas.DataFrame(rows)
+    return table.assign(steps=table["steps"].round())
+
+
+@cache
+def runs_of(batches: tuple[int, ...]) -> RateRuns:
+    return rate_runs(read(frame(batches)), GridOptions())
+
+
+def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
+    runs = runs_of((4, 5, 6, 7, 8, 9))
+    assert runs.axes == runs.varied == ("params", "tokens")
+    assert runs.length == pytest.approx(LENGTH, rel=0.01) and len(runs.surfaces) == 9
+    told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
+    eta, batch = best(8e8, 4e10)
+    assert told.code == "predicted" and told.usable == 9 and told.prediction is not None
+    predicted = told.prediction
+    assert predicted.batch is not None
+    assert predicted.eta.low <= eta <= predicted.eta.high
+    assert predicted.batch.low <= batch <= predicted.batch.high
+    assert abs(predicted.eta.value - eta) < 0.25 and abs(predicted.batch.value - batch) < 0.25
+    powers = {(p.of, p.axis): p.exponent.value for p in told.powers}
+    truth = {("eta", "params"): -0.9, ("eta", "tokens"): 0.3}
+    truth |= {("batch", "params"): -0.4, ("batch", "tokens"): 0.6}
+    assert powers == pytest.approx(truth, abs=0.15)
+    below, above = told.slopes
+    assert below.value == pytest.approx(0.5, abs=0.15) and above.value == pytest.approx(0, abs=0.1)
+    assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
+    # Half the batch takes twice the steps, and a smaller rate.
+    chosen = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64)).prediction
+    assert chosen is not None
+    row = next(each for each in chosen.ridge if each.batch == 64)
+    assert row.times_steps == 1 and row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
+    assert chosen.eta == row.eta and row.loss.value == pytest.approx(0, abs=1e-9)
+    assert chosen.eta.value == pytest.approx(eta + 0.5 * (6 - batch), abs=0.3)
+    with pytest.raises(BadInput, match="known by their params"):
+        rate_law(runs, RateTarget(width=512))
+
+
+def test_one_batch_tells_the_rate_at_it_alone() -> None:
+    runs = runs_of((7,))
+    assert not runs.surfaces and runs.varied == ("params", "tokens")
+    told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
+    eta, batch = best(8e8, 4e10)
+    assert told.prediction is not None and told.prediction.batch is None
+    at = eta + 0.5 * min(7 - batch, 0)
+    assert told.prediction.eta.low <= at <= told.prediction.eta.high
+    with pytest.raises(BadInput, match="one value of batch size"):
+        rate_law(runs, RateTarget(batch=1024))
+
+
+def test_ends_are_bounds_and_few_sizes_say_nothing() -> None:
+    table = frame((4, 5, 6, 7, 8, 9))
+    cut = (table["params"] == 4e8) & (table["lr"] < 2.0**-9.6)
+    told = rate_law(rate_runs(read(table[~cut]), GridOptions()))
+    ends = {cell.eta_end for cell in told.cells if cell.sizes["params"] == 400_000_000}
+    assert -1 in ends and told.usable < 9
+    assert told.code == "law" and told.powers[0].exponent.value == pytest.approx(-0.9, abs=0.3)
+    small = table[(table["params"] == 1e8)]
+    assert rate_law(rate_runs(read(small[small["tokens"] < 2e10]), GridOptions())).code == (
+        "too_few_cells"
+    )
+
+
+def test_which_tables_are_of_two_sizes() -> None:
+    table = frame((7,))
+    assert of_two_sizes(read(table))
+    assert not of_two_sizes(read(table[table["params"] == 1e8]))
+    along = table[table["tokens"] == 50 * table["params"]]
+    assert not of_two_sizes(read(along)) and not of_two_sizes(read(table.drop(columns="lr")))
+
+
+def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate() -> None:
+    generator = np.random.default_rng(0)
+    x = np.array([(rate, batch) for rate in range(-9, -5) for batch in range(4, 9)], float)
+    bests = np.column_stack([generator.uniform(-6.8, -6.1, 30), np.full(30, 6.2)])
+    cells = []
+    for best_there in bests:
+        losses = 2.5 + ((x - best_there) ** 2 * (0.01, 0.005)).sum(axis=1)
+        cells.append(SurfaceRuns(x, losses + generator.normal(0, 0.003, len(x))))
+    usual = runs_of((4, 5, 6, 7, 8, 9))
+    runs = replace(usual, surfaces=tuple(cells), sizes=usual.sizes[:1] * len(cells))
+    found = optima_of(runs)
+    flagged = [i for i, ends in enumerate(found.ends) if ends[0] > 0]
+    beyond = [bests[i, 0] >= found.bound(i, 0) for i in flagged]
+    assert len(flagged) >= 6 and np.mean(beyond) >= 0.9
+    cell = law_of(runs, found).cells[flagged[0]]
+    assert (
+        cell.eta.value == cell.eta.low == found.bound(flagged[0], 0) <= found.centres[flagged[0]][0]
+    )
+
+
+def test_tokens_that_nobody_names_go_with_the_model_as_the_runs_have_them() -> None:
+    alone = frame((7,))
+    line = pandas.concat(
+        alone[(alone.params == n) & (alone.tokens == d)]
+        for n, d in ((1e8, 5e9), (2e8, 1e10), (4e8, 2e10))
+    )
+    more = line.assign(params=line.params * 8, tokens=line.tokens * 8)
+    runs = rate_runs(read(pandas.concat([line, more]).reset_index(drop=True)), GridOptions())
+    told = rate_law(runs, RateTarget(params=1e10))
+    assert told.prediction is not None and told.prediction.horizon == pytest.approx(5e11)
+    assert "50 a parameter" in str(told.notes) and "to_tokens" in str(told.notes)
+    named = rate_law(runs, RateTarget(params=1e10, tokens=2e11))
+    assert named.prediction is not None and named.prediction.horizon == 2e11
+    # Where both were varied apart, those of the largest run are taken, and it is said.
+    apart = rate_law(runs_of((4, 5, 6, 7, 8, 9)), RateTarget(params=8e8))
+    assert apart.prediction is not None and apart.prediction.horizon == 2e10
+    assert "largest" in str(apart.notes)

@@ -1,0 +1,78 @@
+"""`sweeper judge` on tables over models and horizons, and on ladders over batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+import sweeper as package
+from tests.cli.driver import Run, assert_refused
+from tests.evidence.rates.test_decision import best, frame
+
+STEPLAW = Path(__file__).parents[3] / "shared/data/steplaw/dense_lr_bs_loss.csv"
+
+
+def test_a_table_of_two_sizes_tells_the_rate_and_the_batch(sweeper: Run, tmp_path: Path) -> None:
+    frame((4, 5, 6, 7, 8, 9)).to_csv(tmp_path / "runs.csv", index=False)
+    asked = ("judge", "runs.csv", "--to-params", "8e8", "--to-tokens", "4e10")
+    answer = sweeper(*asked)
+    eta, batch = best(8e8, 4e10)
+    assert answer.code == 0
+    document = json.loads((tmp_path / "runs/judged/runs/rates.json").read_text())
+    told = document["prediction"]
+    assert document["answer"] == "predicted" and document["code"] == "predicted"
+    assert told["eta"]["low"] <= eta <= told["eta"]["high"]
+    assert told["batch"]["low"] <= batch <= told["batch"]["high"]
+    assert {"rates.html", "rates.png"} <= {
+        p.name for p in (tmp_path / "runs/judged/runs").iterdir()
+    }
+    assert_refused(sweeper(*asked, "--axis", "width"), "--to-params")
+    assert_refused(sweeper("judge", "runs.csv", "--to-width", "64", "--to-tokens", "1e9"), "params")
+
+
+def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path) -> None:
+    generator, rows = np.random.default_rng(1), []
+    for batch in (8, 16, 32, 64, 128, 256):
+        for seed in range(2):
+            at = np.arange(0, 6000, 25)
+            losses = 2.5 + 8 * ((at + 1) / (1 + 60 / batch)) ** -0.35
+            losses += generator.normal(0, 0.01, len(at))
+            shared = {"batch_size": batch, "seed": seed, "run": f"{batch}-{seed}"}
+            rows += [{**shared, "step": s, "loss": v} for s, v in zip(at, losses, strict=True)]
+    table = pandas.DataFrame(rows)
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    document = sweeper("judge", "curves.csv", "--axis", "batch", "--json").document
+    told = document["critical_batch"]
+    assert document["answer"] == told["code"] == "critical" and told["runs"] == 12
+    assert told["batch"]["low"] <= 60 <= told["batch"]["high"] < 75
+    assert [batch for batch, _ in told["points"]] == [b for b in told["batches"] for _ in range(2)]
+    page = (tmp_path / "runs/judged/curves/critical.html").read_text()
+    assert page.count("<svg") == 1 and "How large a batch?" in page
+    assert (tmp_path / "runs/judged/curves/critical.png").exists()
+    assert any("no verdict on the learning rate" in note for note in document["notes"])
+    few = sweeper("judge", "curves.csv", "--axis", "batch", "--where", "batch_size < 20")
+    assert_refused(few, "eta")
+    told = package.judge(table.assign(lr=0.001), axis="batch")
+    assert told.answer == "critical" and "critical batch" in told.text
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not STEPLAW.exists(), reason="needs the table of StepLaw")
+def test_steplaw_told_from_its_small_sizes() -> None:
+    told = package.judge(
+        str(STEPLAW),
+        columns="loss=smooth loss,batch_size=bs,steps=ti",
+        where="N < 6e8 and D < 2.9e10",
+        to_params=1.074e9,
+        to_tokens=5.69e10,
+    ).document
+    # Its own surface has them at 2^-9.6 and 288; its run of 2^-9.5 and 256 is the lowest.
+    eta, batch = told["prediction"]["eta"], told["prediction"]["batch"]
+    assert abs(eta["value"] + 9.6) < 0.3 and abs(batch["value"] - 8.17) < 0.3
+    assert eta["low"] < -9.6 < eta["high"] and batch["low"] < 8.17 < batch["high"]
+    below, above = (slope["value"] for slope in told["slopes"])
+    assert 0.6 < below < 0.8 and -0.1 < above < 0.15

@@ -1,0 +1,122 @@
+"""The same runs give the same curves: in any order, in other units, under other names."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
+from sweeper.evidence.runs.roles import LADDER_ROLES
+
+SIZES = st.sampled_from([32, 64, 128, 256, 512, 1024])
+WIDTHS = st.lists(SIZES, min_size=2, max_size=4, unique=True)
+ETAS = st.builds(
+    lambda low, count: range(low, low + count), st.integers(-12, -7), st.integers(3, 6)
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pandas.DataFrame:
+    """Runs of some widths, rates and seeds: some diverged, some were never made."""
+    widths, etas, seeds = draw(WIDTHS), draw(ETAS), draw(st.integers(1, 3))
+    rows = [
+        {"width": width, "eta": 2.0**eta, "seed": seed, "loss": draw(st.floats(2.0, 5.0))}
+        for width in widths
+        for eta in etas
+        for seed in range(seeds)
+    ]
+    frame = pandas.DataFrame(rows)
+    gone = draw(st.lists(st.integers(0, len(rows) - 1), max_size=3))
+    frame.loc[gone, "loss"] = math.inf
+    lost = draw(st.lists(st.integers(0, len(rows) - 1), max_size=2))
+    return frame.drop(index=[place for place in {*lost} if place not in gone])
+
+
+def grid(frame: pandas.DataFrame, columns: str = "") -> Grid:
+    return grid_of(ladder_runs(read(frame, columns=columns)), GridOptions(noise=0.01))
+
+
+def assert_alike(one: Grid, other: Grid) -> None:
+    assert one.curves == other.curves and one.base == other.base and one.runs == other.runs
+    assert (one.seeds, one.noise) == (other.seeds, other.noise)
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(tables(), st.randoms(use_true_random=False))
+def test_the_order_of_rows_and_columns_says_nothing(
+    frame: pandas.DataFrame, random: Random
+) -> None:
+    if not np.isfinite(frame.loss).any():
+        return
+    columns = random.sample([*frame.columns], len(frame.columns))
+    shuffled = frame.iloc[random.sample(range(len(frame)), len(frame))][columns]
+    assert_alike(grid(frame), grid(shuffled))
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(
+    tables(),
+    st.sampled_from(LADDER_ROLES["width"]),
+    st.sampled_from(LADDER_ROLES["loss"][:9]),
+    st.sampled_from(LADDER_ROLES["seed"]),
+    st.sampled_from(["log2_lr", "lr", "peak_lr", "Learning Rate"]),
+)
+def test_names_and_units_say_nothing(
+    frame: pandas.DataFrame, width: str, loss: str, seed: str, eta: str
+) -> None:
+    if not np.isfinite(frame.loss).any():
+        return
+    names = {"width": width, "loss": loss, "seed": seed, "eta": eta}
+    other = frame.rename(columns=names)
+    if eta.startswith("log2"):
+        other[eta] = np.log2(other[eta])
+    assert_alike(grid(frame), grid(other))
+    own = {"width": "A", "loss": "B", "seed": "C"}
+    named = ",".join(f"{role}={name}" for role, name in own.items())
+    assert_alike(grid(frame), grid(frame.rename(columns=own), columns=named))
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(tables())
+def test_spelt_numbers_and_rows_written_twice_say_nothing(frame: pandas.DataFrame) -> None:
+    if not np.isfinite(frame.loss).any():
+        return
+    spelt = frame.assign(
+        width=frame.width.map("{:,}".format),
+        eta=np.log2(frame.eta).map("2^{:.0f}".format),
+        seed=frame.seed.map("s{}".format),
+    )
+    assert_alike(grid(frame), grid(spelt))
+    assert_alike(grid(frame), grid(pandas.concat([frame, frame.iloc[::2]])))
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(
+    st.lists(
+        st.tuples(st.integers(10**7, 10**10), st.integers(10, 60), st.floats(2.0, 4.0)),
+        min_size=3,
+        max_size=12,
+        unique=True,
+    ),
+    st.sampled_from(["params", "params_M", "n_params (millions)", "parameters_b"]),
+)
+def test_the_units_of_a_law_s_columns_say_nothing(
+    points: list[tuple[int, int, float]], name: str
+) -> None:
+    params, ratio, loss = (np.array(values, float) for values in zip(*points, strict=True))
+    if np.ptp(loss) < 1e-3:
+        return
+    frame = pandas.DataFrame({"params": params, "tokens": params * ratio, "loss": loss})
+    scale = {"params": 1.0, "parameters_b": 1e9}.get(name, 1e6)
+    other = frame.rename(columns={"params": name}).iloc[::-1]
+    other[name] /= scale
+    one, two = loss_runs_of(law_runs(read(frame))), loss_runs_of(law_runs(read(other)))
+    np.testing.assert_allclose(one.params, two.params[::-1], rtol=1e-12)
+    np.testing.assert_allclose(one.loss, two.loss[::-1])

@@ -1,0 +1,73 @@
+"""What a run's loss says where it is missing, infinite or beyond all bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
+from tests.evidence.runs.grids import ETAS, runs
+
+CASES = Path(__file__).parents[2].parent / "shared/data/cases"
+
+
+def grid(source: object) -> Grid:
+    return grid_of(ladder_runs(read(source)), GridOptions(noise=0.01))
+
+
+@pytest.mark.parametrize(("cell", "diverged"), [("", False), ("NaN", True), ("inf", True)])
+def test_an_empty_cell_is_a_run_that_was_not_made_and_nan_one_that_diverged(
+    cell: str, diverged: bool, tmp_path: Path
+) -> None:
+    frame = runs(seeds=1)
+    frame.to_csv(path := tmp_path / "runs.csv", index=False)
+    lines = path.read_text().splitlines()
+    last = 1 + frame.index[(frame.n_embd == 512) & (frame.lr == frame.lr.max())][0]
+    lines[last] = f"{lines[last].rpartition(',')[0]},{cell}"
+    path.write_text("\n".join(lines))
+    losses = next(c for c in grid(path).curves if c.size.width == 512).losses
+    assert (ETAS[-1] in losses) == diverged
+    assert not diverged or np.isinf(losses[ETAS[-1]]).all()
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="needs the shared tables")
+def test_a_cell_that_was_left_empty_anywhere_is_no_divergence() -> None:
+    judged = grid(CASES / "empty_loss.csv")
+    assert judged.runs == 18
+    assert all(np.isfinite(x) for c in judged.curves for xs in c.losses.values() for x in xs)
+
+
+def test_a_law_passes_over_a_run_that_was_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"{n},{20 * n},{loss}" for n, loss in ((10**8, 3.1), (2 * 10**8, ""), (10**9, 2.5))]
+    path.write_text("\n".join(["params,tokens,loss", *rows]))
+    table = law_runs(read(path))
+    assert len(loss_runs_of(table)) == 2 and "not made" in str(table.notes)
+
+
+@pytest.mark.parametrize("value", [1e308, 1e300, 1e31])
+def test_a_loss_that_overflowed_has_diverged(value: float) -> None:
+    frame = runs(seeds=1)
+    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = value
+    assert all(np.isinf(c.losses[ETAS[-1]]).all() for c in grid(frame).curves)
+
+
+@pytest.mark.parametrize("value", [-1e308, 1e-300, -1e31])
+def test_a_loss_that_nothing_trains_to_is_refused(value: float) -> None:
+    frame = runs(seeds=1)
+    frame.loc[7, "val_loss"] = value
+    with pytest.raises(BadInput, match="row 8 has a loss of"):
+        grid(frame)
+
+
+def test_a_run_without_a_seed_is_one_of_its_own() -> None:
+    frame = runs(seeds=3).astype({"seed": object})
+    frame.loc[4, "seed"] = None
+    assert grid(frame).seeds == 3 and grid(frame).runs == len(frame)
+    frame["seed"] = None
+    assert grid(frame).seeds == 3

@@ -1,0 +1,87 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+
+import pandas  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import BadInput
+from sweeper.evidence.runs.numbers import number_of
+from sweeper.evidence.runs.read import read
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        ("1,024", 1024),
+        ("50,000,000", 5e7),
+        ("-1,024.5", -1024.5),
+        ("2^-8", 2.0**-8),
+        ("2**3.5", 2**3.5),
+        ("0.20M", 2e5),
+        ("128k", 128e3),
+        ("1.3 B", 1.3e9),
+        ("3.0e-04", 3e-4),
+        (" 7 ", 7),
+        ("inf", math.inf),
+        (3, 3),
+        ("2^99999", math.inf),
+    ],
+)
+def test_a_number_is_read_as_it_is_meant(cell: object, number: float) -> None:
+    assert number_of(cell) == number
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "1,02",
+        "a1b",
+        "lion",
+        "1_000",
+        "2^",
+        "M",
+        "run-a",
+        "d512",
+        "12,34",
+        "1 024",
+        "3 %",
+        "7 nats",
+        "-",
+        [1],
+        True,
+    ],
+)
+def test_what_is_no_number_is_none(cell: object) -> None:
+    assert number_of(cell) is None
+
+
+@pytest.mark.parametrize("cell", [None, math.nan, pandas.NA, "", " "])
+def test_an_empty_cell_is_nan(cell: object) -> None:
+    number = number_of(cell)
+    assert number is not None and math.isnan(number)
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_commas_change_no_number(number: int) -> None:
+    assert number_of(f"{number:,}") == number
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_number_or_none(text: str) -> None:
+    number = number_of(text)
+    assert number is None or isinstance(number, float)
+
+
+def test_all_faults_are_named_at_once_with_what_leaves_them_out() -> None:
+    table = read({"n_embd": [1, "wide", 3, 4], "lr": [0.1, 0.2, "?", "??"]})
+    with pytest.raises(BadInput) as caught:
+        table.check_numbers(["n_embd", "lr"])
+    said = str(caught.value)
+    assert "'n_embd' row 2 has 'wide'" in said and "row 3 has '?', row 4 has '??'" in said
+    condition = said[said.index("where='") + 7 : said.index("' leaves")]
+    assert len(table.only(condition)) == 1

@@ -1,0 +1,215 @@
+"""A clean table has the numbers of the plain one; a sheet is one error that names what to do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+import pytest
+
+from sweeper.errors import SHELL, BadInput
+from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
+from sweeper.evidence.runs.run import Runs, log2_of
+from tests.refusals import raises_config_error
+
+ROWS = [
+    (width, lr, seed, round(4 - 0.1 * i + 0.2 * (j - 1) ** 2 + 0.01 * j + 0.001 * seed, 4))
+    for i, width in enumerate((256, 512, 1024))
+    for j, lr in enumerate((0.0006, 0.0012, 0.0024))
+    for seed in (0, 1)
+]
+HEAD = "width,lr,seed,loss\n"
+
+
+def sheet(
+    width: Callable[[int], object] = str,
+    lr: Callable[[float], object] = repr,
+    loss: Callable[[float], object] = repr,
+    head: str = HEAD,
+    separator: str = ",",
+) -> str:
+    cells = ((width(w), lr(eta), seed, loss(value)) for w, eta, seed, value in ROWS)
+    rows = (separator.join(map(str, row)) for row in cells)
+    return head.replace(",", separator) + "\n".join(rows) + "\n"
+
+
+def comma(value: float) -> str:
+    return repr(value).replace(".", ",")
+
+
+def values(path: Path) -> np.ndarray:
+    runs = ladder_runs(read(path))
+    columns = [runs.columns[role] for role in ("width", "eta", "seed", "loss")]
+    return np.array([runs.numbers(column) for column in columns]).T
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        sheet(separator=";"),
+        sheet(separator="\t"),
+        sheet(lambda w: f'"{w:,}"'),
+        sheet(lambda w: f"{w / 1000}k"),
+        sheet(lambda w: f"2^{int(np.log2(w))}"),
+        sheet(lr=lambda eta: f"{eta:.1e}"),
+        sheet(head="width (d_model),lr,seed,val loss (nats)\n"),
+        "# swept by hand\n" + sheet(),
+        "#" + sheet(),
+        sheet().replace("512", "\n,,,\n512", 1),
+    ],
+    ids=[
+        "semicolons",
+        "tabs",
+        "thousands",
+        "letters",
+        "powers",
+        "exponents",
+        "brackets",
+        "comment",
+        "header of a comment",
+        "empty rows",
+    ],
+)
+def test_a_clean_table_has_its_numbers(text: str, tmp_path: Path) -> None:
+    (path := tmp_path / "runs.csv").write_text(text, encoding="utf-8")
+    if text.startswith("#width"):
+        runs = ladder_runs(read(path, columns="width=#width"))
+        assert [*runs.numbers("#width")] == [row[0] for row in ROWS]
+    else:
+        np.testing.assert_allclose(values(path), ROWS, rtol=1e-12)
+
+
+MEAN = f"average,,,{np.mean([row[3] for row in ROWS]):.4f}\n"
+DIRTY = {
+    "decimal commas": (sheet(lr=comma, loss=comma, separator=";"), "'0,0006'", "write 0.0006"),
+    "decimal commas in quotes": (
+        sheet(loss=lambda value: f'"{comma(round(value, 3)):0<5}"'),
+        "has '4,200'",
+        "write 4.200",
+    ),
+    "one loss with a comma": (sheet().replace(",4.2\n", ',"4,165"\n'), "'loss'", "write 4.165"),
+    "points between thousands": (
+        sheet(lambda w: f"{w:,}".replace(",", "."), comma, separator=";"),
+        "'0,0006'",
+        "no number",
+    ),
+    "spaces between thousands": (sheet(lambda w: f"{4 * w:,}".replace(",", " ")), "'1 024'", ""),
+    "powers of ten": (sheet(lr=lambda eta: f"{eta * 1e4:g}x10^-4"), "'6x10^-4'", "no number"),
+    "percent": (sheet(lr=lambda eta: f"{100 * eta:g}%"), "'0.06%'", "no number"),
+    "an error behind": (sheet(loss=lambda value: f"{value} \u00b1 0.01"), "\u00b1", "no number"),
+    "a footnote": (sheet().replace("\n512", "*\n512", 1), "row 6", "where="),
+    "letters": (sheet(lambda w: f"w{w}"), "'w256'", "no number"),
+    "a word for a divergence": (sheet().replace("4.2\n", "diverged\n", 1), "'diverged'", "inf"),
+    "a unit behind": (sheet(loss=lambda value: f"{value} nats"), "nats", "no number"),
+    "a title": ("Sweep of autumn\n" + sheet(), "Sweep of autumn", "name the columns"),
+    "a padded title": ('"Sweep, by Jo",,,\n' + sheet(), "Sweep, by Jo", "delete what stands above"),
+    "a header above": (sheet(head="of,this,run,result\n" + HEAD), "eta=COLUMN", "of, this"),
+    "units": (sheet(head=HEAD + "(neurons),,,(nats)\n"), "'(neurons)'", "leaves such rows out"),
+    "a header again": (sheet() + HEAD, "'width'", "leaves such rows out"),
+    "bars": (sheet(separator="|"), "width|lr|seed|loss", "=COLUMN"),
+    "a mean below": (sheet() + MEAN, "'average'", "leaves such rows out"),
+    "sums below": (
+        sheet() + ",".join(f"{sum(column):.6g}" for column in zip(*ROWS, strict=True)),
+        "sums",
+        "delete it",
+    ),
+    "merged cells": (sheet().replace("\n256,", "\n,")[:-1], "nothing in 'width'", "where="),
+    "a column a rate": ("width,0.1,0.2,0.4\n64,3,2,3\n", "loss=COLUMN", "0.1, 0.2"),
+    "an encoding": ("gr\u00f6\u00dfe" + sheet(), "utf-8", "decode"),
+}
+
+
+@pytest.mark.parametrize("name", DIRTY)
+def test_a_dirty_table_is_one_error_that_says_what_to_do(name: str, tmp_path: Path) -> None:
+    text, *parts = DIRTY[name]
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="cp1252" if name == "an encoding" else "utf-8")
+    with pytest.raises(BadInput) as caught:
+        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+    said = str(caught.value)
+    assert all(part in said for part in parts), said
+    assert "\n" not in said
+
+
+def test_what_is_proposed_leaves_the_rows_out(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(head=HEAD + "(neurons),,,(nats)\n") + MEAN)
+    with pytest.raises(BadInput) as caught:
+        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+    said = caught.value.spelled(SHELL)
+    where = shlex.split(said[said.index("--where") :].split(" leaves")[0])[1]
+    runs = ladder_runs(read(path, where=where))
+    np.testing.assert_array_equal(runs.numbers("loss"), [row[3] for row in ROWS])
+
+
+@pytest.mark.parametrize("where", ["loss < 4.0", "lr > 0.001"])
+def test_a_condition_reads_no_comma_of_a_loss_as_thousands(where: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    quoted = sheet(
+        lr=lambda eta: f'"{comma(eta)}"', loss=lambda value: f'"{comma(round(value, 3)):0<5}"'
+    )
+    path.write_text(quoted)
+    with raises_config_error("where", where):
+        read(path, where=where)
+    path.write_text(sheet(lambda w: f'"{w:,}"'))
+    assert len(read(path, where="width > 1000")) == 6
+
+
+def test_points_are_decimal(tmp_path: Path) -> None:
+    """1.024 is one and a bit, and no width."""
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(lambda w: f"{w:,}".replace(",", ".")))
+    with pytest.raises(BadInput, match="whole number"):
+        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+
+
+def test_a_title_in_a_workbook_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    rows = [["Sweep, by Jo", *[None] * 3], ["width", "lr", "seed", "loss"], *ROWS]
+    pandas.DataFrame(rows).to_excel(tmp_path / "sheet.xlsx", header=False, index=False)
+    with pytest.raises(BadInput, match="'Sweep, by Jo', names no columns"):
+        read(tmp_path / "sheet.xlsx")
+    pandas.DataFrame(rows[1:]).to_excel(tmp_path / "sheet.xlsx", header=False, index=False)
+    np.testing.assert_allclose(values(tmp_path / "sheet.xlsx"), ROWS)
+
+
+def test_a_unit_in_the_name_of_a_rate_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(lr=lambda eta: f"{1e3 * eta:g}", head="width,peak lr (1e-3),seed,loss\n"))
+    with raises_config_error("columns", "eta=peak lr (1e-3)"):
+        log2_of(ladder_runs(read(path)), "peak lr (1e-3)")
+
+
+def test_tokens_in_a_power_of_ten_by_their_name() -> None:
+    frame = pandas.DataFrame({"params": [1e8, 2e8], "tokens (1e9)": [2.0, 4.0], "loss": [3.0, 2.9]})
+    assert [*loss_runs_of(law_runs(read(frame))).tokens] == [2e9, 4e9]
+
+
+def test_two_columns_that_brackets_tell_apart_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    head = "width,lr,seed,loss (train),loss (val)\n"
+    path.write_text(sheet(loss=lambda value: f"{value - 1:.3f},{value}", head=head))
+    with raises_config_error("columns"):
+        ladder_runs(read(path))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pandas.date_range("2024-03-12", periods=4),
+        pandas.to_timedelta([1, 2, 3, 4], "D"),
+        pandas.array([True, False, True, True], dtype="boolean"),
+        pandas.Series(["3,412", "3,401", [1], "3,377"]),
+    ],
+    ids=["dates", "durations", "truth", "a list among commas"],
+)
+def test_what_pandas_would_make_numbers_of_is_refused(cells: Any) -> None:
+    runs = Runs(pandas.DataFrame({"loss": cells}), "", "", columns={"loss": "loss"})
+    with pytest.raises(BadInput, match="which is no number"):
+        runs.numbers("loss")

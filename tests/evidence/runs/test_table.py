@@ -1,0 +1,175 @@
+"""Tables of runs that others made: read from every kind of file, their columns found."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.evidence.runs import table as table_module
+from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.evidence.runs.read import read
+from tests.evidence.predict.test_decision import predicted, surface
+
+
+def test_columns_are_found_by_name_or_told() -> None:
+    frame = surface().rename(columns={"params": "n_params", "loss": "eval/loss"})
+    assert law_runs(read(frame)).columns == {
+        "params": "n_params",
+        "tokens": "tokens",
+        "loss": "eval/loss",
+        "seed": "seed",
+    }
+    other = surface().rename(columns={"params": "Size of model"})
+    with pytest.raises(ConfigError) as caught:
+        predicted(other)
+    assert caught.value.key == "columns"
+    assert predicted(other, columns="params=Size of model").inputs.runs == 32
+    for wrong in ("size=params", "params=nothing", "params"):
+        with pytest.raises(ConfigError) as caught:
+            predicted(surface(), columns=wrong)
+        assert caught.value.key == "columns"
+
+
+def test_a_filter_takes_rows_or_says_why_not() -> None:
+    assert predicted(surface(), where="seed == 0").inputs.runs == 16
+    for wrong in ("seed ==", "nothing > 3", "seed > 7", "seed", "loss", "3", "loss.sum()", "True"):
+        with pytest.raises(ConfigError) as caught:
+            predicted(surface(), where=wrong)
+        assert caught.value.key == "where"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json"])
+def test_tables_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str) -> None:
+    path, frame = tmp_path / f"runs{suffix}", surface()
+    match suffix:
+        case ".csv":
+            frame.to_csv(path, index=False)
+        case ".tsv":
+            frame.to_csv(path, index=False, sep="\t")
+        case _:
+            frame.to_json(path, orient="records", lines=suffix == ".jsonl")
+    assert len(loss_runs_of(law_runs(read(path)))) == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.csv", ""), ("a.json", "{"), ("a.txt", "x"), ("b.csv", None)]
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [lines[0], *(line + ",9" for line in lines[1:])],
+        lambda lines: [lines[0] + ",loss", *(line + ",9" for line in lines[1:])],
+    ],
+)
+def test_what_would_be_misread_is_refused(
+    tmp_path: Path, change: Callable[[list[str]], list[str]]
+) -> None:
+    path = tmp_path / "runs.csv"
+    lines = surface().to_csv(index=False).splitlines()
+    path.write_text("\n".join(change(lines)) + "\n")
+    with pytest.raises(BadInput):
+        read(path)
+
+
+def test_a_columns_name_may_have_commas_and_equals_signs() -> None:
+    for name in ("N, total", "a=b", "N;'x'", "größe"):
+        frame = surface().rename(columns={"params": name})
+        runs = law_runs(read(frame, columns=f"params={name},loss=loss"))
+        assert runs.columns["params"] == name
+
+
+def test_truth_values_equal_losses_and_columns_twice_are_refused() -> None:
+    twice = surface()
+    twice.columns = ["params", "loss", "seed", "loss"]
+    for frame in (surface().assign(loss=True), surface().assign(loss=3.0), twice):
+        with pytest.raises(BadInput):
+            predicted(frame)
+
+
+HEAD = "width,lr,loss"
+ROWS = [f"{width},{lr},{3 + width / 1e4 + lr}" for width in (64, 128) for lr in (0.1, 0.2, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "count"),
+    [
+        (["# swept by hand", HEAD, *ROWS], 6),
+        (["# a, b", "#", HEAD, *ROWS], 6),
+        ([HEAD.replace("width", "#width"), *ROWS], 6),
+        ([HEAD, *ROWS[:3], ",,", *ROWS[3:]], 6),
+        (["\ufeff" + HEAD, *ROWS], 6),
+        ([HEAD, "", *ROWS, "", ""], 6),
+    ],
+)
+def test_what_people_write_between_runs_is_passed_over(
+    lines: list[str], count: int, tmp_path: Path
+) -> None:
+    (path := tmp_path / "runs.csv").write_text("\n".join(lines), encoding="utf-8")
+    table = read(path)
+    assert len(table) == count and table.frame.dtypes.map(lambda kind: kind.kind in "if").all()
+
+
+def broken(name: str, folder: Path) -> Path:
+    path = folder / name
+    match name.split(".")[0]:
+        case "ragged":
+            path.write_text("\n".join([HEAD, *ROWS, ROWS[0] + ",9,9"]))
+        case "columns":
+            path.write_text(",".join(f"c{n}" for n in range(100_000)) + "\n1\n")
+        case "line":
+            with gzip.open(path, "wb", 1) as file:
+                file.write(b"a" * (1 << 24))
+        case "bomb":
+            with gzip.open(path, "wb", 1) as file:
+                file.write(f"{HEAD}\n".encode())
+                for _ in range(20):
+                    file.write(b"64,0.1,3\n" * 100_000)
+        case "link":
+            path.symlink_to("/proc/self/mem")
+        case "endless":
+            path.symlink_to("/proc/self/pagemap")
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "deep":
+            path.write_text("[" * 100_000)
+        case "digits":
+            path.write_text('{"width": 1' + "0" * 400 + ', "lr": 0.1, "loss": 3}\n')
+        case _:
+            path.write_bytes(bytes(range(256)) * 20)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ragged.csv", "columns.csv", "line.csv.gz", "bomb.csv.gz", "link.csv", "endless.csv"),
+        *("device.csv", "deep.json", "digits.jsonl", "noise.csv", "noise.csv.xz", "noise.csv.gz"),
+        *("noise.csv.bz2", "noise.json", "noise.jsonl", "noise.xlsx", "noise.parquet"),
+    ],
+)
+def test_a_broken_table_is_one_message(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "LARGEST", 1 << 24)
+    with pytest.raises(BadInput) as caught:
+        read(broken(name, tmp_path))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("wide", ["1" + "0" * 400, "1e400", "-5", "nan"])
+def test_a_width_that_is_none_is_named_by_its_row(wide: str, tmp_path: Path) -> None:
+    (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS, f"{wide},0.1,3"]))
+    with pytest.raises(BadInput, match="row 7"):
+        grid_of(ladder_runs(read(path)), GridOptions())
