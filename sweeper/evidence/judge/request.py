@@ -76,8 +76,9 @@ class JudgeRequest(Request, panel=TUNE):
     axis: Annotated[
         str | None,
         Flag(
-            "Along what: width, depth, batch_size, steps, tokens, params, or size for several; "
-            "what differs if not given. Over batch the critical one is told, too."
+            "Along what: width, depth, batch_size, steps, tokens, params, any other column of "
+            "whole numbers by its name, or size for several; what differs if not given. Over "
+            "batch the critical one is told, too."
         ),
     ] = None
     where: Where = ""

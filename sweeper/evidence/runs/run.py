@@ -14,6 +14,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.runs.condition import Mask, rows_where, shown_value, where_none_of
 from sweeper.evidence.runs.numbers import has_comma, number_meant, number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, SMALL, columns_by_role, missing_columns
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -100,23 +101,24 @@ class Runs:
             bad = np.flatnonzero(self._parsed(column)[1])
             if not len(bad):
                 continue
-            cells = self.frame[column].iloc[bad]
+            cells = [self.frame[column].iloc[place] for place in bad]
             # What a condition can name: a cell from Python may hold anything, a table within it.
             plain = all(isinstance(cell, str | int | float) for cell in cells)
-            values[column] = [*cells.drop_duplicates()] if plain else [None] * (MOST_LEFT_OUT + 1)
-            more = f" and {len(bad) - MOST_FAULTS} more" if len(bad) > MOST_FAULTS else ""
-            shown = [
-                f"{self.row(int(place))} has {shown_value(cell)!r}"
-                for place, cell in zip(bad[:MOST_FAULTS], cells, strict=False)
-            ]
-            faults.append(f"in the column {column!r} {', '.join(shown)}{more}")
+            values[column] = list(dict.fromkeys(cells)) if plain else [None] * (MOST_LEFT_OUT + 1)
+            first = dict[str, int]()
+            for place, cell in zip(bad, cells, strict=True):
+                first.setdefault(shown_value(cell), int(place))
+            places = [f"{self._row(place)}: {text!r}" for text, place in first.items()]
+            more = len(bad) - len(places[:MOST_FAULTS])
+            rest = f" and {counted(more, 'row')} more" if more else ""
+            faults.append(f"column {column!r}, {', '.join(places[:MOST_FAULTS])}{rest}")
             meant = meant or next(filter(None, map(number_meant, cells)), "")
         if not faults:
             return
         parts: list[str | Keyword] = [
-            f"{'; '.join(faults)}, which is no number. Numbers are 0.003, 3e-3, 2^-8, 130M, and "
-            "1,024 of what is counted; an empty loss is of a run that was not made, inf of one "
-            "that diverged"
+            f"{f'{self.name}: ' if self.name else ''}{'; '.join(faults)}, which is no number. "
+            "Numbers are 0.003, 3e-3, 2^-8, 130M, and 1,024 of what is counted; an empty loss is "
+            "of a run that was not made, inf of one that diverged"
         ]
         parts += [f"; write {meant}"] if meant else []
         if sum(map(len, values.values())) <= MOST_LEFT_OUT:
@@ -145,9 +147,12 @@ class Runs:
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""
+        return f"{self._row(place)}{f' of {self.name}' if self.name else ''}"
+
+    def _row(self, place: int) -> str:
         if self.name and "last_step" in self.frame and "run" in self.frame:
-            return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
-        return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
+            return f"the run {self.frame['run'].iloc[place]!r}"
+        return f"row {int(self.frame.index[place]) + 1}"
 
     def rows(self, chosen: Mask) -> str:
         """The first of some rows, and how many more there are."""

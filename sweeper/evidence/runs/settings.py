@@ -13,7 +13,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.runs.condition import shown_value, where_equal
-from sweeper.evidence.runs.roles import LAW_ROLES, SIZES, columns_by_role
+from sweeper.evidence.runs.roles import AXES, LAW_ROLES, SIZES, columns_by_role
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
 from sweeper.records import as_number
@@ -100,6 +100,9 @@ def _unlike(
         remedies.append([Keyword("ignore", ",".join(others)), what])
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
         remedies.append([filtered, " takes those alike"])
+    column, values, with_size = varied[0]
+    if len(varied) == 1 and column not in roles and values.dtype.kind in "iu" and not with_size:
+        remedies.append([Keyword("axis", column), " judges along it"])
     along = [column for column, _, with_size in varied if with_size and column in roles]
     if horizon := next((column for column in along if roles[column] == "tokens"), None):
         model, ratio = "width", ""
@@ -110,14 +113,13 @@ def _unlike(
         remedies.append([Keyword(f"to_{model}", ...), " with ", Keyword("to_tokens", ...), asks])
     if along:
         remedies.append([Keyword("axis", "size"), f" judges {' and '.join(along)} along"])
-    if not remedies:
-        other = [c for c in sizes if c in roles]
-        remedies.append([Keyword("axis", roles[other[-1]]), " may have runs alike"])
+    if not remedies and (other := [r for r in AXES if r in runs.columns and r != axis]):
+        remedies.append([Keyword("axis", other[-1]), " may have runs alike"])
     parts = [part for remedy in remedies for part in (", or ", *remedy)][1:]
     return BadInput(
         f"the runs differ in {' and in '.join(named)} beside {axis_name(axis)}, learning rate and "
         f"seed, and a verdict on them all would judge {'that' if len(varied) == 1 else 'them'} "
-        "too: ",
+        f"too{': ' if parts else ''}",
         *parts,
     )
 

@@ -33,8 +33,10 @@ class TokenSize(LadderSize):
 @cache
 def size_of(axis: str) -> type[LadderSize]:
     """The class of a size along an axis, which may be any column: with a field of its name."""
-    if axis == "tokens" or any(part.name == axis for part in fields(LadderSize)):
-        return TokenSize if axis == "tokens" else LadderSize
+    if axis in (JOINT_AXIS, *(part.name for part in fields(LadderSize))):
+        return LadderSize
+    if axis == "tokens":
+        return TokenSize
     if not axis.isidentifier() or keyword.iskeyword(axis) or hasattr(LadderSize, axis):
         allowed = "a column whose name is a word and begins with a letter: rename it"
         raise ConfigError(Keyword("axis"), axis, allowed)

@@ -345,7 +345,7 @@ def test_a_ladder_over_any_axis_is_judged(axis: str, tmp_path: Path, sweeper: Ru
 
 def test_one_size_differs_with_another_only_where_both_are_asked_for() -> None:
     frame = runs().assign(n_layer=lambda table: table.n_embd // 64)
-    with pytest.raises(package.BadInput, match="axis='size' to judge n_layer along"):
+    with pytest.raises(package.BadInput, match="axis='size' judges n_layer along"):
         package.judge(frame)
     assert package.judge(frame, axis="size", to_width=2048).judged.verdict is not None
 

@@ -82,6 +82,6 @@ def test_all_faults_are_named_at_once_with_what_leaves_them_out() -> None:
     with pytest.raises(BadInput) as caught:
         table.check_numbers(["n_embd", "lr"])
     said = str(caught.value)
-    assert "'n_embd' row 2 has 'wide'" in said and "row 3 has '?', row 4 has '??'" in said
+    assert "'n_embd', row 2: 'wide'; " in said and "'lr', row 3: '?', row 4: '??', " in said
     condition = said[said.index("where='") + 7 : said.index("' leaves")]
     assert len(table.only(condition)) == 1

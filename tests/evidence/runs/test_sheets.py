@@ -90,7 +90,7 @@ DIRTY = {
     "decimal commas": (sheet(lr=comma, loss=comma, separator=";"), "'0,0006'", "write 0.0006"),
     "decimal commas in quotes": (
         sheet(loss=lambda value: f'"{comma(round(value, 3)):0<5}"'),
-        "has '4,200'",
+        "column 'loss', row 1: '4,200'",
         "write 4.200",
     ),
     "one loss with a comma": (sheet().replace(",4.2\n", ',"4,165"\n'), "'loss'", "write 4.165"),
