@@ -21,7 +21,7 @@ from sweeper.files import read_json, write_json
 from sweeper.report.next import ladder_words, next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
-from tests.evidence.compare.test_studies_verb import ranked
+from tests.evidence.cli.test_compare import ranked
 
 __all__ = ["ranked"]
 

@@ -20,7 +20,7 @@ from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import WIDTHS, faults
 from tests.command.commands import METRIC, SCRIPT
-from tests.evidence.compare.test_studies_verb import record
+from tests.evidence.cli.test_compare import record
 from tests.evidence.made import prediction
 from tests.evidence.made import run as course
 from tests.evidence.runs.grids import runs

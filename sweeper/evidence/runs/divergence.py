@@ -103,7 +103,7 @@ def with_diverged(
     loss[high] = math.inf
     table["loss"] = loss
     # The highest rate at which all runs of a size have a loss: below it none diverges.
-    alone = [table[role] for role in (*SIZES, "decay") if role in table]
+    alone = [table[role] for role in dict.fromkeys((axis, *SIZES)) if role in table]
     worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
     trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
     lost = unknown & (table["eta"].to_numpy() < trained)

@@ -87,7 +87,7 @@ VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {
 RATES = ("log2_eta", "eta")
 """What a learning rate can be called by: its log2, or itself."""
 ROLES = frozenset({*LADDER_ROLES, *LAW_ROLES, *VARIANT_ROLES})
-SMALL = ("log2_eta", "eta", "optimum", "decay", "loss", "first", "transferred", "planned")
+SMALL = ("log2_eta", "eta", "decay", "loss", "first", "transferred", "planned")
 """Roles whose numbers have no thousands: a comma in a loss may be a decimal one."""
 ALIASES = {"batch": "batch_size", "lr": "eta", "wd": "decay", "weight_decay": "decay"}
 """Other words for a role."""

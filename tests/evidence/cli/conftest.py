@@ -1,0 +1,12 @@
+"""The command line's fixtures, which are those of `tests/cli/`."""
+
+from tests.cli.conftest import (  # noqa: F401
+    drawn,
+    finished,
+    no_drawing,
+    one_thread,
+    screen,
+    study,
+    sweeper,
+    workplace,
+)
