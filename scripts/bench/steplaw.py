@@ -24,6 +24,8 @@ from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
 
 COLUMNS = "loss=smooth loss,batch_size=bs,steps=ti"
+OTHERS = ("loss",)
+"""Columns beside these in which runs of one size differ."""
 MOST_PARAMS, MOST_TOKENS = 5.4e8, 2.9e10
 
 
@@ -87,7 +89,7 @@ def tell(
 
 def bench(table: Path) -> Findings:
     """The largest size from the small ones, and each from the others."""
-    runs = rate_runs(read(str(table), columns=COLUMNS), GridOptions())
+    runs = rate_runs(read(str(table), columns=COLUMNS, ignore=OTHERS), GridOptions())
     found = optima_of(runs)
     own = [surface for surface in fit_surfaces(runs.surfaces) if surface is not None]
     assert len(own) == len(runs.sizes)
