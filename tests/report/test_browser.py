@@ -134,7 +134,7 @@ def test_every_plot_is_drawn(browser: Browser, page: Path) -> None:
         "const box = one.getBoundingClientRect();"
         "return [box.width, box.height, one.querySelectorAll('path').length]})"
     )
-    assert len(boxes) == 8
+    assert len(boxes) == 7
     assert all(width > 600 and height > 200 and paths > 15 for width, height, paths in boxes)
 
 
@@ -166,12 +166,10 @@ def test_a_stopped_point_is_told_from_a_diverged_one(browser: Browser, page: Pat
     said = browser.run(TIPS)
     assert "eta, log2 -1: stopped early" in said
     assert next(text for text in said if text.startswith("alpha_attn, log2 -2: ")).endswith(" nats")
-    assert "stopped early" in browser.run("document.querySelectorAll('.plot')[5].textContent")
+    assert "stopped early" in browser.run("document.querySelectorAll('.plot')[4].textContent")
 
 
-def test_trials_are_sorted_filtered_marked_and_chosen_by_ranges(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_trials_are_sorted_filtered_and_marked(browser: Browser, tmp_path: Path) -> None:
     folder = samples.study(tmp_path / "demo")
     trials = results(80, ("eta", "alpha", "sigma"), diverged=5)
     trials[0] = replace(trials[0], status="failed", objective=math.nan, error="no module named x")
@@ -194,7 +192,7 @@ def test_trials_are_sorted_filtered_marked_and_chosen_by_ranges(
     )
     left = browser.run(f"{rows}.filter(row => !row.hidden).map(row => row.cells[0].textContent)")
     assert left == [trials[0].key[:10]]
-    # The best run: a line, a dot in each slice and each other drawing, and its row.
+    # The best run: a dot, and its row.
     key = min(trials[1:], key=lambda trial: trial.objective).key[:10]
     place = browser.run(
         f"""(() => {{
@@ -206,33 +204,7 @@ def test_trials_are_sorted_filtered_marked_and_chosen_by_ranges(
     )
     browser.move(*place)
     marked = browser.run("[...document.querySelectorAll('.marked')].map(one => one.dataset.run)")
-    assert {*marked} == {key} and len(marked) >= 5
-    # A range of the first axis of the parallel coordinates, its upper half.
-    axis = browser.run(
-        """(() => {
-          const svg = document.querySelector('g[id$="-brush"]').ownerSVGElement;
-          svg.scrollIntoView({block: "center"});
-          const all = [...svg.querySelectorAll("path[data-run]")];
-          const first = all.map(one =>
-            one.getAttribute("d").match(/M (\\S+) (\\S+)/).slice(1).map(Number));
-          const shown = ([x, y]) => {
-            const at = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
-            return [at.x, at.y];
-          };
-          const ys = first.map(one => one[1]);
-          return [...shown([first[0][0], Math.min(...ys) - 2]),
-                  ...shown([first[0][0], (Math.min(...ys) + Math.max(...ys)) / 2])];
-        })()"""
-    )
-    mouse = {"button": "left", "buttons": 1, "clickCount": 1}
-    browser.call("Input.dispatchMouseEvent", type="mousePressed", x=axis[0], y=axis[1], **mouse)
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=axis[2], y=axis[3], **mouse)
-    browser.call("Input.dispatchMouseEvent", type="mouseReleased", x=axis[2], y=axis[3], **mouse)
-    faded = {*browser.run("[...document.querySelectorAll('path.faded')].map(n => n.dataset.run)")}
-    told = [trial for trial in trials if not math.isnan(trial.objective)]
-    etas = [trial.trial.log2_hps["eta"] for trial in told]
-    middle = (min(etas) + max(etas)) / 2
-    assert faded == {t.key[:10] for t in told if t.trial.log2_hps["eta"] < middle}
+    assert {*marked} == {key} and len(marked) >= 2
     assert browser.problems == []
 
 

@@ -130,7 +130,7 @@ def test_the_page_is_whole_and_needs_nothing_else(full):
 
 def test_ids_are_unique_over_all_drawings(full):
     page = Page(full)
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 5
     assert len(page.ids) == len(set(page.ids)) > 100
 
 

@@ -9,24 +9,26 @@ import argparse
 
 import optuna
 import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from sweeper.samplers import IndependentLines
+from sweeper.search.independent import IndependentSearch
+from sweeper.search.optuna.enqueue import conclude, enqueue
 
 SPACE = {
-    "lr": (2**-9, 2**-2, 2**-6),  # low, high and default: a range that is searched in log2
-    "init": (2**-3, 2**3, 1.0),
-    "decay": (2**-16, 2**-6, 2**-12),
-    "activation": ["relu", "tanh"],  # choices, the default first
+    "eta": FloatDistribution(2**-9, 2**-2, log=True),  # the learning rate, where lines begin
+    "init": FloatDistribution(2**-3, 2**3, log=True),
+    "decay": FloatDistribution(2**-16, 2**-6, log=True),
+    "activation": CategoricalDistribution(["relu", "tanh"]),  # the default first
 }
 
 
-def train(lr: float, init: float, decay: float, activation: str, seed: int) -> float:
+def train(eta: float, init: float, decay: float, activation: str, seed: int) -> float:
     """The mean loss over the last of 60 steps of a two-layer network."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randn(8, 32, generator=generator) * init / 8**0.5
     second = torch.randn(32, 1, generator=generator) / 32**0.5
     weights = [first.requires_grad_(), second.requires_grad_()]
-    optimizer = torch.optim.AdamW(weights, lr=lr, weight_decay=decay)
+    optimizer = torch.optim.AdamW(weights, lr=eta, weight_decay=decay)
     losses = []
     for _ in range(60):
         x = torch.randn(64, 8, generator=generator)
@@ -42,27 +44,33 @@ def train(lr: float, init: float, decay: float, activation: str, seed: int) -> f
 def main() -> None:
     """Search, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--storage", help="where the study is kept; several processes may share it")
+    parser.add_argument("--storage", help="where the study is kept; the search goes on there")
     parser.add_argument("--jobs", type=int, default=1, help="threads")
     parser.add_argument("--runs", type=int, default=45, help="trials of the lines")
     arguments = parser.parse_args()
 
-    sampler = IndependentLines(SPACE, learning_rate="lr", runs=arguments.runs, seed=0)
-
     def objective(trial: optuna.Trial) -> float:
-        return train(**sampler.suggest(trial), seed=sampler.seed(trial))
+        return train(
+            # A line whose best lies at its end goes on beyond the space: here there is room.
+            eta=trial.suggest_float("eta", 2**-14, 2**3, log=True),
+            init=trial.suggest_float("init", 2**-8, 2**8, log=True),
+            decay=trial.suggest_float("decay", 2**-24, 2**2, log=True),
+            activation=trial.suggest_categorical("activation", ["relu", "tanh"]),
+            seed=trial.user_attrs["seed"],
+        )
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        study_name="lines", storage=arguments.storage, sampler=sampler, load_if_exists=True
-    )
-    study.optimize(objective, n_jobs=arguments.jobs)  # ends by itself
+    study = optuna.create_study(study_name="lines", storage=arguments.storage, load_if_exists=True)
+    strategy = IndependentSearch(runs=arguments.runs)
+    while waiting := enqueue(study, strategy, SPACE):
+        study.optimize(objective, n_trials=waiting, n_jobs=arguments.jobs)
 
-    answer = sampler.answer(study)
-    print(f"{answer.value:.4f} ({answer.basis}) after {answer.conclusion.runs} trials:")
-    for name, value in answer.params.items():
-        print(f"  {name} = {value if isinstance(value, str) else format(value, 'g')}")
-    for note in answer.notes:
+    found = conclude(study, strategy, SPACE)
+    print(f"{found.objective:.4f} ({found.basis}) after {found.runs} trials:")
+    for name, place in found.best_log2.items():
+        choices = getattr(SPACE[name], "choices", None)
+        print(f"  {name} = {choices[round(place)] if choices else format(2**place, 'g')}")
+    for note in found.notes:
         print(f"  {note}")
     print(f"The luckiest run, which study.best_value names, had {study.best_value:.4f}.")
 

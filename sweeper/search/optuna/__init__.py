@@ -1,1 +1,1 @@
-"""Optuna: its samplers as strategies, its storages, and a study's copy in one of them."""
+"""Optuna: its samplers as strategies, its storages, a study in one of them, ours in others'."""
