@@ -14,7 +14,7 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.sentences_transfer import LOOK_AT, suspects_text
+from sweeper.report.sentences_transfer import LOOK_AT, SAID, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -393,18 +393,21 @@ TO_SETTLE = "To settle it, "
 
 
 def verdict_sentences(
-    result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
+    result: Verdict,
+    hyperparameter: str = "eta",
+    settled: str = "",
+    *,
+    named: bool = False,
+    at: str = "",
 ) -> list[Sentence]:
     """The answers on the ladder and at the target, and what would settle one that is open.
 
-    `settled` has said already what would. `named`: eta, too, as more is carried beside it.
+    `settled` has said already what would. `named`: eta, too, as more is carried beside it. `at`:
+    the sizes that the answer is of, where these are not the whole ladder.
     """
-    axis = result.axis.replace("_", " ")
-    # "holds" and "fails" are verbs of the sentence; this answer is none.
-    is_open = result.answer == "cannot say yet"
-    told = "can neither be confirmed nor refuted yet" if is_open else result.answer
+    axis, told = result.axis.replace("_", " "), SAID.get(result.answer, result.answer)
     subject = "" if hyperparameter == "eta" and not named else f"of {hyperparameter} "
-    ladder = extent(result.axis, [size.size for size in result.sizes])
+    ladder = at + extent(result.axis, [size.size for size in result.sizes])
     text = f"The transfer {subject}over {axis} {told} at {ladder}."
     answers = [(result.answer, text, result.todo)]
     if (target := result.target) is not None:

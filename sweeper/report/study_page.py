@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -203,7 +203,7 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
 
 def headline(documents: Documents) -> str:
     """What the report of a study says first."""
-    text = _headline(documents, _overall(documents.targets))
+    text = _headline(documents, answer_of(documents))
     return text[0].lower() + text[1:]
 
 
@@ -224,16 +224,11 @@ def _beside(documents: Documents) -> str:
 
 
 def answer_of(documents: Documents) -> str:
-    """The worst answer of all that were validated, empty when none was."""
-    return _overall(documents.targets)
-
-
-def _overall(targets: Iterable[TargetDocuments]) -> str:
     """The worst answer of all that were validated, empty when none was.
 
     An answer of another kind, such as none yet, leaves it undecided.
     """
-    answers = {answer for target in targets for answer in target.answers}
+    answers = {answer for target in documents.targets for answer in target.answers}
     return next(
         (a for a in ("fails", UNDECIDED, "holds") if a in answers), UNDECIDED * bool(answers)
     )

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.errors import call_words
 from sweeper.files import read_json
-from sweeper.report.checked import _failed_size
+from sweeper.report.checked import _explains
 from sweeper.stats.ladder import Size
 from tests.cli.driver import SIZES, Run, assert_refused
 
@@ -48,7 +49,9 @@ class TestCoordinates:
         assert found.startswith("Coordinate check over width ") and ": fail at layers.0." in found
         curves = "runs/a/check/coordinates-width.png"
         assert where == f"Check: runs/a/check/check.json; curves: {curves}"
-        assert answer.next.startswith("sweeper explain parameterization=standard study=a ")
+        assert answer.next.startswith(
+            "sweeper explain --to-width 64 parameterization=standard study=a "
+        )
         assert "Where it begins: layers.0.attention.qkv" in answer.out
         assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
         names = {path.name for path in (workplace / "runs/a/check").iterdir()}
@@ -95,7 +98,8 @@ class TestCoordinates:
     def test_what_fails_over_the_depth_is_explained_at_a_depth(
         self, failing: dict[str, int], words: str
     ) -> None:
-        assert _failed_size(Size(width=16, depth=2), failing) == words.split()
+        call = _explains(Size(width=16, depth=2), failing).call
+        assert call_words(call)[2:] == words.split()
 
     def test_without_a_ladder_it_says_what_to_give(self, sweeper: Run) -> None:
         assert_refused(sweeper("check", *QUICK, "transfer.widths=[16]"), "transfer.widths=[32,64")

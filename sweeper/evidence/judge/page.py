@@ -38,13 +38,13 @@ from sweeper.evidence.runs.words import named_columns, reading_text, roles_text,
 from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
-from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.console import trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import write_page
 from sweeper.report.present import Shown
-from sweeper.report.sentences_transfer import listed_sizes
-from sweeper.stats.ladder import JOINT_AXIS, describe_size, extent
+from sweeper.report.sentences_transfer import names
+from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import Column, Table, counted
 from sweeper.verbs.requests import TransferRequest
 
@@ -68,20 +68,11 @@ def answers(judged: TableVerdict) -> list[str]:
     """The ladder's answer and the target's, or what is said where there is none."""
     lines = []
     if (verdict := judged.verdict) is not None:
-        ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
-        axis = _said(verdict.axis)
-        is_open = verdict.answer == "cannot say yet"
-        said = "can neither be confirmed nor refuted yet" if is_open else verdict.answer
-        failing = [size for size in verdict.sizes if size.answer == "fails"]
-        if failing and verdict.axis != JOINT_AXIS:
-            # Others may hold, or be open: that is not said of the whole ladder.
-            names = listed_sizes([describe_size(size.size, verdict.axis) for size in failing])
-            ladder = f"{names}, of {ladder}"
-        todo = f" To settle it, {verdict.todo}." if verdict.todo else ""
-        lines.append(f"The transfer over {axis} {said} at {ladder}.{todo}")
-        if verdict.target is not None:
-            todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
-            lines.append(f"{verdict.target.sentence}.{todo}")
+        failing = [size.size for size in verdict.sizes if size.answer == "fails"]
+        # Others may hold, or be open: that is not said of the whole ladder.
+        some = bool(failing) and verdict.axis != JOINT_AXIS
+        at = f"{names(failing, verdict.axis)}, of " if some else ""
+        lines += [str(sentence) for sentence in verdict_sentences(verdict, at=at)]
     if len(judged.ladders) <= TOLD_LADDERS:
         for each in judged.ladders:
             lines += [f"{_capital(key_text(each))}: {line}" for line in answers(each)]
@@ -201,8 +192,8 @@ def runs_table(judged: TableVerdict) -> Table:
         size = " ".join(f"{_said(key)} {value}" for key, value in proposed.size.items())
         name = size.removeprefix(f"{_said(judged.axis)} ") if len(proposed.size) == 1 else size
         alike.setdefault((etas, proposed.runs, proposed.why), []).append(name)
-    for (etas, runs, why), names in [*alike.items()][:SHOWN_RUNS]:
-        table.add(", ".join(names), etas, runs, why)
+    for (etas, runs, why), sizes in [*alike.items()][:SHOWN_RUNS]:
+        table.add(", ".join(sizes), etas, runs, why)
     return table
 
 

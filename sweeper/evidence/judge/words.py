@@ -13,6 +13,7 @@ from sweeper.evidence.judge.next_runs import NextReason, NextRuns
 from sweeper.evidence.judge.verdict import UNDECIDED, TableVerdict
 from sweeper.evidence.runs.sizes import name_size
 from sweeper.report.sentences_transfer import (
+    SAID,
     advice_parts,
     hopeless_text,
     listed_sizes,
@@ -80,7 +81,7 @@ def several_text(judged: TableVerdict) -> str:
     """How many ladders have which answer."""
     counts = Counter(verdict.answer for verdict in judged.ladders)
     said = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
-    of_open = "can neither be confirmed nor refuted yet"
+    of_open = SAID["cannot say yet"]
     answers = [
         f"{counts[answer]} {said.get(answer, (of_open, of_open))[counts[answer] > 1]}"
         for answer in WORST_FIRST[::-1]

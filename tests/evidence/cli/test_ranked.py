@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.errors import call_words
 from sweeper.evidence.compare.carried import training_commands
 from sweeper.evidence.compare.decision import TargetQuestion, decide
 from sweeper.evidence.compare.reading import variant_runs
@@ -98,7 +99,7 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
     )
     (command,) = training_commands(answer)
     assert "of b" in command.why
-    dry = sweeper(command.verb, *command.arguments, "--dry-run", "--json")
+    dry = sweeper(*call_words(command.call)[1:], "--dry-run", "--json")
     assert dry.code == 0 and dry.document["widths"] == [16, 32, 64]
     assert not training_commands(replace(answer, studies={}))
 
