@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import IO, Any
 
@@ -34,11 +35,15 @@ def without_drawing() -> Iterator[None]:
         yield
 
 
-PAGES = [
-    f"sweeper.report.{name}"
-    for name in ("checks", "comparison", "follow", "judged", "prediction", "rate_law")
+PAGES = [f"sweeper.report.{name}" for name in ("checks", "study_page", "transferred")]
+PAGES += [
+    f"sweeper.evidence.{name}"
+    for name in (
+        *("compare.carried", "compare.tables", "follow.page", "judge.page", "predict.page"),
+        "rates.page",
+    )
+    if find_spec("sweeper.evidence") is not None
 ]
-PAGES += [f"sweeper.report.{name}" for name in ("study_page", "transferred", "winner")]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.grids import Grid2DStrategy, PairsStrategy
+from sweeper.search.grids import PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.optuna.enqueue import conclude, enqueue
@@ -74,7 +74,6 @@ STRATEGIES: dict[str, tuple[Callable[[], Strategy], Space]] = {
     "random": (lambda: RandomGridStrategy(runs=30), SPACE),
     "line": (LearningRateLine, SPACE),
     "pairs": (lambda: PairsStrategy(points=3), SPACE),
-    "grid2d": (lambda: Grid2DStrategy(axes=("eta", "alpha")), SPACE),
 }
 
 
