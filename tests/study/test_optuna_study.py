@@ -238,6 +238,10 @@ def test_database_locked_by_another_program(
     assert mirrored(folder, url) == filed(folder) and len(filed(folder)) == 2
 
 
+def one_long_line(journal: Path) -> None:
+    journal.write_bytes(b"garbage" * 1000)
+
+
 def overwritten(journal: Path) -> None:
     content = bytearray(journal.read_bytes())
     content[len(content) // 3 : len(content) // 2] = b"\xa5" * (len(content) // 6)
@@ -261,7 +265,7 @@ def by_someone_else(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [rubbish, overwritten, from_the_future, other_study, by_someone_else]
+    "damage", [rubbish, one_long_line, overwritten, from_the_future, other_study, by_someone_else]
 )
 def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
     folder: Path, damage: Callable[[Path], None]
@@ -272,13 +276,13 @@ def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
     expected = mirrored(folder)
     assert expected == filed(folder)
     damage(journal := folder / "study.journal")
-    damaged = journal.read_bytes()
+    damaged = journal.read_bytes()[:1000]
     with Study.open(folder) as study:
         (notice,) = study.notices
         assert "study.journal, was damaged" in notice
         assert len(study) == 4
     assert mirrored(folder) == expected
-    assert journal.with_name("study.journal.damaged").read_bytes() == damaged
+    assert journal.with_name("study.journal.damaged").read_bytes().startswith(damaged)
 
 
 def test_a_journal_that_was_cut_short_catches_up(folder: Path) -> None:
@@ -289,7 +293,8 @@ def test_a_journal_that_was_cut_short_catches_up(folder: Path) -> None:
         study.record([make(2)])
     journal, expected = folder / "study.journal", mirrored(folder)
     whole = journal.read_bytes()
-    for size in {*range(0, len(whole), 211), len(whole) - 1, len(whole)}:
+    created = whole.index(b"\n") + 1
+    for size in {0, created, *range(created, len(whole), 211), len(whole) - 1, len(whole)}:
         journal.write_bytes(whole[:size])
         with Study.open(folder) as study:
             assert study.notices == []

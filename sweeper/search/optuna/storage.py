@@ -29,8 +29,9 @@ def journal(path: Path) -> JournalStorage:
     """The journal at `path`, made where there is none."""
     os.close(create(path, os.O_WRONLY))  # Optuna's goes by the umask, a study does not
     content = path.read_bytes()
-    if not content.endswith(b"\n"):  # a kill or a full disk cut it: the next line would join it
-        os.truncate(path, content.rfind(b"\n") + 1)
+    whole = content.rfind(b"\n") + 1
+    if 0 < whole < len(content):  # a kill or a full disk cut it: the next line would join the last
+        os.truncate(path, whole)
     return JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock(str(path))))
 
 
