@@ -70,13 +70,13 @@ class Request:
                 continue
             if name == "root" and str(value) == DEFAULT_ROOT:
                 continue
-            values = value if option.repeats else [value]
+            values: Any = value if option.repeats else [value]
             positional = option.flag.positional
             arguments += [str(each) if positional else Keyword(name, each) for each in values]
         return Call(self.verb, *arguments)
 
 
-_WORDS = str | int | float | Path | tuple | Mapping
+_WORDS: tuple[type, ...] = (str, int, float, Path, tuple, Mapping)
 """What a line can say of a keyword's value."""
 TUNE, MODEL, STUDY, MACHINE = (
     "Tune, transfer, validate",
