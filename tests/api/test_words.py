@@ -16,8 +16,8 @@ from sweeper.api.words import CALLS, dotted, in_python, settings_words
 from sweeper.config.compose import compose_tree
 from sweeper.errors import SHELL, Call, ConfigError, Keyword, spelled
 from sweeper.verbs.requests import (
-    CompareRequest,
     ExportRequest,
+    ReportRequest,
     SearchRequest,
     TransferRequest,
 )
@@ -166,4 +166,4 @@ def test_errors_name_the_keywords_that_were_given() -> None:
 
 def test_a_shell_s_command_runs_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "in_notebook", lambda: True)
-    assert CALLS.call(CompareRequest(names=("a", "b")).call) == "!sweeper compare a b"
+    assert CALLS.call(ReportRequest(name=("a",)).call) == "!sweeper report a"
