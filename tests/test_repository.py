@@ -71,12 +71,3 @@ def test_issue_forms_are_whole(name: str) -> None:
     assert len(fields) == len(set(fields))
     assert all({"type", "id", "attributes"} <= field.keys() for field in form["body"])
     assert all("label" in field["attributes"] for field in form["body"])
-
-
-def test_the_map_names_what_is_there() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    map_ = text.partition("## The map")[2].partition("### The way")[0]
-    boxes = set(re.findall(r"(?<![\w/])(?:[a-z]+/(?:[a-z_]+\.py)?|[a-z_]+\.py)", map_))
-    assert len(boxes) > 10
-    for box in boxes - {"conf/"}:
-        assert (ROOT / "sweeper" / box).exists() or (ROOT / box).exists(), box

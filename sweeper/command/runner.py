@@ -424,7 +424,7 @@ OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
     *("to-width", "to-depth", "to-tokens", "to-steps", "to-batch", "validate", "settle"),
     *("budget", "hours"),
-    *("strict", "predict", "trust", "verbose"),
+    *("strict", "horizons", "trust", "verbose"),
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (

@@ -1,1 +1,1 @@
-"""Decisions: does it transfer, which wins, what will it reach, is it on course?"""
+"""Decisions: does a transfer hold, at the sizes that were trained and at the target?"""
