@@ -14,7 +14,7 @@ from tests.test_contract import Holds, plain
 
 DATA = Path(__file__).parents[3] / "shared/data"
 TABLES = {
-    "nanochat": "judge grids/nanochat_pr644.csv",
+    "nanochat": "judge grids/nanochat_pr644.csv --where 'weight_decay == 0.1'",
     "cliff": "judge cases/cliff_to_5.csv --to-width 4096",
     "three seeds": "judge cases/cliff_to_6.8_3seeds.csv --to-width 4096",
     "grid": "judge cases/tables/grid.csv --to-width 4096",
