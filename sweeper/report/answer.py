@@ -89,22 +89,6 @@ class Drawing(BaseItem):
     wide: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyNumber:
-    """One of the few numbers that a reader looks for first, and what it rests on."""
-
-    name: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class KeyNumbers(BaseItem):
-    """Numbers beside each other, above all else."""
-
-    numbers: Sequence[KeyNumber]
-
-
 @dataclass(frozen=True)
 class Progress(BaseItem):
     """How far work is that goes on, or that was stopped: a sentence, and a bar of a `share`."""
@@ -113,7 +97,7 @@ class Progress(BaseItem):
     share: float
 
 
-Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | KeyNumbers | Progress
+Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | Progress
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -95,13 +95,7 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
 
 def scales_section(operands: Sequence[OperandScale]) -> Section:
     """How large the operands of all matrix products are."""
-    caption = (
-        "The RMS of every product's input, weight and gradient at the base size, and the ranges of "
-        "the FP8 formats."
-    )
-    drawing = Drawing(partial(scale_figure, operands), caption=caption)
-    table = replace(scale_table(operands), title="")
-    return Section("Scales of the matrix products", [drawing, table])
+    return Section("Scales of the matrix products", [replace(scale_table(operands), title="")])
 
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
@@ -318,54 +312,3 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
                 table.add(block, *(cell for both in values for cell in both))
         tables.append(table)
     return tables
-
-
-@rc_context(STYLE)
-def scale_figure(operands: Sequence[OperandScale]) -> Figure:
-    """RMS of inputs, weights and gradients, a row a product: hollow at the start, full at the end.
-
-    As Figure 3 of the u-muP paper; lines mark the ranges of E4M3 and E5M2.
-    """
-    products = list(dict.fromkeys(scale.product for scale in operands))
-    last = max(scale.step for scale in operands)
-    height = 1.3 + 0.16 * len(products)
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    panels = figure.subplots(1, 3, sharex=True, sharey=True)
-    for ax, operand in zip(panels, OPERANDS, strict=True):
-        sizes = {(s.product, s.step): s.rms for s in operands if s.operand == operand}
-        _operand_panel(ax, products, sizes, last)
-        ax.set_title({"gradient": "gradient of the output"}.get(operand, operand))
-    panels[0].set_yticks(range(len(products)), products, fontsize=6.5)
-    panels[0].invert_yaxis()
-    panels[1].set_xlabel("RMS, log2")
-    handles = [
-        Line2D([], [], label="initialization", **_dot("white")),
-        Line2D([], [], label=f"step {last}", **_dot(LINE_COLOR)),
-        Line2D([], [], label="range of E4M3", color=RED, linestyle=DASHED),
-        Line2D([], [], label="of E5M2", color=FAINT, linestyle=DOTTED),
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=4)
-    return figure
-
-
-def _operand_panel(
-    ax: Axes, products: Sequence[str], sizes: Mapping[tuple[str, int], float], last: int
-) -> None:
-    """A row a product; `sizes` are RMS by product and step."""
-    for name, style, color in (("e4m3", DASHED, RED), ("e5m2", DOTTED, FAINT)):
-        for edge in RANGES[name]:
-            ax.axvline(math.log2(edge), color=color, linestyle=style, linewidth=0.8)
-    for row, product in enumerate(products):
-        ends = [_log(sizes.get((product, step), math.nan)) for step in (0, last)]
-        ax.plot(ends, [row, row], color=LINE_COLOR, linewidth=1.0)
-        for value, face in zip(ends, ("white", LINE_COLOR), strict=True):
-            ax.plot([value], [row], **_dot(face))
-
-
-def _log(value: float) -> float:
-    return math.log2(value) if 0 < value < math.inf else math.nan
-
-
-def _dot(face: str) -> dict[str, Any]:
-    look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE_COLOR}
-    return {**look, "markerfacecolor": face}

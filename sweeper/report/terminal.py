@@ -16,7 +16,6 @@ from sweeper.report.answer import (
     Drawing,
     Facts,
     Item,
-    KeyNumbers,
     Progress,
     Sentence,
     Verbatim,
@@ -64,9 +63,6 @@ class Terminal:
         elif isinstance(item, Facts):
             for name, value in item.values.items():
                 paragraph(self.console, f"{name}: {value}")
-        elif isinstance(item, KeyNumbers):
-            for number in item.numbers:
-                paragraph(self.console, f"{number.name}: {number.value} ({number.note})")
         elif isinstance(item, Progress):
             paragraph(self.console, item.text)
         elif isinstance(item, Verbatim):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,6 @@ from sweeper.report.drawing import (
     STOPPED,
     STRIP,
     STYLE,
-    TOOLTIP_PREFIX,
     look_of,
 )
 from sweeper.report.next import Next, again
@@ -66,8 +64,6 @@ LEAST_SHOWN = 0.01
 """Of shares of the compute."""
 MOST_DRAWN = 500
 """Marks of a figure; of more runs those are drawn that are spread over the compute."""
-MOST_TIPS = 100
-"""Of these runs those that a page tells of when hovered: where more are drawn they overlap."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -496,21 +492,12 @@ def _middle(values: np.ndarray[Any, Any]) -> float:
 
 
 def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
-    every = math.ceil(len(runs) / MOST_TIPS)
     for index, name in enumerate(rungs.names):
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)
         order = of[np.argsort(across[of])]
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
         ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
-        for place in order[::every]:
-            tip = (
-                f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
-                f"{runs.tokens[place]:.3g} {runs.unit}, loss {runs.loss[place]:.4f}"
-            )
-            # Invisible, and larger than the point: what the page says when it is hovered.
-            (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
-            mark.set_gid(TOOLTIP_PREFIX + tip)
 
 
 # A verb's answer.
