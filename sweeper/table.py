@@ -196,8 +196,7 @@ class PageCell:
 class Table:
     """Rows under columns, whose names differ, with a title and what explains them.
 
-    `legend` are paragraphs, `remarks` the lines of a list below it. `brief` says in two lines what
-    the columns are that a narrow terminal shows; `key` names it among what a reader has been told.
+    `legend` are paragraphs, `remarks` the lines of a list below it.
     A `detail` is shown under --verbose alone, and folded on a page.
     """
 
@@ -205,8 +204,6 @@ class Table:
     columns: Sequence[Column]
     legend: Sequence[str] = ()
     remarks: Sequence[str] = ()
-    brief: str = ""
-    key: str = ""
     detail: bool = False
     rows: list[Row] = field(default_factory=list)
     section_ends: set[int] = field(default_factory=set)

@@ -114,9 +114,6 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             *(Column(name, form="+.2f", importance=spare.get(name), half=True) for name in kinds),
             Column("answer", left=True),
         ],
-        brief="Step: the whole change of an output by then; direct: by the module's own weights. "
-        f"Pass: within {threshold:g} of theory's slope, mostly 0. ±: 95 % interval.",
-        key="slopes",
     )
     for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
@@ -147,11 +144,8 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, and what is expected where it is not 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Step: the change of a module's output by then. Direct: what the module's new matrices "
-        "(vectors, where it has no other) change of its "
-        "first output. It must neither grow nor vanish; the whole change of such a module must "
-        "only not grow. ±: 95 % interval "
-        f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
+        "Step: the whole change of an output by then; direct: by the module's own weights. "
+        f"Pass: within {threshold:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
     ]
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
     if shrinking:
@@ -240,8 +234,8 @@ def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
 
 
 SCALES_NOTE = (
-    "Shares of entries that the format would make 0, and that are beyond its largest number, "
-    "at the last step; of several layers the largest, and the range of the RMS."
+    "To 0, over: the share of entries that the format makes 0, or cannot hold, at the last step, "
+    "the largest of several layers."
 )
 
 
@@ -259,8 +253,7 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
         importance = 2 if (name, loss) == ("e5m2", "overflow") else None
         text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
         columns.append(Column(text, importance=importance))
-    brief = "To 0, over: the share of entries that the format makes 0, or that it cannot hold."
-    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE], brief=brief)
+    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
             of_operand = [s for s in members if s.operand == operand]
@@ -302,8 +295,8 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
         for name in shown:
             columns.append(Column(KERNELS[name], form=".3f"))
             columns.append(Column("theory", form=".3f"))
-        brief = "±: 95 % interval over draws; theory: the recursions at infinite width."
-        table = Table(f"Kernels of {of}", columns, brief=brief, detail=pair != "same")
+        legend = ["±: 95 % interval over draws; theory: the recursions at infinite width."]
+        table = Table(f"Kernels of {of}", columns, legend=legend, detail=pair != "same")
         for block in dict.fromkeys(row.block for row in rows):
             found = {row.kernel: row for row in rows if (row.block, row.pair) == (block, pair)}
             cells = [found.get(name) for name in shown]

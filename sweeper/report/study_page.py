@@ -334,7 +334,7 @@ def best_section(documents: Documents) -> Section:
 
 
 def _measured_eta(documents: Documents) -> list[str]:
-    """The best eta of the base by the newest ladder's curve, which is not only at trained points."""
+    """The best eta of the base by the newest ladder's curve, between the trained points, too."""
     validations = [t.validation for t in reversed(documents.targets) if t.validation]
     verdict = validations[0].over("width") if validations else None
     sizes = verdict.sizes if verdict else ()

@@ -243,15 +243,11 @@ def target_table(winner: Winner) -> Table:
             Column("sizes", form="d", importance=0),
         ],
         legend=[
-            f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of "
-            "each would show it, with its 95 % interval. Compute: the baseline needs so many times "
-            "the compute for the same loss; wall clock: as many times the time, and that decides. "
-            "A place is a range where the runs do not tell."
+            f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
+            + "; compute: the baseline needs so many times as much for the same loss" * computed
+            + "; wall clock: as many times the time, which decides" * clocked
+            + "."
         ],
-        brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
-        + "; compute: the baseline needs so many times as much for the same loss" * computed
-        + ".",
-        key="winner",
     )
     for each in winner.variants:
         table.add(

@@ -131,7 +131,7 @@ def tables(judged: TableVerdict) -> list[Table]:
     if judged.ladders:
         shown.append(ladders_table(judged))
     if judged.verdict is not None:
-        shown.append(verdict_table(judged.verdict, of_search=False, unit=judged.unit))
+        shown.append(verdict_table(judged.verdict, unit=judged.unit))
     if judged.next_runs:
         shown.append(runs_table(judged))
     return shown

@@ -221,12 +221,9 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             Column("runs within", left=True, importance=1),
         ],
         legend=[
-            "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
-            "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. Runs within: how many lie in their own 95 % interval."
+            "By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
+            "times a run's would have given that. Runs within: in their own 95 % interval."
         ],
-        brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
-        "times a run's would have given that.",
     )
     for test in tests:
         table.add(

@@ -226,7 +226,6 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
             Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
         ],
         legend=[f"Loss more than at a batch of {planned}."],
-        key="ridge",
     )
     for each in told.ridge:
         taken = each.steps if steps else each.times_steps
