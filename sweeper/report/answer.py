@@ -7,7 +7,7 @@ of room alone: what is a `detail` stands under --verbose on a terminal, and fold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweeper.errors import SHELL, Text, as_text, spelled
@@ -89,22 +89,6 @@ class Drawing(BaseItem):
     wide: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyNumber:
-    """One of the few numbers that a reader looks for first, and what it rests on."""
-
-    name: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class KeyNumbers(BaseItem):
-    """Numbers beside each other, above all else."""
-
-    numbers: Sequence[KeyNumber]
-
-
 @dataclass(frozen=True)
 class Progress(BaseItem):
     """How far work is that goes on, or that was stopped: a sentence, and a bar of a `share`."""
@@ -113,7 +97,7 @@ class Progress(BaseItem):
     share: float
 
 
-Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | KeyNumbers | Progress
+Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | Progress
 
 
 @dataclass(frozen=True)
@@ -137,9 +121,27 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """An answer as it is read: a title, what it is of in a sentence, notes, and its sections."""
+    """An answer as it is read: a title, what it is of in a sentence, notes, and its sections.
+
+    A page shows all of it, the answer first; a terminal its `items`, and the `answer`, one of the
+    sentences, at the end.
+    """
 
     title: str
     sections: Sequence[Section]
+    answer: str | Text = ""
     about: str = ""
     notes: Sequence[str | Text] = ()
+
+    @property
+    def items(self) -> list[Item]:
+        """What stands above the answer on a terminal: what it is of, then what goes with it."""
+        ordered = sorted(self.sections, key=lambda section: section.is_answer)
+        items = [item for section in ordered for item in section.items]
+        return [i for i in items if not (isinstance(i, Sentence) and i.text == self.answer)]
+
+
+def rests_on(values: Mapping[str, object], *more: Item) -> Section:
+    """What an answer was made of: its runs, its columns, its command."""
+    facts = Facts(values, title="What it rests on", detail=True)
+    return Section("", [facts, *(replace(item, detail=True) for item in more)])

@@ -34,7 +34,6 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
     if found.operands:
         document["scales"] = [to_json(operand) for operand in found.operands]
         items.append(show.scale_table(found.operands))
-        save(show.scale_figure(found.operands), folder / "scales")
     if found.kernels:
         document["kernels"] = [to_json(row) for row in found.kernels]
         items += show.kernel_tables(found.kernels)

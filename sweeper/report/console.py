@@ -327,7 +327,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     if not verbose:
         title = f"At {plan.target} (tuned at {plan.base})"
     shown = _numbers(plan)
-    table = Table(title, [*columns, *shown.values()], key="explanation")
+    table = Table(title, [*columns, *shown.values()])
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
@@ -346,10 +346,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
         table.add(label, *fans, row.a, row.b, row.c, *gamma, *numbers)
         if verbose:
             table.end_section()
-    table.brief = "m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."
-    table.legend = [
-        "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
-    ] + [GAMMA_LEGEND] * has_gammas
+    table.legend = ["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."]
     items: list[Item] = [table]
     # Lines of code that only the model's author can write come before what else is to be told.
     for need in sorted(plan.needs, key=lambda need: not is_edit(need)):
@@ -428,7 +425,6 @@ def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
     columns = [replace(fullest.columns[0], name="size"), *fullest.columns[1:]]
     title = tables[0].title.partition(" over ")[0]
     joint = Table(f"{title} over {', '.join(r.axis.replace('_', ' ') for r in results)}", columns)
-    joint.brief, joint.key = fullest.brief, fullest.key
     joint.legend = list(dict.fromkeys(line for table in tables for line in table.legend))
     for table, result in zip(tables, results, strict=True):
         has_law = len(table.columns) == len(columns)
@@ -443,15 +439,10 @@ def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
     return joint
 
 
-OTHER_SEEDS = ", which are others than the search's"
-
-
-def verdict_table(
-    result: Verdict, hyperparameter: str = "eta", *, of_search: bool = True, unit: str = "nats"
-) -> Table:
+def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "nats") -> Table:
     """A row a size. The answer rests on shift and loss gap, which no terminal leaves out.
 
-    `of_search`: it is a ladder's after a search, whose seeds are others. `unit` is the losses'.
+    `unit` is the losses'.
     """
     axis = result.axis.replace("_", " ")
     columns = [
@@ -477,31 +468,17 @@ def verdict_table(
         surer = f", of shift and loss gap {level}, as they were looked at several times"
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
-        "Shift: how far the optimum lies from the base's"
-        f"{' beyond that' if result.law else ''}, in log2. "
-        f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
-        f"Loss: the least of the size's curve in {unit}, a mean over its seeds"
-        f"{OTHER_SEEDS * of_search}. "
-        f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
-        "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
-        "least loss in the relative gap. "
-        f"± or a range: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"Shift: from the base's optimum, log2. Loss gap: {unit} lost at the base's optimum "
+        "(relative gap: of the loss); regret: lost at the transferred value. Basin: the range "
+        f"within 1 % of the least loss. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
-    )
-    brief = (
-        f"Optimum, shift: log2 {hyperparameter}. Loss gap: {unit} lost at the base's optimum "
-        f"(relative gap: of the loss). ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
-        f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
     )
     title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
     table = Table(
         f"{title} over {axis}",
         columns,
         legend=[legend],
-        brief=brief,
-        # Other thresholds, and another law, are news.
-        key=brief,
     )
     base_side = next((size.side for size in result.sizes if size.is_base), 0)
     for size in result.sizes:

@@ -19,9 +19,9 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
 from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
-from sweeper.report.answer import Item, KeyNumbers, Report, Section, Sentence
+from sweeper.report.answer import Item, Report, Section, Sentence
 from sweeper.report.page import STYLES, fragment
-from sweeper.report.study_page import answer_of, cards, headline, verdict_items
+from sweeper.report.study_page import answer_of, best_section, headline, verdict_items
 from sweeper.report.terminal import Terminal
 from sweeper.study.folder import StudyFolder, TargetFolder
 
@@ -66,7 +66,7 @@ def study_report(
         title=title,
         sections=[
             Section(title, [Sentence(trained)], is_answer=True, code=code),
-            Section("", [KeyNumbers(cards(documents))]),
+            best_section(documents),
             *(Section("", verdict_items(v, each)) for each in validations for v in each.axes),
             _end([*documents.notices, *notes], following, f"Report: {page}" * page.is_file()),
         ],

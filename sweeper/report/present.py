@@ -45,7 +45,7 @@ class Shown:
     `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
     last sentence, `places` are files by what they are, `document` is what --json
     prints, in `one_line` for a program that decides by it, `next` what to ask next. `folder` keeps
-    which tables its reader knows how to read.
+    what libraries warned of.
     """
 
     answer: str | Text

@@ -64,14 +64,9 @@ def _places(comparison: StudyComparison, parameterizations: Mapping[str, str]) -
             Column("place re-tuned", importance=1),
         ],
         legend=[
-            "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
-            "first: seed by seed, with an interval that holds for all pairs of studies together. A "
-            "place is a range where the seeds do not decide. ±: 95 % interval. Losses are read "
-            "from each width's own curve by itself; a verdict's curves share what they are alike "
-            "in, so both differ a little."
+            "Loss: nats at the transferred eta; above first: seed by seed; re-tuned: at the best "
+            "eta. A place is a range where the seeds do not decide."
         ],
-        brief="Loss: nats at the transferred eta; above first: seed by seed; re-tuned: at the best "
-        "eta. A place is a range where the seeds do not decide.",
     )
     retuned = {standing.name: standing for standing in comparison.by_retuned}
     for standing in comparison.by_transferred:
@@ -189,13 +184,10 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
             Column("times the compute", left=True, half=True),
         ],
         legend=[
-            "So many times its own compute the other study would need for the first one's loss, by "
-            "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals. The "
-            f"law is believed up to {speed.REACH:g} times the compute of the runs that there are: "
-            "beyond that stands a bound, or that nothing can be said."
+            "How many times its own compute the other study would need for the first one's loss; "
+            "above 1 the first is cheaper. Believed up to "
+            f"{speed.REACH:g} times the compute of the runs that there are."
         ],
-        brief="How many times its own compute the other study would need for the first one's loss; "
-        "above 1 the first is cheaper.",
     )
     for speed_up in speed_ups:
         where = "predicted" if speed_up.predicted else "measured"
