@@ -17,12 +17,11 @@ from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.answer import Commands, Item, Sentence, Shown
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, ladder_words
-from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page

@@ -20,7 +20,7 @@ from sweeper.evidence.judge.words import range_text, value_text
 from sweeper.evidence.rates.decision import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     DASHED,
     DOTTED,
@@ -36,7 +36,6 @@ from sweeper.report.drawing import (
     new_panels,
 )
 from sweeper.report.page import paged
-from sweeper.report.present import Shown
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, counted
 
