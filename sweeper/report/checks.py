@@ -54,19 +54,25 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 
 def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item]:
     """The slopes where an answer rests on them; of several axes those of the worst answer first."""
-    items = list[Item]()
     worst = max(checks, key=lambda check: CHECK_ANSWERS.index(check.answer))
+    items = list[Item]()
     for check in checks:
-        table = coordinate_table(check, rule.threshold)
-        items.append(replace(table, detail=check is not worst))
-        items += _at_fault(check) if check is worst else []
-        reasons: dict[str, list[str]] = {}
-        for name, members in collapsed((m.name, m) for m in check.modules).items():
-            if (member := _worst(members)).answer != "pass":
-                reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
-        for reason, names in reasons.items():
-            items.append(Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True))
+        told = _slopes(check, rule)
+        items += told if check is worst else [replace(item, detail=True) for item in told]
     return items
+
+
+def _slopes(check: CoordinateCheck, rule: CheckRule) -> list[Item]:
+    """The slopes of an axis, where a failure begins, and the modules by what they fail of."""
+    items: list[Item] = [coordinate_table(check, rule.threshold), *_at_fault(check)]
+    reasons: dict[str, list[str]] = {}
+    for name, members in collapsed((m.name, m) for m in check.modules).items():
+        if (member := _worst(members)).answer != "pass":
+            reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
+    return items + [
+        Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True)
+        for reason, names in reasons.items()
+    ]
 
 
 def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
@@ -82,12 +88,9 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
         f"{check.axis}: level where the parameterization is right. Of modules that differ in their "
         "layer alone the worst is drawn."
     )
-    table = coordinate_table(check, rule.threshold)
     items: list[Item] = [
         Sentence(f"{check_sentence(check, rule)} {runs}.", code=check.answer),
-        Sentence(f"{table.title}."),
-        replace(table, title=""),
-        *_at_fault(check),
+        *_slopes(check, rule),
         Drawing(partial(coordinate_figure, check), caption=caption),
     ]
     return Section(f"Coordinate check over {check.axis}", items)

@@ -14,7 +14,7 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.sentences_transfer import LOOK_AT, SAID, suspects_text
+from sweeper.report.sentences_transfer import SAID, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -248,11 +248,8 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         items.append(table)
     items += map(Sentence, plan.law.lines() if plan.law else ())
     if plan.parameters and plan.needs:
-        count = len(plan.needs)
-        things = f"{count} thing{'s are' if count > 1 else ' is'}"
-        brief = f"In your own training code {things} left to the model: plan.needs lists them."
-        items.append(Sentence(brief))
-        items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
+        items.append(Sentence("In your own training code, TransferPlan.load leaves to the model:"))
+        items += [Sentence(need, listed=True) for need in plan.needs]
     return items
 
 
@@ -364,25 +361,24 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 def verdicts(
     results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = "", beside: str = ""
 ) -> list[Item]:
-    """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
+    """All axes, whose curves are over `hyperparameter`.
 
     `settled` says with how many runs they were settled, and with that what would tell more;
     `beside` what else the plan carries, that no curve judged.
     """
-    table = verdict_table(results[0], hyperparameter)
-    if len(results) > 1:
-        table = _joint_table(results, hyperparameter)
-    items: list[Item] = [table]
-    notes = dict.fromkeys(result.note for result in results if result.note)
-    items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
+    items = list[Item]()
     for result in results:
-        for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
-            # The verb's last lines repeat the answers, and not what would settle them.
-            more = any(begin in str(sentence.text) for begin in (TO_SETTLE, LOOK_AT))
-            items.append(replace(sentence, detail=not more))
-    if settled:
-        items.append(Sentence(f"{settled}."))
-    return items + [Sentence(beside)] * bool(beside)
+        items += verdict_items(result, hyperparameter, settled, named=bool(beside))
+    return items + [Sentence(f"{settled}.")] * bool(settled) + [Sentence(beside)] * bool(beside)
+
+
+def verdict_items(
+    result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
+) -> list[Item]:
+    """A verdict: its sentences, and the table of its sizes."""
+    items: list[Item] = [*verdict_sentences(result, hyperparameter, settled, named=named)]
+    items += [Sentence(f"Note: {result.note}.")] * bool(result.note)
+    return items + [verdict_table(result, hyperparameter)] * bool(result.sizes)
 
 
 TO_SETTLE = "To settle it, "
@@ -416,27 +412,6 @@ def verdict_sentences(
     fails = result.answer == "fails" and hyperparameter == "eta"
     suspects = suspects_text(result) if fails else ""
     return [*sentences, *[Sentence(suspects)] * bool(suspects)]
-
-
-def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
-    """The sizes of several axes in one table, the base once: there is one optimum at the base."""
-    tables = [verdict_table(result, hyperparameter) for result in results]
-    fullest = max(tables, key=lambda table: len(table.columns))
-    columns = [replace(fullest.columns[0], name="size"), *fullest.columns[1:]]
-    title = tables[0].title.partition(" over ")[0]
-    joint = Table(f"{title} over {', '.join(r.axis.replace('_', ' ') for r in results)}", columns)
-    joint.legend = list(dict.fromkeys(line for table in tables for line in table.legend))
-    for table, result in zip(tables, results, strict=True):
-        has_law = len(table.columns) == len(columns)
-        for row, size in zip(table.rows, result.sizes, strict=True):
-            if size.is_base and result is not results[0]:
-                continue
-            name = "base" if size.is_base else describe_size(size.size, result.axis)
-            # Only some axes have a law, whose column stands where `verdict_table` puts it.
-            law = [] if has_law else [""]
-            values = [name, *row.values[1:4], *law, *row.values[4:]]
-            joint.rows.append(replace(row, values=values))
-    return joint
 
 
 def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "nats") -> Table:
@@ -530,49 +505,26 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
     return _bounded(shift, side or -base_side, "+z.2f")
 
 
-def trend_text(
-    fitted: Trend,
-    unit: str = "nats",
-    *,
-    applied: bool,
-    of_plan: bool = True,
-    brief: bool = False,
-) -> str:
+def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: bool = True) -> str:
     """What the optima over a ladder say of the target's, and what became of it.
 
-    `of_plan`: there is a plan, which a key of its study would change. `brief`: the drift alone, as
-    the target's optimum stands in the verdict's sentence.
+    `of_plan`: there is a plan, which a key of its study would change.
     """
-    axis, it = fitted.axis.replace("_", " "), "it" if brief else "the prediction"
-    start = f"Trend over {len(fitted.sizes)} {axis}s"
-    slope = f"{axis}^({within(fitted.slope)})"
+    axis = fitted.axis.replace("_", " ")
     gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
-        end = f"The plan uses {it} (transfer.correct=true), which saves {gain}."
+        end = f"the plan uses the prediction (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:
-        end = f"No correction: {fitted.reason}."
+        end = f"no correction: {fitted.reason}."
     elif not of_plan:
-        end = f"To train with {'its' if brief else 'the'} prediction would save {gain}."
+        end = f"to train with the prediction would save {gain}."
     else:
-        end = f"transfer.correct=true would plan with {it} and save {gain}."
-    if brief:
-        turns = fitted.forms.get(TURNING, 0.0)
-        goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else f"goes as {slope}"
-        return f"{start}: eta {goes}; {end[0].lower()}{end[1:]}"
-    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    likely = ", ".join(
-        f"{name} {100 * probability:.0f} %" for name, probability in fitted.forms.items()
+        end = f"transfer.correct=true would plan with it and save {gain}."
+    turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
+    goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
+    goes = goes or f"goes as {axis}^({within(fitted.slope)})"
+    return (
+        f"Trend over {len(fitted.sizes)} {axis}s: eta {goes}; at {axis} {fitted.target} the best "
+        f"is {short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), the "
+        f"transferred one {short(2.0**fitted.transferred_log2)}; {end}"
     )
-    text = (
-        f"{start} (eta as {slope}): at {axis} {fitted.target} the best eta is "
-        f"{short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred_log2)}. Forms of drift: {likely}. "
-        f"Believed before: {fitted.prior}. "
-    )
-    if (test := fitted.back_test) is not None:
-        agrees = "as predicted from" if test.reproduced else "not as predicted from"
-        text += (
-            f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {agrees} the smaller "
-            f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
-        )
-    return text + end

@@ -18,7 +18,7 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
 from sweeper.files import private_folder, write_atomically
-from sweeper.plan.plan import TransferPlan
+from sweeper.report import console
 from sweeper.report.answer import (
     Commands,
     Drawing,
@@ -35,11 +35,8 @@ from sweeper.report.console import (
     best_table,
     clip_note,
     lines_table,
-    plan_table,
     size_text,
     trend_text,
-    verdict_sentences,
-    verdict_table,
 )
 from sweeper.report.drawing import save
 from sweeper.report.figures import (
@@ -59,7 +56,7 @@ from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
-from sweeper.table import Cell, Column, Table, answer, answer_first, duration
+from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 
 STATUSES = get_args(Status)
@@ -364,13 +361,6 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         *_search_drawings(figures),
     ]
     if conclusion is not None:
-        if conclusion.combination:
-            summary = conclusion.combination.summary
-            text = "All optima of the lines together, against the best single change"
-            items.append(Sentence(f"{text}: {summary}."))
-        if conclusion.retune:
-            text = "A last line over eta around the configuration that was kept"
-            items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
     if searched is not None and searched.conclusion.lines:
         items.append(replace(lines_table(searched.conclusion, searched.space), detail=True))
@@ -532,7 +522,7 @@ class _Target:
             trend = validation.trend if verdict.axis == "width" else None
             plan = self.documents.plan
             corrected = bool(plan and plan.source.get("correction"))
-            items = verdict_items(verdict, validation, self.loss)
+            items = drawn_verdict(verdict, validation, self.loss)
             items += [Sentence(trend_text(trend, applied=corrected))] if trend else []
             yield Section(title, items)
 
@@ -545,15 +535,12 @@ class _Target:
         command = plan.source.get("target_command")
         if isinstance(command, list | tuple):
             items.append(Commands("The target's command:", [list(map(str, command))]))
-        if plan.law is not None:
-            lines = (line.removeprefix("- ") for line in plan.law.lines())
-            items += [Sentence(line, listed=True) for line in lines]
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))
             items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
-        if plan.parameters:
-            items += _parameters(plan)
+        if plan.parameters or plan.law is not None:
+            items += console.plan(plan)
         if not items:
             return
         operations = {
@@ -570,33 +557,9 @@ class _Target:
         yield Section(f"Plan for {self.label}", items)
 
 
-def _parameters(plan: TransferPlan) -> list[Item]:
-    """The table of a plan, and what it leaves to the model."""
-    table = replace(plan_table(plan), title="")
-    text = (
-        "An arrow leads from the base model's value to the target's; a single value is both. The "
-        "forward pass uses the multiplier times the weight."
-    )
-    if len(table.rows) < len(plan.parameters):
-        count, rows = len(plan.parameters), len(table.rows)
-        text += f" Layers that are alike share a row: {count} parameters in {rows} rows."
-    items: list[Item] = [Sentence(text), table]
-    if plan.needs:
-        text = "In your own training code, TransferPlan.load leaves to the model:"
-        items += [Sentence(text), *(Sentence(need, listed=True) for need in plan.needs)]
-    return items
-
-
-def verdict_items(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
-    """A verdict: its sentences, the table of its sizes, the curves of what is called `loss`."""
-    items: list[Item] = [*verdict_sentences(verdict, validation.hyperparameter)]
-    if verdict.law:
-        items.append(Sentence(f"Planned by {verdict.law}."))
-    if verdict.note:
-        items.append(Sentence(f"Note: {verdict.note}."))
-    if verdict.sizes:
-        table = answer_first(verdict_table(verdict, validation.hyperparameter))
-        items.append(replace(table, title=""))
+def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
+    """A verdict with the curves of what is called `loss`."""
+    items = console.verdict_items(verdict, validation.hyperparameter)
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter

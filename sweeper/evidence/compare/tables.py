@@ -16,7 +16,7 @@ from sweeper.evidence.compare import speed
 from sweeper.evidence.compare.ranking import Ranking
 from sweeper.evidence.compare.speed import SpeedUp
 from sweeper.evidence.compare.studies import Candidate, Standing, StudyComparison
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, MARKERS, STYLE
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import Cell, Column, Table, number, within
@@ -303,18 +303,13 @@ def _gap_text(gap: Estimate) -> str:
 
 @rc_context(STYLE)
 def comparison_figure(comparison: StudyComparison) -> Figure:
-    """Left: loss over width, transferred and re-tuned. Right: nats lost around the best eta."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    losses, robust = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    """The loss over the width, transferred and re-tuned."""
+    figure = Figure(figsize=(6.5, 3.8), layout="constrained")
+    losses = figure.subplots()
     for index, candidate in enumerate(comparison.candidates):
         aside = index - (len(comparison.candidates) - 1) / 2
         _draw_losses(losses, candidate, index, aside)
-        _draw_robustness(robust, candidate, index, aside)
     _finish_losses(losses, comparison)
-    robust.axhline(0, color=FAINT, linewidth=0.8)
-    robust.set(xlabel="octaves of η from the best one", ylabel="nats lost")
-    width = "/".join(dict.fromkeys(str(c.robust_width) for c in comparison.candidates))
-    robust.set_title(f"Robustness at width {width} (△: at least)")
     handles, labels = losses.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
@@ -337,20 +332,6 @@ def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> No
         widths = np.geomspace(places[0], places[-1], 50)
         line = {"color": look["color"], "linewidth": 1, "linestyle": DOTTED}
         ax.plot(widths, candidate.curve.at(widths), **line)
-
-
-def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
-    """A line through what was measured; a triangle where the loss is only a lower bound."""
-    none = Estimate(value=0.0, low=0.0, high=0.0)
-    gaps = {**{loss.octaves: loss for loss in candidate.robustness}, 0.0: none}
-    # An open interval is a bound: the curve was not measured so far from its optimum.
-    known = {x: gap for x, gap in sorted(gaps.items()) if math.isfinite(gap.high)}
-    look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
-    _bars(ax, [x + 0.03 * aside for x in known], list(known.values()), **look)
-    for x, gap in gaps.items():
-        if x not in known and math.isfinite(gap.value):
-            mark = {"markeredgecolor": look["color"], "markerfacecolor": "white", "markersize": 6}
-            ax.plot(x + 0.03 * aside, gap.value, "^", **mark)
 
 
 def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **look: Any) -> None:

@@ -103,14 +103,12 @@ def rate_lines(judged: TableVerdict) -> list[str]:
     return [*lines, f"{said}."]
 
 
-def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
-    """The drift of the optima in a sentence, or at length; none where nothing shows it."""
+def trend_lines(judged: TableVerdict) -> list[str]:
+    """The drift of the optima; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
     # A key of a study means nothing where there is none.
-    study = bool(judged.study)
-    brief = not whole
-    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=study, brief=brief)]
+    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=bool(judged.study))]
 
 
 def _said(axis: str) -> str:
@@ -234,7 +232,6 @@ def judged_report(
         at = key_text(ladder)
         items += [replace(t, title=f"{t.title} at {at}", detail=True) for t in tables(ladder)]
         items += [Sentence(f"At {at}: {line}", detail=True) for line in headline(ladder)]
-    items += [Sentence(line, detail=True) for line in trend_lines(judged, whole=True)]
     sections = [
         Section(
             {"holds": "It holds", "fails": "It fails"}.get(judged.answer, "Cannot say yet"),
