@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-long test-torch check format bench
-.PHONY: docs gpu-wheels gpu clean
+.PHONY: core-alone docs gpu-wheels gpu clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -40,6 +40,9 @@ test: setup ## Run the tests.
 	@test -d tests/__pycache__ || { $(BIN)/pytest -q --collect-only tests/[a-f]*/ >/dev/null & \
 		$(BIN)/pytest -q --collect-only tests/[g-z]*/ tests/test_*.py >/dev/null; wait; }
 	$(BIN)/pytest -n 4 --dist worksteal -rs
+
+core-alone: setup ## Show that what answers from runs that are there can be deleted: the core works alone.
+	$(BIN)/python scripts/core_alone.py
 
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered

@@ -133,7 +133,7 @@ class Cell:
     """A `value` with more to it than its column's form shows.
 
     `text` is what stands for it: everywhere for plain values, of an Estimate or a Change on the
-    terminal alone. `detail` follows it. The page alone shows `bar`, a share from 0 to 1, and
+    terminal alone. `detail` follows it. The page alone shows
     `small` letters beside the text, which it makes a `link`.
     """
 
@@ -141,7 +141,6 @@ class Cell:
     text: str = ""
     detail: str = ""
     tone: Tone = ""
-    bar: float = 0.0
     link: str = ""
     small: str = ""
 
@@ -189,7 +188,6 @@ class PageCell:
     small: str = ""
     detail: str = ""
     tone: Tone = ""
-    bar: float = 0.0
     link: str = ""
     left: bool = False
 
@@ -198,8 +196,7 @@ class PageCell:
 class Table:
     """Rows under columns, whose names differ, with a title and what explains them.
 
-    `legend` are paragraphs, `remarks` the lines of a list below it. `brief` says in two lines what
-    the columns are that a narrow terminal shows; `key` names it among what a reader has been told.
+    `legend` are paragraphs, `remarks` the lines of a list below it.
     A `detail` is shown under --verbose alone, and folded on a page.
     """
 
@@ -207,8 +204,6 @@ class Table:
     columns: Sequence[Column]
     legend: Sequence[str] = ()
     remarks: Sequence[str] = ()
-    brief: str = ""
-    key: str = ""
     detail: bool = False
     rows: list[Row] = field(default_factory=list)
     section_ends: set[int] = field(default_factory=set)
@@ -357,17 +352,6 @@ class Table:
         return record
 
 
-def answer_first(shown: Table) -> Table:
-    """The table with its last column second: a narrow page may have no room for the last."""
-
-    def moved(cells: Sequence[Any]) -> list[Any]:
-        first, *others, last = cells
-        return [first, last, *others]
-
-    rows = [replace(row, values=moved(row.values)) for row in shown.rows]
-    return replace(shown, columns=moved(shown.columns), rows=rows)
-
-
 def csv_text(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
     """Records of the same fields as CSV, under one head; `names` are the fields where none is.
 
@@ -477,7 +461,6 @@ def _page_cell(value: Value, column: Column) -> PageCell:
         small=small,
         detail=cell.detail,
         tone=cell.tone,
-        bar=cell.bar,
         link=cell.link,
         left=column.left,
     )

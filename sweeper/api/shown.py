@@ -19,19 +19,12 @@ from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
+from sweeper.gone import gone
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
 from sweeper.report.drawing import pyplot_figures
-from sweeper.report.figures import (
-    best_loss_figure,
-    chosen_trials,
-    chosen_widths,
-    learning_rate_figure,
-    lines_figure,
-    pairs_figure,
-    steps_figure,
-)
+from sweeper.report.figures import learning_rate_figure, lines_figure
 from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
 from sweeper.study import study as record
@@ -151,34 +144,12 @@ class Study(Answer, record.Study):
         """The `records` as a pandas DataFrame; BadInput where pandas is not installed."""
         return data_frame(self.records())
 
-    def plot_history(self) -> Axes:
-        """The best loss found against the trials spent."""
-        conclusion = self.documents.conclusion
-        if conclusion is None or not conclusion.best_loss_curve:
-            raise self._nothing("a search that has finished a trial")
-        return drawn(lambda: best_loss_figure(conclusion))[0]
-
     def plot_lines(self) -> list[Axes]:
         """The loss against each hyperparameter whose line was searched, a panel each."""
         searched = self.documents.searched
         if searched is None or not searched.conclusion.lines:
             raise self._nothing("a search along lines (search=lr, search=independent)")
         return drawn(lambda: lines_figure(searched.conclusion, searched.space))
-
-    def plot_pairs(self) -> list[Axes]:
-        """The loss over two hyperparameters at a time, a panel a pair."""
-        conclusion = self.documents.conclusion
-        if conclusion is None or not conclusion.pairs:
-            raise self._nothing("a search over pairs (search=pairs)")
-        return drawn(lambda: pairs_figure(conclusion.pairs))
-
-    def plot_loss_curves(self) -> list[Axes]:
-        """Losses over the steps: the search's best, median and worst run, and each width's best."""
-        trials = self.documents.trials
-        ends, widths = chosen_trials(trials), chosen_widths(trials)
-        if not ends and not widths:
-            raise self._nothing("a trial that ended and did not diverge")
-        return drawn(lambda: steps_figure(ends, widths))
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""
@@ -201,6 +172,9 @@ class Study(Answer, record.Study):
                 f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
             )
         return drawn(lambda: coordinate_figure(found[0]))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a study has no {name!r}{gone(f'study.{name}')}")
 
     def _nothing(self, needed: str) -> BadInput:
         return BadInput(f"the study {self.name!r} has nothing to draw: this plot needs {needed}")

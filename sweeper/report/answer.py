@@ -7,14 +7,18 @@ of room alone: what is a `detail` stands under --verbose on a terminal, and fold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.table import TONES, Table, Tone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
+
+    from sweeper.report.next import Next
 
 
 def tone_of(code: str) -> Tone:
@@ -89,22 +93,6 @@ class Drawing(BaseItem):
     wide: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyNumber:
-    """One of the few numbers that a reader looks for first, and what it rests on."""
-
-    name: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class KeyNumbers(BaseItem):
-    """Numbers beside each other, above all else."""
-
-    numbers: Sequence[KeyNumber]
-
-
 @dataclass(frozen=True)
 class Progress(BaseItem):
     """How far work is that goes on, or that was stopped: a sentence, and a bar of a `share`."""
@@ -113,7 +101,7 @@ class Progress(BaseItem):
     share: float
 
 
-Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | KeyNumbers | Progress
+Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | Progress
 
 
 @dataclass(frozen=True)
@@ -137,9 +125,48 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """An answer as it is read: a title, what it is of in a sentence, notes, and its sections."""
+    """An answer as it is read: a title, what it is of in a sentence, notes, and its sections.
+
+    A page shows all of it, the answer first; a terminal its `items`, and the `answer`, one of the
+    sentences, at the end.
+    """
 
     title: str
     sections: Sequence[Section]
+    answer: str | Text = ""
     about: str = ""
     notes: Sequence[str | Text] = ()
+
+    @property
+    def items(self) -> list[Item]:
+        """What stands above the answer on a terminal: what it is of, then what goes with it."""
+        ordered = sorted(self.sections, key=lambda section: section.is_answer)
+        items = [item for section in ordered for item in section.items]
+        return [i for i in items if not (isinstance(i, Sentence) and i.text == self.answer)]
+
+
+def rests_on(values: Mapping[str, object], *more: Item) -> Section:
+    """What an answer was made of: its runs, its columns, its command."""
+    facts = Facts(values, title="What it rests on", detail=True)
+    return Section("", [facts, *(replace(item, detail=True) for item in more)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An answer for readers: its items in order, and how the verb ends.
+
+    `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
+    last sentence, `places` are files by what they are, `document` is what --json
+    prints, in `one_line` for a program that decides by it, `next` what to ask next. `folder` keeps
+    what libraries warned of.
+    """
+
+    answer: str | Text
+    before: Sequence[str] = ()
+    items: Sequence[Item] = ()
+    notes: Sequence[str | Text] = ()
+    places: Mapping[str, object] = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
+    next: Sequence[Next | None] = ()
+    folder: Path | None = None
+    one_line: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -54,19 +54,25 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 
 def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item]:
     """The slopes where an answer rests on them; of several axes those of the worst answer first."""
-    items = list[Item]()
     worst = max(checks, key=lambda check: CHECK_ANSWERS.index(check.answer))
+    items = list[Item]()
     for check in checks:
-        table = coordinate_table(check, rule.threshold)
-        items.append(replace(table, detail=check is not worst))
-        items += _at_fault(check) if check is worst else []
-        reasons: dict[str, list[str]] = {}
-        for name, members in collapsed((m.name, m) for m in check.modules).items():
-            if (member := _worst(members)).answer != "pass":
-                reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
-        for reason, names in reasons.items():
-            items.append(Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True))
+        told = _slopes(check, rule)
+        items += told if check is worst else [replace(item, detail=True) for item in told]
     return items
+
+
+def _slopes(check: CoordinateCheck, rule: CheckRule) -> list[Item]:
+    """The slopes of an axis, where a failure begins, and the modules by what they fail of."""
+    items: list[Item] = [coordinate_table(check, rule.threshold), *_at_fault(check)]
+    reasons: dict[str, list[str]] = {}
+    for name, members in collapsed((m.name, m) for m in check.modules).items():
+        if (member := _worst(members)).answer != "pass":
+            reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
+    return items + [
+        Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True)
+        for reason, names in reasons.items()
+    ]
 
 
 def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
@@ -82,12 +88,9 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
         f"{check.axis}: level where the parameterization is right. Of modules that differ in their "
         "layer alone the worst is drawn."
     )
-    table = coordinate_table(check, rule.threshold)
     items: list[Item] = [
         Sentence(f"{check_sentence(check, rule)} {runs}.", code=check.answer),
-        Sentence(f"{table.title}."),
-        replace(table, title=""),
-        *_at_fault(check),
+        *_slopes(check, rule),
         Drawing(partial(coordinate_figure, check), caption=caption),
     ]
     return Section(f"Coordinate check over {check.axis}", items)
@@ -95,13 +98,7 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
 
 def scales_section(operands: Sequence[OperandScale]) -> Section:
     """How large the operands of all matrix products are."""
-    caption = (
-        "The RMS of every product's input, weight and gradient at the base size, and the ranges of "
-        "the FP8 formats."
-    )
-    drawing = Drawing(partial(scale_figure, operands), caption=caption)
-    table = replace(scale_table(operands), title="")
-    return Section("Scales of the matrix products", [drawing, table])
+    return Section("Scales of the matrix products", [replace(scale_table(operands), title="")])
 
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
@@ -120,9 +117,6 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             *(Column(name, form="+.2f", importance=spare.get(name), half=True) for name in kinds),
             Column("answer", left=True),
         ],
-        brief="Step: the whole change of an output by then; direct: by the module's own weights. "
-        f"Pass: within {threshold:g} of theory's slope, mostly 0. ±: 95 % interval.",
-        key="slopes",
     )
     for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
@@ -153,11 +147,8 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, and what is expected where it is not 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Step: the change of a module's output by then. Direct: what the module's new matrices "
-        "(vectors, where it has no other) change of its "
-        "first output. It must neither grow nor vanish; the whole change of such a module must "
-        "only not grow. ±: 95 % interval "
-        f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
+        "Step: the whole change of an output by then; direct: by the module's own weights. "
+        f"Pass: within {threshold:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
     ]
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
     if shrinking:
@@ -246,8 +237,8 @@ def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
 
 
 SCALES_NOTE = (
-    "Shares of entries that the format would make 0, and that are beyond its largest number, "
-    "at the last step; of several layers the largest, and the range of the RMS."
+    "To 0, over: the share of entries that the format makes 0, or cannot hold, at the last step, "
+    "the largest of several layers."
 )
 
 
@@ -265,8 +256,7 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
         importance = 2 if (name, loss) == ("e5m2", "overflow") else None
         text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
         columns.append(Column(text, importance=importance))
-    brief = "To 0, over: the share of entries that the format makes 0, or that it cannot hold."
-    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE], brief=brief)
+    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
             of_operand = [s for s in members if s.operand == operand]
@@ -308,8 +298,8 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
         for name in shown:
             columns.append(Column(KERNELS[name], form=".3f"))
             columns.append(Column("theory", form=".3f"))
-        brief = "±: 95 % interval over draws; theory: the recursions at infinite width."
-        table = Table(f"Kernels of {of}", columns, brief=brief, detail=pair != "same")
+        legend = ["±: 95 % interval over draws; theory: the recursions at infinite width."]
+        table = Table(f"Kernels of {of}", columns, legend=legend, detail=pair != "same")
         for block in dict.fromkeys(row.block for row in rows):
             found = {row.kernel: row for row in rows if (row.block, row.pair) == (block, pair)}
             cells = [found.get(name) for name in shown]
@@ -318,54 +308,3 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
                 table.add(block, *(cell for both in values for cell in both))
         tables.append(table)
     return tables
-
-
-@rc_context(STYLE)
-def scale_figure(operands: Sequence[OperandScale]) -> Figure:
-    """RMS of inputs, weights and gradients, a row a product: hollow at the start, full at the end.
-
-    As Figure 3 of the u-muP paper; lines mark the ranges of E4M3 and E5M2.
-    """
-    products = list(dict.fromkeys(scale.product for scale in operands))
-    last = max(scale.step for scale in operands)
-    height = 1.3 + 0.16 * len(products)
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    panels = figure.subplots(1, 3, sharex=True, sharey=True)
-    for ax, operand in zip(panels, OPERANDS, strict=True):
-        sizes = {(s.product, s.step): s.rms for s in operands if s.operand == operand}
-        _operand_panel(ax, products, sizes, last)
-        ax.set_title({"gradient": "gradient of the output"}.get(operand, operand))
-    panels[0].set_yticks(range(len(products)), products, fontsize=6.5)
-    panels[0].invert_yaxis()
-    panels[1].set_xlabel("RMS, log2")
-    handles = [
-        Line2D([], [], label="initialization", **_dot("white")),
-        Line2D([], [], label=f"step {last}", **_dot(LINE_COLOR)),
-        Line2D([], [], label="range of E4M3", color=RED, linestyle=DASHED),
-        Line2D([], [], label="of E5M2", color=FAINT, linestyle=DOTTED),
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=4)
-    return figure
-
-
-def _operand_panel(
-    ax: Axes, products: Sequence[str], sizes: Mapping[tuple[str, int], float], last: int
-) -> None:
-    """A row a product; `sizes` are RMS by product and step."""
-    for name, style, color in (("e4m3", DASHED, RED), ("e5m2", DOTTED, FAINT)):
-        for edge in RANGES[name]:
-            ax.axvline(math.log2(edge), color=color, linestyle=style, linewidth=0.8)
-    for row, product in enumerate(products):
-        ends = [_log(sizes.get((product, step), math.nan)) for step in (0, last)]
-        ax.plot(ends, [row, row], color=LINE_COLOR, linewidth=1.0)
-        for value, face in zip(ends, ("white", LINE_COLOR), strict=True):
-            ax.plot([value], [row], **_dot(face))
-
-
-def _log(value: float) -> float:
-    return math.log2(value) if 0 < value < math.inf else math.nan
-
-
-def _dot(face: str) -> dict[str, Any]:
-    look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE_COLOR}
-    return {**look, "markerfacecolor": face}

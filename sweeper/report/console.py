@@ -14,7 +14,7 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.sentences_transfer import LOOK_AT, SAID, suspects_text
+from sweeper.report.sentences_transfer import SAID, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -248,11 +248,8 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         items.append(table)
     items += map(Sentence, plan.law.lines() if plan.law else ())
     if plan.parameters and plan.needs:
-        count = len(plan.needs)
-        things = f"{count} thing{'s are' if count > 1 else ' is'}"
-        brief = f"In your own training code {things} left to the model: plan.needs lists them."
-        items.append(Sentence(brief))
-        items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
+        items.append(Sentence("In your own training code, TransferPlan.load leaves to the model:"))
+        items += [Sentence(need, listed=True) for need in plan.needs]
     return items
 
 
@@ -327,7 +324,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     if not verbose:
         title = f"At {plan.target} (tuned at {plan.base})"
     shown = _numbers(plan)
-    table = Table(title, [*columns, *shown.values()], key="explanation")
+    table = Table(title, [*columns, *shown.values()])
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
@@ -346,10 +343,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
         table.add(label, *fans, row.a, row.b, row.c, *gamma, *numbers)
         if verbose:
             table.end_section()
-    table.brief = "m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."
-    table.legend = [
-        "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
-    ] + [GAMMA_LEGEND] * has_gammas
+    table.legend = ["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."]
     items: list[Item] = [table]
     # Lines of code that only the model's author can write come before what else is to be told.
     for need in sorted(plan.needs, key=lambda need: not is_edit(need)):
@@ -367,25 +361,24 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 def verdicts(
     results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = "", beside: str = ""
 ) -> list[Item]:
-    """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
+    """All axes, whose curves are over `hyperparameter`.
 
     `settled` says with how many runs they were settled, and with that what would tell more;
     `beside` what else the plan carries, that no curve judged.
     """
-    table = verdict_table(results[0], hyperparameter)
-    if len(results) > 1:
-        table = _joint_table(results, hyperparameter)
-    items: list[Item] = [table]
-    notes = dict.fromkeys(result.note for result in results if result.note)
-    items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
+    items = list[Item]()
     for result in results:
-        for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
-            # The verb's last lines repeat the answers, and not what would settle them.
-            more = any(begin in str(sentence.text) for begin in (TO_SETTLE, LOOK_AT))
-            items.append(replace(sentence, detail=not more))
-    if settled:
-        items.append(Sentence(f"{settled}."))
-    return items + [Sentence(beside)] * bool(beside)
+        items += verdict_items(result, hyperparameter, settled, named=bool(beside))
+    return items + [Sentence(f"{settled}.")] * bool(settled) + [Sentence(beside)] * bool(beside)
+
+
+def verdict_items(
+    result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
+) -> list[Item]:
+    """A verdict: its sentences, and the table of its sizes."""
+    items: list[Item] = [*verdict_sentences(result, hyperparameter, settled, named=named)]
+    items += [Sentence(f"Note: {result.note}.")] * bool(result.note)
+    return items + [verdict_table(result, hyperparameter)] * bool(result.sizes)
 
 
 TO_SETTLE = "To settle it, "
@@ -421,37 +414,10 @@ def verdict_sentences(
     return [*sentences, *[Sentence(suspects)] * bool(suspects)]
 
 
-def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
-    """The sizes of several axes in one table, the base once: there is one optimum at the base."""
-    tables = [verdict_table(result, hyperparameter) for result in results]
-    fullest = max(tables, key=lambda table: len(table.columns))
-    columns = [replace(fullest.columns[0], name="size"), *fullest.columns[1:]]
-    title = tables[0].title.partition(" over ")[0]
-    joint = Table(f"{title} over {', '.join(r.axis.replace('_', ' ') for r in results)}", columns)
-    joint.brief, joint.key = fullest.brief, fullest.key
-    joint.legend = list(dict.fromkeys(line for table in tables for line in table.legend))
-    for table, result in zip(tables, results, strict=True):
-        has_law = len(table.columns) == len(columns)
-        for row, size in zip(table.rows, result.sizes, strict=True):
-            if size.is_base and result is not results[0]:
-                continue
-            name = "base" if size.is_base else describe_size(size.size, result.axis)
-            # Only some axes have a law, whose column stands where `verdict_table` puts it.
-            law = [] if has_law else [""]
-            values = [name, *row.values[1:4], *law, *row.values[4:]]
-            joint.rows.append(replace(row, values=values))
-    return joint
-
-
-OTHER_SEEDS = ", which are others than the search's"
-
-
-def verdict_table(
-    result: Verdict, hyperparameter: str = "eta", *, of_search: bool = True, unit: str = "nats"
-) -> Table:
+def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "nats") -> Table:
     """A row a size. The answer rests on shift and loss gap, which no terminal leaves out.
 
-    `of_search`: it is a ladder's after a search, whose seeds are others. `unit` is the losses'.
+    `unit` is the losses'.
     """
     axis = result.axis.replace("_", " ")
     columns = [
@@ -477,31 +443,17 @@ def verdict_table(
         surer = f", of shift and loss gap {level}, as they were looked at several times"
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
-        "Shift: how far the optimum lies from the base's"
-        f"{' beyond that' if result.law else ''}, in log2. "
-        f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
-        f"Loss: the least of the size's curve in {unit}, a mean over its seeds"
-        f"{OTHER_SEEDS * of_search}. "
-        f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
-        "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
-        "least loss in the relative gap. "
-        f"± or a range: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"Shift: from the base's optimum, log2. Loss gap: {unit} lost at the base's optimum "
+        "(relative gap: of the loss); regret: lost at the transferred value. Basin: the range "
+        f"within 1 % of the least loss. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
-    )
-    brief = (
-        f"Optimum, shift: log2 {hyperparameter}. Loss gap: {unit} lost at the base's optimum "
-        f"(relative gap: of the loss). ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
-        f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
     )
     title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
     table = Table(
         f"{title} over {axis}",
         columns,
         legend=[legend],
-        brief=brief,
-        # Other thresholds, and another law, are news.
-        key=brief,
     )
     base_side = next((size.side for size in result.sizes if size.is_base), 0)
     for size in result.sizes:
@@ -553,49 +505,26 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
     return _bounded(shift, side or -base_side, "+z.2f")
 
 
-def trend_text(
-    fitted: Trend,
-    unit: str = "nats",
-    *,
-    applied: bool,
-    of_plan: bool = True,
-    brief: bool = False,
-) -> str:
+def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: bool = True) -> str:
     """What the optima over a ladder say of the target's, and what became of it.
 
-    `of_plan`: there is a plan, which a key of its study would change. `brief`: the drift alone, as
-    the target's optimum stands in the verdict's sentence.
+    `of_plan`: there is a plan, which a key of its study would change.
     """
-    axis, it = fitted.axis.replace("_", " "), "it" if brief else "the prediction"
-    start = f"Trend over {len(fitted.sizes)} {axis}s"
-    slope = f"{axis}^({within(fitted.slope)})"
+    axis = fitted.axis.replace("_", " ")
     gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
-        end = f"The plan uses {it} (transfer.correct=true), which saves {gain}."
+        end = f"the plan uses the prediction (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:
-        end = f"No correction: {fitted.reason}."
+        end = f"no correction: {fitted.reason}."
     elif not of_plan:
-        end = f"To train with {'its' if brief else 'the'} prediction would save {gain}."
+        end = f"to train with the prediction would save {gain}."
     else:
-        end = f"transfer.correct=true would plan with {it} and save {gain}."
-    if brief:
-        turns = fitted.forms.get(TURNING, 0.0)
-        goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else f"goes as {slope}"
-        return f"{start}: eta {goes}; {end[0].lower()}{end[1:]}"
-    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    likely = ", ".join(
-        f"{name} {100 * probability:.0f} %" for name, probability in fitted.forms.items()
+        end = f"transfer.correct=true would plan with it and save {gain}."
+    turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
+    goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
+    goes = goes or f"goes as {axis}^({within(fitted.slope)})"
+    return (
+        f"Trend over {len(fitted.sizes)} {axis}s: eta {goes}; at {axis} {fitted.target} the best "
+        f"is {short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), the "
+        f"transferred one {short(2.0**fitted.transferred_log2)}; {end}"
     )
-    text = (
-        f"{start} (eta as {slope}): at {axis} {fitted.target} the best eta is "
-        f"{short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred_log2)}. Forms of drift: {likely}. "
-        f"Believed before: {fitted.prior}. "
-    )
-    if (test := fitted.back_test) is not None:
-        agrees = "as predicted from" if test.reproduced else "not as predicted from"
-        text += (
-            f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {agrees} the smaller "
-            f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
-        )
-    return text + end

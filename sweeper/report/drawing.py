@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO, StringIO
@@ -22,7 +22,6 @@ from sweeper.files import write_atomically
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import SizeCurve
 from sweeper.table import printable
-from sweeper.trial import Result
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -71,12 +70,6 @@ STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
 STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
 MOST_NAMED, ROOM = 10, 24
 """So many choices are named below a panel; so many letters fit beside each other there."""
-TOOLTIP_PREFIX = "tip "
-"""The id of a drawn point begins so, and goes on with what the page says when it is hovered."""
-RUN_PREFIX = "run "
-"""The id of what stands for runs begins so, and goes on with their keys, in the order drawn."""
-KEY = 10
-"""Letters of a trial's key that tell it from others on a page."""
 STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 
@@ -85,11 +78,7 @@ BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
     image, drawing = BytesIO(), StringIO()
-    # Tips are for the page alone. Without dates and versions equal figures are equal files.
-    for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
-        tip.remove()
-    for run in figure.findobj(lambda artist: str(artist.get_gid()).startswith(RUN_PREFIX)):
-        run.set_gid(None)
+    # Without dates and versions equal figures are equal files.
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
     figure.set_layout_engine(None)  # once is enough, and takes as long as to draw
     figure.savefig(drawing, format="svg", metadata={"Date": None})
@@ -114,20 +103,10 @@ def svg(figure: Figure, name: str = "figure") -> str:
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.
     text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
-    # matplotlib knows no <title>: what a mark says when hovered travels in its id.
-    text = re.sub(
-        rf'<g id="{TOOLTIP_PREFIX}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text
-    )
-    text = re.sub(rf'<g id="{RUN_PREFIX}([^"]*)">', r'<g data-runs="\g<1>">', text)
     # Ids hold for a whole page: two drawings would take each other's clip paths and glyphs.
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
-
-
-def run_id(results: Iterable[Result]) -> str:
-    """The id of what is drawn of runs: a page marks them wherever they are."""
-    return RUN_PREFIX + " ".join(result.key[:KEY] for result in results)
 
 
 _pyplot = ContextVar("pyplot", default=False)
@@ -273,17 +252,6 @@ def error_bar(ax: Axes, x: float, estimate: Estimate, **look: Any) -> None:
     """A value with its interval upwards and downwards: matplotlib wants lengths, and not ends."""
     below, above = estimate.value - estimate.low, estimate.high - estimate.value
     ax.errorbar([x], [estimate.value], [[below], [above]], **look)
-
-
-def draw_tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None:
-    """Invisible marks over drawn points, which say their numbers on the page; see `svg`."""
-    middle, stopped = (top + ax.get_ylim()[1]) / 2, kinds.get("stopped") or ()
-    for x, y in points:
-        said = f"{y:.4f} nats" if math.isfinite(y) else "diverged or failed"
-        text = f"{TOOLTIP_PREFIX}{what} {x:g}: {'stopped early' if x in stopped else said}"
-        place = (x, y) if y <= top else (x + kinds.get("aside", 0.0), middle)
-        if math.isfinite(place[1]):
-            ax.plot(*place, "o", markersize=9, alpha=0.0, zorder=9, gid=text)
 
 
 def legend_key(label: str, **look: Any) -> Line2D:

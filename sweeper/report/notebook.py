@@ -19,9 +19,9 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
 from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
-from sweeper.report.answer import Item, KeyNumbers, Report, Section, Sentence
+from sweeper.report.answer import Item, Report, Section, Sentence
 from sweeper.report.page import STYLES, fragment
-from sweeper.report.study_page import answer_of, cards, headline, verdict_items
+from sweeper.report.study_page import answer_of, best_section, drawn_verdict, headline
 from sweeper.report.terminal import Terminal
 from sweeper.study.folder import StudyFolder, TargetFolder
 
@@ -66,8 +66,8 @@ def study_report(
         title=title,
         sections=[
             Section(title, [Sentence(trained)], is_answer=True, code=code),
-            Section("", [KeyNumbers(cards(documents))]),
-            *(Section("", verdict_items(v, each)) for each in validations for v in each.axes),
+            best_section(documents),
+            *(Section("", drawn_verdict(v, each)) for each in validations for v in each.axes),
             _end([*documents.notices, *notes], following, f"Report: {page}" * page.is_file()),
         ],
     )
@@ -94,7 +94,7 @@ def _end(notes: Sequence[str], following: str, place: str) -> Section:
 
 def verdict_report(verdict: Verdict, validation: Validation) -> Report:
     """A verdict by itself."""
-    items = verdict_items(verdict, validation)
+    items = drawn_verdict(verdict, validation)
     return Report(title=f"Transfer over {verdict.axis}", sections=[Section("", items)])
 
 
@@ -122,7 +122,7 @@ def transfer_report(
         title=title,
         sections=[
             Section(title, [Sentence(rules_text(plan))], is_answer=True, code=code),
-            *(Section("", verdict_items(*each)) for each in validated),
+            *(Section("", drawn_verdict(*each)) for each in validated),
             Section("", items),
             _end(notes, following, f"Plan: {TargetFolder(folder).plan}"),
         ],

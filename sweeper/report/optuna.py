@@ -1,4 +1,4 @@
-"""Pictures of a search's trials, by Optuna: importance, slices, contours, parallel coordinates."""
+"""Pictures of a search's trials, by Optuna, from their history to parallel coordinates."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ def search_pictures(
     names = varied(results)
     if len(finite) < 2 or not names:
         return {}
-    top = loss_limits([[(0.0, result.objective) for result in results]], median)[1]
+    losses = [(0.0, result.objective) for result in results]
+    bottom, top = loss_limits([losses], median)
     study = _study(results, space)
 
     def loss_of(trial: FrozenTrial) -> float:
         return top if trial.value is None else min(trial.value, top)
 
     def drawn(plot: Callable[..., Any], size: tuple[float, float], **options: Any) -> Figure:
-        options |= {"target": loss_of, "target_name": LOSS_LABEL}
+        options = {"target": loss_of, "target_name": LOSS_LABEL} | options
         with rc_context({**STYLE, "figure.constrained_layout.use": True}):
             axes = plot(study, **options)
             figure: Figure = np.ravel(axes)[0].figure
@@ -71,6 +72,8 @@ def search_pictures(
 
     made: dict[str, Figure] = {}
     with quiet():
+        made["history"] = drawn(pictures.plot_optimization_history, (WIDTH, 2.7), target=None)
+        made["history"].axes[0].set_ylim(bottom, top)
         if len(results) >= LEAST_TRIALS and len(names) > 1:
             judge = PedAnovaImportanceEvaluator()
             matters = get_param_importances(study, evaluator=judge, params=names, target=loss_of)

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.errors import call_words
-from sweeper.files import take_damaged, try_json, write_atomically, write_json
+from sweeper.files import take_damaged, write_atomically
 from sweeper.records import to_json
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
@@ -49,15 +49,8 @@ class Output:
         self._terminal = Terminal(self.people, verbose=self.verbose)
 
     def within(self, folder: Path) -> None:
-        """What columns mean is told once in this folder, which is the verb's to write to.
-
-        The first that is named counts, a study before what lies in it.
-        """
-        if self._folder is not None:
-            return
-        self._folder = folder
-        told = try_json(StudyFolder(folder).explained).get("told", ())
-        self._terminal.explained |= {key for key in told if isinstance(key, str)}
+        """What libraries warned of is kept in this folder, the first that is named."""
+        self._folder = self._folder or folder
 
     def document(self, value: object) -> None:
         """Print the verb's one JSON document, under `--json`."""
@@ -74,14 +67,9 @@ class Output:
 
     def flush(self, end: Sequence[Item] = ()) -> None:
         """Print what was to be shown so far, and the `end` of the verb."""
-        explained, folder = self._terminal.explained, self._folder
-        before, items, self._items = len(explained), self._items, []
+        folder, items, self._items = self._folder, self._items, []
         self._terminal.print(items)
         self._terminal.print(end)
-        if folder is not None and folder.is_dir() and len(explained) > before:
-            # Told once more where it cannot be kept.
-            with suppress(OSError):
-                write_json(StudyFolder(folder).explained, {"told": sorted(explained)})
         if folder is not None and folder.is_dir() and WARNED:
             with suppress(OSError):
                 write_atomically(StudyFolder(folder).warnings, "\n".join([*WARNED, ""]))

@@ -7,12 +7,9 @@ from typing import Any
 
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Item, Verbatim
+from sweeper.report.answer import Item, Shown, Verbatim
 from sweeper.report.costs import trial_command
-from sweeper.report.drawing import save
-from sweeper.report.figures import pairs_figure
 from sweeper.report.next import Next, again, first_transfer
-from sweeper.report.present import Shown
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of
@@ -34,10 +31,6 @@ def shown(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
 
 def _found(answer: SearchAnswer, found: Found) -> Shown:
     settings, conclusion = answer.settings, found.conclusion
-    pairs = {}
-    if conclusion.pairs:
-        drawn, _ = save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
-        pairs = {"pairs": drawn}
     places, unwritten = written_page(settings.folder)
     beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
@@ -56,7 +49,7 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
         items=console.conclusion(conclusion, settings.space),
         notes=notes,
         answer=f"{console.conclusion_text(conclusion)}{unfinished}",
-        places={**places, **pairs},
+        places=places,
         document={
             **found.record,
             **({"from": {"study": answer.source, "outside": beyond}} if answer.source else {}),

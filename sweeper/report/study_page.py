@@ -12,21 +12,18 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from sweeper.command.logged import logged
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
 from sweeper.files import private_folder, write_atomically
-from sweeper.plan.plan import TransferPlan
+from sweeper.report import console
 from sweeper.report.answer import (
     Commands,
     Drawing,
     Facts,
     Item,
-    KeyNumber,
-    KeyNumbers,
     Progress,
     Report,
     Section,
@@ -34,43 +31,32 @@ from sweeper.report.answer import (
     Verbatim,
 )
 from sweeper.report.console import (
+    accuracy_note,
     best_table,
     clip_note,
     lines_table,
-    plan_table,
     size_text,
     trend_text,
-    verdict_sentences,
-    verdict_table,
 )
 from sweeper.report.drawing import save
 from sweeper.report.figures import (
-    best_loss_figure,
-    chosen_trials,
-    chosen_widths,
-    conclusion_so_far,
     learning_rate_figure,
     lines_figure,
-    metrics_figure,
-    pairs_figure,
-    steps_figure,
 )
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
-from sweeper.report.sentences import check_sentence, saving_text, times
+from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import trials_table
-from sweeper.search.fresh import final_accuracy
-from sweeper.search.strategy import Conclusion
 from sweeper.stats.estimate import UNKNOWN
-from sweeper.stats.ladder import LADDER_AXES, LadderSize, LadderSoFar, Size, SizeCurve, extent
-from sweeper.study.cost import NOT_KNOWN, cost_table
+from sweeper.stats.ladder import LadderSoFar, Size, extent
+from sweeper.study.cost import cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
-from sweeper.table import Cell, Column, Table, answer, answer_first, duration
+from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 
 STATUSES = get_args(Status)
@@ -83,7 +69,7 @@ HEADLINES = {
 }
 
 
-KEPT = ("best_loss", "lines")
+KEPT = ("history", "lines")
 """Figures that are files, too; a picture takes as long as the page. The page saves all of them."""
 
 
@@ -182,22 +168,15 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     # What was stopped early has the loss of a shorter run.
     trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
-    conclusion = documents.conclusion
-    if conclusion is None and trials:
-        conclusion = conclusion_so_far(trials)
-    if conclusion is not None and conclusion.best_loss_curve:
-        figures["best_loss"] = best_loss_figure(conclusion, trials)
-    lines = documents.searched.conclusion.lines if documents.searched else ()
-    if documents.searched and lines:
-        figures["lines"] = lines_figure(
-            documents.searched.conclusion, documents.searched.space, trials
-        )
+    searched = documents.searched
+    lines = searched.conclusion.lines if searched else ()
     if trials:
         # It brings Optuna, which no other figure needs.
         from sweeper.report.optuna import search_pictures
 
-        space = documents.searched.space if documents.searched else {}
-        figures |= search_pictures(trials, space, lines=bool(lines))
+        figures |= search_pictures(trials, searched.space if searched else {}, lines=bool(lines))
+    if searched and lines:
+        figures["lines"] = lines_figure(searched.conclusion, searched.space)
     return figures
 
 
@@ -269,9 +248,8 @@ def study_report(
     sections = [
         *([_running(running)] if running else []),
         _answer(documents, targets, following),
-        Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
-        _best(documents),
+        best_section(documents),
         _search(documents, figures),
         *_checks(documents),
         *_scales(documents),
@@ -300,9 +278,6 @@ def _running(running: Running) -> Section:
     items: list[Item] = [Progress(text, running.share)]
     if (ladder := running.ladder) is not None:
         items.append(ladder_table(ladder))
-        if (figure := _partly(ladder)) is not None:
-            caption = "The points whose runs have all ended: no verdict yet, and no optimum."
-            items.append(Drawing(lambda: figure, caption=caption))
     return Section("", items)
 
 
@@ -339,8 +314,8 @@ def _state(documents: Documents) -> str:
     return "The search has not written any result yet."
 
 
-def _best(documents: Documents) -> Section:
-    """The hyperparameters that the search chose."""
+def best_section(documents: Documents) -> Section:
+    """The hyperparameters that the search chose, and what the base's own curve says of eta."""
     title, searched = "Best hyperparameters", documents.searched
     if searched is None:
         return Section(title, [Sentence("None found yet.")])
@@ -349,8 +324,24 @@ def _best(documents: Documents) -> Section:
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
     text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
+    said = [text, *_measured_eta(documents)]
+    said += [f"{note[:1].upper()}{note[1:]}." for note in accuracy_note(documents.trials.searched)]
     table = replace(best_table(conclusion, searched.space), title="")
-    return Section(title, [Sentence(text), table])
+    return Section(title, [*map(Sentence, said), table])
+
+
+def _measured_eta(documents: Documents) -> list[str]:
+    """The best eta of the base by the newest ladder's curve, between the trained points, too."""
+    validations = [t.validation for t in reversed(documents.targets) if t.validation]
+    verdict = validations[0].over("width") if validations else None
+    sizes = verdict.sizes if verdict else ()
+    best = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
+    if not math.isfinite(best.value):
+        return []
+    ends = "no interval"
+    if math.isfinite(best.low) and math.isfinite(best.high):
+        ends = f"{2**best.low:.3g} to {2**best.high:.3g}, 95 % sure"
+    return [f"The ladder's curve of the base has its optimum at eta {2**best.value:.4g} ({ends})."]
 
 
 def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
@@ -367,16 +358,9 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         Sentence(text),
         Sentence(f"Trials of this study, validation included: {trials}."),
         *(Sentence(f"Note: {note}.") for note in clip_note(documents.trials.current)),
-        *_search_drawings(documents, figures),
+        *_search_drawings(figures),
     ]
     if conclusion is not None:
-        if conclusion.combination:
-            summary = conclusion.combination.summary
-            text = "All optima of the lines together, against the best single change"
-            items.append(Sentence(f"{text}: {summary}."))
-        if conclusion.retune:
-            text = "A last line over eta around the configuration that was kept"
-            items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
     if searched is not None and searched.conclusion.lines:
         items.append(replace(lines_table(searched.conclusion, searched.space), detail=True))
@@ -385,78 +369,29 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
     return Section("Search", items)
 
 
-def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> list[Item]:
-    """The figures of a search: those of `figures`, and what the page alone has."""
-    conclusion, trials = documents.conclusion, documents.trials
-    items: list[Item] = []
+def _search_drawings(figures: Mapping[str, Figure]) -> list[Item]:
+    """The figures of a search, each with what it shows."""
 
-    def draw(name: str, caption: str) -> None:
-        if (figure := figures.get(name)) is not None:
-            items.append(Drawing(lambda: figure, caption=caption))
+    def drawing(name: str, figure: Figure) -> Drawing:
+        return Drawing(lambda: figure, caption=CAPTIONS[name.partition("-")[0]])
 
-    order = ", in the order in which they ended" if conclusion else ""
-    draw("best_loss", f"{BEST_LOSS}{order}. {_curve_note(conclusion)}")
-    draw("importance", IMPORTANCE)
-    draw("parallel", PARALLEL)
-    draw("contours", CONTOURS)
-    for name in figures:
-        if name.startswith("slices"):
-            draw(name, SLICES)
-    if conclusion is not None and conclusion.pairs:
-        items.append(Drawing(partial(pairs_figure, conclusion.pairs), caption=PAIRS))
-    draw("lines", LINES)
-    ends, widths = chosen_trials(trials), chosen_widths(trials)
-    if ends or widths:
-        items.append(Drawing(partial(steps_figure, ends, widths), caption=STEPS))
-    if documents.folder is not None:
-        place = StudyFolder(documents.folder).trials
-        logs = [(each, logged(place / each.result.key)) for each in (*ends, *widths)]
-        if logs := [(each, curves) for each, curves in logs if curves]:
-            items.append(Drawing(partial(metrics_figure, logs), caption=METRICS))
-    return items
+    return [drawing(name, figure) for name, figure in figures.items()]
 
 
-BEST_LOSS = (
-    "The best loss against the runs spent: a configuration counts with the mean over its seeds, so "
-    "the curve may rise, as where fresh seeds compare. The first runs may lie above the axis. Dots "
-    "are single trials"
-)
-IMPORTANCE = (
-    "Which hyperparameters matter, by Optuna's PED-ANOVA: how far the values of the best tenth of "
-    "the trials differ from all values that were tried. It ranks, and says nothing of the loss; of "
-    "a search by lines it says little, since these try one hyperparameter at a time."
-)
-PARALLEL = (
-    "Parallel coordinates: a line a trial, from its loss through its hyperparameters; dark is low. "
-    "What diverged, or has a loss far above the others, stands at the top."
-)
-SLICES = (
-    "Slices: every trial's loss against one hyperparameter, whatever the others were. What "
-    "diverged stands at the top."
-)
-PAIRS = (
-    "Pairs of hyperparameters. Where the optima of all rows lie in one column, and those of the "
-    "columns in one row, the two do not depend on each other. The transfer error is the mean loss "
-    "in nats by taking the optimum of another row or column."
-)
-CONTOURS = (
-    "The two hyperparameters that were tried most together, whatever the others were. Dots are "
-    "trials, the color between them is interpolated; dark is low."
-)
-LINES = (
-    "One line search a panel: the loss against one hyperparameter, the others fixed. Bars: the "
-    "standard error of a mean over seeds."
-)
-STEPS = (
-    "The training loss over the steps, each point the mean of a stretch of the run. Best, median "
-    "and worst are single runs of the search that reached the end, by the loss of their last "
-    "steps; what diverged is not among them. Of each width of the ladder: the first seed at the "
-    "learning rate of the least mean loss. The number beside a name is that run's own loss."
-)
-METRICS = (
-    "What the logs of these runs say beside the loss, whatever they print with a step. The names "
-    "are the script's."
-)
+CAPTIONS = {
+    "history": "Every trial's loss, and the best one so far. The first may lie above the axis.",
+    "importance": "Which hyperparameters matter, by Optuna's PED-ANOVA: how far the values of the "
+    "best tenth of the trials differ from all values that were tried. It ranks, and says nothing "
+    "of the loss; of a search by lines it says little, since these try one hyperparameter at a "
+    "time.",
+    "parallel": "Parallel coordinates: a line a trial, from its loss through its hyperparameters; "
+    "dark is low. What diverged, or has a loss far above the others, stands at the top.",
+    "contours": "The two hyperparameters that were tried most together, whatever the others were. "
+    "Dots are trials, the color between them is interpolated; dark is low.",
+    "slices": "Slices: every trial's loss against one hyperparameter, whatever the others were. "
+    "What diverged stands at the top.",
+    "lines": "One line search a panel: the loss against one hyperparameter, the others fixed.",
+}
 
 
 def _checks(documents: Documents) -> list[Section]:
@@ -476,26 +411,6 @@ def _scales(documents: Documents) -> list[Section]:
     from sweeper.report.checks import scales_section
 
     return [scales_section(documents.scales)]
-
-
-def _partly(ladder: LadderSoFar) -> Figure | None:
-    """The curves of a ladder that still fills: its points whose runs have all ended."""
-    losses: dict[LadderSize, dict[float, tuple[float, ...]]] = {}
-    for point in ladder.points:
-        if point.complete and not any(map(math.isnan, point.losses)):
-            losses.setdefault(point.size, {})[point.value] = point.losses
-    if not losses:
-        return None
-    curves = [SizeCurve(size=size, losses=points) for size, points in sorted(losses.items())]
-    sizes = [curve.size for curve in curves]
-    axes = [key for key in LADDER_AXES if len({getattr(size, key) for size in sizes}) > 1]
-    validation = Validation(
-        hyperparameter=ladder.hyperparameter, planned_log2=math.nan, curves=tuple(curves)
-    )
-    axis = axes[0] if axes else "width"
-    figure = learning_rate_figure(validation, Verdict(axis=axis, answer="cannot say yet", sizes=()))
-    figure.axes[0].set_title(f"The ladder over {axis.replace('_', ' ')} so far", loc="left")
-    return figure
 
 
 def _predictions(documents: Documents) -> list[Section]:
@@ -585,17 +500,20 @@ class _Target:
 
     def answers(self) -> Iterator[Sentence]:
         """Each verdict, on its ladder and at the target."""
-        is_open = True
+        is_open, to = True, f"To {self.label}"
+        eta = self.documents.plan.hps.get("eta") if self.documents.plan else None
+        if isinstance(eta, int | float):
+            to += f" at eta {eta:.4g}"
         for verdict, _, over in self._verdicts():
             is_open, ladder = False, extent(verdict.axis, [size.size for size in verdict.sizes])
-            text = f"To {self.label}, {over}: {verdict.answer} at {ladder}"
+            text = f"{to}, {over}: {verdict.answer} at {ladder}"
             yield Sentence(text, code=verdict.answer, listed=True)
             if verdict.target is not None:
                 target = verdict.target.answer
-                text = f"To {self.label}, {over}: {target} at the target"
+                text = f"{to}, {over}: {target} at the target"
                 yield Sentence(text, code=target, listed=True)
         if is_open:
-            yield Sentence(f"To {self.label}: a plan, not validated yet", listed=True)
+            yield Sentence(f"{to}: a plan, not validated yet", listed=True)
 
     def validations(self) -> Iterator[Section]:
         """A section a verdict: its sentences, its sizes, its curves."""
@@ -604,7 +522,7 @@ class _Target:
             trend = validation.trend if verdict.axis == "width" else None
             plan = self.documents.plan
             corrected = bool(plan and plan.source.get("correction"))
-            items = verdict_items(verdict, validation, self.loss)
+            items = drawn_verdict(verdict, validation, self.loss)
             items += [Sentence(trend_text(trend, applied=corrected))] if trend else []
             yield Section(title, items)
 
@@ -617,15 +535,12 @@ class _Target:
         command = plan.source.get("target_command")
         if isinstance(command, list | tuple):
             items.append(Commands("The target's command:", [list(map(str, command))]))
-        if plan.law is not None:
-            lines = (line.removeprefix("- ") for line in plan.law.lines())
-            items += [Sentence(line, listed=True) for line in lines]
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))
             items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
-        if plan.parameters:
-            items += _parameters(plan)
+        if plan.parameters or plan.law is not None:
+            items += console.plan(plan)
         if not items:
             return
         operations = {
@@ -642,33 +557,9 @@ class _Target:
         yield Section(f"Plan for {self.label}", items)
 
 
-def _parameters(plan: TransferPlan) -> list[Item]:
-    """The table of a plan, and what it leaves to the model."""
-    table = replace(plan_table(plan), title="")
-    text = (
-        "An arrow leads from the base model's value to the target's; a single value is both. The "
-        "forward pass uses the multiplier times the weight."
-    )
-    if len(table.rows) < len(plan.parameters):
-        count, rows = len(plan.parameters), len(table.rows)
-        text += f" Layers that are alike share a row: {count} parameters in {rows} rows."
-    items: list[Item] = [Sentence(text), table]
-    if plan.needs:
-        text = "In your own training code, TransferPlan.load leaves to the model:"
-        items += [Sentence(text), *(Sentence(need, listed=True) for need in plan.needs)]
-    return items
-
-
-def verdict_items(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
-    """A verdict: its sentences, the table of its sizes, the curves of what is called `loss`."""
-    items: list[Item] = [*verdict_sentences(verdict, validation.hyperparameter)]
-    if verdict.law:
-        items.append(Sentence(f"Planned by {verdict.law}."))
-    if verdict.note:
-        items.append(Sentence(f"Note: {verdict.note}."))
-    if verdict.sizes:
-        table = answer_first(verdict_table(verdict, validation.hyperparameter))
-        items.append(replace(table, title=""))
+def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
+    """A verdict with the curves of what is called `loss`."""
+    items = console.verdict_items(verdict, validation.hyperparameter)
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter
@@ -680,75 +571,6 @@ def verdict_items(verdict: Verdict, validation: Validation, loss: str = "Loss") 
         drawn = partial(learning_rate_figure, validation, verdict)
         items.append(Drawing(drawn, caption=caption))
     return items
-
-
-def _curve_note(conclusion: Conclusion | None) -> str:
-    """Why the end of the drawn best loss is another number than the loss of the best, if so."""
-    if conclusion is None or not conclusion.best_loss_curve:
-        return ""
-    last, loss = conclusion.best_loss_curve[-1][1], conclusion.objective
-    if not (math.isfinite(last) and math.isfinite(loss)) or f"{last:.4f}" == f"{loss:.4f}":
-        return ""
-    return (
-        f"Its end, {last:.4f} nats, is no second best loss: it counts other seeds than the "
-        f"{loss:.4f} nats of the best configuration."
-    )
-
-
-# The head of a report: the few numbers that a reader looks for first.
-
-
-def cards(documents: Documents) -> list[KeyNumber]:
-    """The few numbers that a reader looks for first: name, value, and what it rests on."""
-    shown = list[KeyNumber]()
-
-    def add(name: str, value: str, note: str) -> None:
-        shown.append(KeyNumber(name=name, value=value, note=note))
-
-    # The best eta of the base: measured on its curve, else what the search chose.
-    searched, conclusion = documents.searched, documents.conclusion
-    name = f"Best η at width {searched.base.width}" if searched and searched.base else "Best η"
-    validations = [t.validation for t in reversed(documents.targets) if t.validation]
-    verdict = validations[0].over("width") if validations else None
-    sizes = verdict.sizes if verdict else ()
-    measured = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
-    chosen = conclusion.best_log2.get("eta", math.nan) if conclusion else math.nan
-    if math.isfinite(measured.value):
-        low, high = measured.low, measured.high
-        is_bounded = math.isfinite(low) and math.isfinite(high)
-        ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if is_bounded else "no interval"
-        # The search's own is on the page, too: two numbers of one name would be a riddle.
-        near = f"; of the points that were trained {2**chosen:.4g} was chosen"
-        near *= math.isfinite(chosen) and f"{chosen:.2f}" != f"{measured.value:.2f}"
-        note = f"log2 {measured.value:.2f} on its curve; {ends}{near}"
-        add(name, f"{2**measured.value:.4g}", note)
-    elif math.isfinite(chosen):
-        add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before a validation")
-    if conclusion is not None and math.isfinite(conclusion.objective):
-        note = f"of the best configuration, {conclusion.basis}"
-        add(conclusion.loss_name, f"{conclusion.objective:.4f} nats", note)
-    if (accuracy := final_accuracy(documents.trials.searched)) is not None:
-        note = f"on held-out samples, mean of {accuracy[1]} fresh seeds"
-        add("Top-1 accuracy", f"{accuracy[0]:.1%}", note)
-    # Of several targets the widest: it is what tuning small was for.
-    plans = [target.plan for target in documents.targets if target.plan]
-    plan = max(plans, key=lambda plan: plan.target.width, default=None)
-    eta = plan.hps.get("eta") if plan else None
-    if plan is not None and isinstance(eta, int | float) and math.isfinite(eta):
-        origin = str(plan.source.get("eta_from") or "the study")
-        note = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
-        add(f"Planned η for width {plan.target.width}", f"{eta:.4g}", note)
-    saved = saving(documents.trials, plan, documents.flops)
-    # A number that nobody knows is no key number.
-    if saved is not None and math.isfinite(saved.factor):
-        here, there = (
-            duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
-            for cost in (saved.tuning, saved.at_target)
-        )
-        total = times(saved.factor_with_validation)
-        note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
-        add(f"Tuning here, against width {saved.width}", times(saved.factor), note)
-    return shown
 
 
 def _costs(documents: Documents, base: str) -> list[Section]:

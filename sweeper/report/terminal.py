@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,7 +16,6 @@ from sweeper.report.answer import (
     Drawing,
     Facts,
     Item,
-    KeyNumbers,
     Progress,
     Sentence,
     Verbatim,
@@ -28,13 +27,11 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 class Terminal:
     """A console, and whether all is shown on it: else no detail, and the columns that fit.
 
-    `explained` are the tables, by their keys, of which a reader knows what the columns mean; `more`
-    is where the rest is.
+    `more` is where the rest is.
     """
 
     console: Console
     verbose: bool = False
-    explained: set[str] = field(default_factory=set)
     spelling: Spelling = SHELL
     more: str = "--verbose"
 
@@ -64,9 +61,6 @@ class Terminal:
         elif isinstance(item, Facts):
             for name, value in item.values.items():
                 paragraph(self.console, f"{name}: {value}")
-        elif isinstance(item, KeyNumbers):
-            for number in item.numbers:
-                paragraph(self.console, f"{number.name}: {number.value} ({number.note})")
         elif isinstance(item, Progress):
             paragraph(self.console, item.text)
         elif isinstance(item, Verbatim):
@@ -81,22 +75,12 @@ class Terminal:
         """Print a table and what explains it; the columns that have no room."""
         for part in table.parts(self.console.width) if self.verbose else [table]:
             self.console.print(part, crop=False)
-        for line in self._legend(table):
+        for line in table.legend:
             paragraph(self.console, line)
         notes = [f"{row.subject or row.values[0]}: {row.note}" for row in table.rows if row.note]
         for line in [*notes, *table.remarks]:
             paragraph(self.console, f"- {line}")
         return [] if self.verbose else [c.name for c in table.dropped(self.console.width)]
-
-    def _legend(self, table: Table) -> Sequence[str]:
-        """What the columns mean: at length under --verbose, briefly to who was not told before."""
-        if self.verbose and table.legend:
-            return table.legend
-        key = table.key or table.title
-        if not table.brief or (key in self.explained and not self.verbose):
-            return []
-        self.explained.add(key)
-        return [table.brief]
 
 
 def _brief(title: str) -> str:

@@ -17,12 +17,11 @@ from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.answer import Commands, Item, Sentence, Shown
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, ladder_words
-from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
@@ -77,7 +76,7 @@ def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False)
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
-    return _planned(answer, same, items, [*answer.notes, *unfinished], verbose=verbose)
+    return _planned(answer, same, items, [*answer.notes, *unfinished])
 
 
 def _each(answer: EachTransferAnswer) -> Shown:
@@ -136,8 +135,6 @@ def _planned(
     same: Next,
     items: list[Item],
     notes: list[str | Text],
-    *,
-    verbose: bool,
 ) -> Shown:
     """The plan and what the ladders say of it; the page and the curves are written."""
     settings, plan, ladders = answer.settings, answer.plan, answer.ladders
@@ -156,7 +153,7 @@ def _planned(
     notes += map(_removed_note, answer.removed)
     deep = settings.runner.takes("depth")
     items += console.plan(plan, deep=deep)
-    items += _trend_items(answer, verbose=verbose)
+    items += _trend_items(answer)
     notes += [answer.notice] * bool(answer.notice)
     notes += map(_unvalidated_note, answer.unvalidated)
     if answer.check is not None:
@@ -237,11 +234,11 @@ def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
     return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents())]
 
 
-def _trend_items(answer: TransferAnswer, *, verbose: bool) -> list[Item]:
+def _trend_items(answer: TransferAnswer) -> list[Item]:
     trend, rule = answer.ladders.trend, answer.settings.transfer
     if trend is not None:
         applied = answer.plan.source["correction"] is not None
-        text = console.trend_text(trend, applied=applied, brief=not verbose)
+        text = console.trend_text(trend, applied=applied)
         # Of two sizes it only says that they are too few.
         return [Sentence(text, detail=len(trend.sizes) < MIN_TREND_SIZES)]
     if not rule.correct:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeper.report.drawing import KEY
 from sweeper.table import Cell, Column, Table, short
 from sweeper.trial import Choice, Result, Trial
 
+KEY = 10
+"""Letters of a trial's key that tell it from others on a page."""
 MOST_ROWS = 1500
 """So many trials are in the page's table, the last ones: a page stays below a megabyte."""
 
@@ -26,7 +27,7 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
     shared = [f"{name} {_used(shown[0], name)}" for name in every if name not in names]
     logged = any(r.trial.spec.runner.get("name") == "command" for r in shown)
     told = any(result.error for result in shown)
-    table = Table("All trials", [Column("trial", left=True)], key="trials", detail=True)
+    table = Table("All trials", [Column("trial", left=True)], detail=True)
     table.columns = [
         *table.columns,
         Column("status", left=True),

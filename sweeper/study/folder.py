@@ -110,8 +110,6 @@ class StudyFolder:
     report = _File("report.html")
     judged = _File("judged")
     """What `sweeper judge` said of the study's runs."""
-    explained = _File("explained.json")
-    """What its reader has been told, and need not be told again."""
     warnings = _File("warnings.txt")
     """What libraries warned of while its latest command ran."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.shown import Answer
 from sweeper.errors import BadInput, SweeperError
-from sweeper.evidence.predict.decision import NoLossLaw
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
 from sweeper.report.next import next_of
@@ -122,14 +120,13 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
     assert len(records) == len(study) and {"log2_eta", "loss", "phase"} <= records[0].keys()
     frame = pytest.importorskip("pandas") and study.to_dataframe()
     assert list(frame["loss"]) == [result.objective for result in study.results()]
-    axes = [study.plot_history(), study.plot_ladder(), *study.plot_lines()]
-    axes += study.plot_loss_curves()
+    axes = [study.plot_ladder(), *study.plot_lines()]
     from matplotlib import pyplot
 
     # pyplot's own figures: these are what a notebook shows at the end of a cell.
     assert {ax.figure.number for ax in axes} <= set(pyplot.get_fignums())  # type: ignore[union-attr]
     pyplot.close("all")
-    with pytest.raises(BadInput, match="search=pairs"):
+    with pytest.raises(AttributeError, match="its page contours"):
         study.plot_pairs()
 
 
@@ -167,7 +164,7 @@ texts += [str(Table("Sizes", [Column("width")])), sweeper.search(Net, **SETTINGS
 assert all(text and "\\x1b" not in repr(text) for text in texts), texts
 from matplotlib import pyplot
 load, pyplot.switch_backend = pyplot.switch_backend, lambda name: (load(name), interactive())
-study.plot_history()
+study.plot_lines()
 assert matplotlib.is_interactive(), "later plots of the notebook would not be shown"
 """
 
@@ -284,39 +281,9 @@ def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
     with raises_config_error("launcher") as refused:
         sweeper.transfer("nb", 64, validate=True, detach=True)
     assert "detach=True needs" in str(refused.value) and "--" not in str(refused.value)
-    with raises_config_error("draws"):
-        sweeper.predict({"params": [1e6], "tokens": [1e7], "loss": [3.0]}, draws=1)
-    with pytest.raises(BadInput, match="compare takes two studies or more"):
-        sweeper.compare("nb")
     with raises_config_error("transfer.width") as caught:
         sweeper.transfer("nb", 64, transfer={"width": [16]})
     assert "transfer.widths" in caught.value.allowed
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
-    shutil.copytree("runs/nb", "runs/nc")
-    done = sweeper.compare("nb", sweeper.open_study("nc"), anyway=True)
-    shutil.rmtree("runs/nc")
-    assert isinstance(done, sweeper.Compared) and "nb" in repr(done)
-    assert "<img" in done._repr_html_() and len(done.document["by_transferred"]) > 0
-    pytest.importorskip("pandas")
-    assert {"name", "loss", "loss low", "loss high"} <= {*done.to_dataframe().columns}
-    planned = sweeper.transfer("nb", 64, horizons=True, steps=[4])
-    assert isinstance(planned, sweeper.Transfer) and planned.plan.target.width == 64
-    few = sweeper.predict(sweeper.open_study("nb"), to_width=64)
-    assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.reasons
-    dry = sweeper.transfer("nb", 64, horizons=True, dry_run=True)
-    assert isinstance(dry, Answer)
-    with pytest.raises(SweeperError, match="the transfer over width"):
-        sweeper.transfer(
-            "nb", 64, validate=True, strict=True, seeds=2, step=1.0, span=1.0, extend=0
-        )
-
-
-def test_too_few_runs_of_a_table_are_no_error() -> None:
-    few = sweeper.predict({"params": [1e6, 2e6], "tokens": [2e7, 4e7], "loss": [3.0, 2.8]})
-    assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.prediction is None
 
 
 def test_workers_cannot_have_what_a_cell_defines(

@@ -73,27 +73,6 @@ def test_of_a_learning_rate(value: Any) -> None:
     assert "hps['eta']" in refused(sweeper.plan_for, **{**PLAN, "hps": {"eta": value}})
 
 
-@pytest.mark.parametrize(
-    "name", ["to_width", "noise", "draws", "ignore", "columns", "out", "strict"]
-)
-def test_of_tables(name: str) -> None:
-    for call in (sweeper.judge, sweeper.predict):
-        for value in ODD:
-            if name == "draws" and call is sweeper.judge:
-                continue
-            said = refused(call, RUNS, **{name: value})
-            assert name in said
-
-
-@pytest.mark.parametrize(
-    "source", [5, b"x", len, [[1, 2], [3]], {"a": 1}, "a" * 5000, "\0", np.zeros(3)]
-)
-def test_of_what_is_no_table(source: Any) -> None:
-    assert refused(sweeper.judge, source)
-    assert refused(sweeper.predict, source)
-    assert refused(sweeper.judge, RUNS.assign(loss=[RUNS] * len(RUNS)))
-
-
 @pytest.mark.parametrize("value", [*ODD, 5, True, "python train.py", None])
 def test_of_a_command_and_a_place(value: Any) -> None:
     assert "command" in refused(sweeper.search, command=value, dry_run=True)
@@ -110,22 +89,3 @@ def test_of_a_place_beside_a_plan(name: str) -> None:
 
 
 NO_PATH = "\ud800"
-
-
-@pytest.mark.parametrize(
-    ("call", "keywords"),
-    [
-        (sweeper.judge, {"out": NO_PATH}),
-        (sweeper.judge, {"eta": -1}),
-        (sweeper.judge, {"study": "x"}),
-        (sweeper.judge, {"series": "x"}),
-        *[
-            (sweeper.compare, {"by": value, "baseline": "a"})
-            for value in (np.array([1, 2]), pd.Series([1]), RUNS, pd.NA, np.int64(3), 5)
-        ],
-        (sweeper.compare, {"by": "seed", "baseline": "0", "out": NO_PATH}),
-    ],
-)
-def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None:
-    names = [name for name in keywords if name != "baseline"]
-    assert names[-1] in refused(call, RUNS, **keywords)

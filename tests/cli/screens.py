@@ -68,7 +68,6 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
         damaged.update(files.take_damaged())
         for width in WIDTHS if not self.verbose else ():
             shown = Output(people=terminal(width))
-            shown._terminal.explained |= self._terminal.explained
             shown.show(*self._items)
             shown._notes.extend(self._notes)
             tables = [item for item in self._items if isinstance(item, Table) and not item.detail]

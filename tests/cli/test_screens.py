@@ -5,12 +5,10 @@ At 80 and 100 columns: no broken row, nothing cut.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sweeper.config.command_line import with_user_command
@@ -20,10 +18,6 @@ from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import WIDTHS, faults
 from tests.command.commands import METRIC, SCRIPT
-from tests.evidence.cli.test_compare import record
-from tests.evidence.made import prediction
-from tests.evidence.made import run as course
-from tests.evidence.runs.grids import runs
 
 Screens = dict[int, str]
 OWN = [
@@ -111,34 +105,3 @@ def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
     ends(*words)
     assert "#SBATCH" not in screen[80] and "the batch script" in screen[80]
     assert "#SBATCH" in sweeper(*words, "--verbose").out
-
-
-def test_many_studies_are_ranked(study: Path, ends: Run, screen: Screens) -> None:
-    names = [f"the-study-of-idea-{i}" for i in range(6)]
-    for i, name in enumerate(names):
-        shutil.copytree(study, study.with_name(name))
-        record(study.with_name(name), 3 + i / 10)
-    ends("compare", *names, "--to-width", "512")
-    assert "above first" in screen[80]
-
-
-def test_a_table_of_runs_judged_and_predicted(workplace: Path, ends: Run, screen: Screens) -> None:
-    runs().to_csv("runs.csv", index=False)
-    columns = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
-    ends("judge", "runs.csv", *columns, "--to-width", "4096")
-    assert "loss gap" in screen[80] and "shift" in screen[80]
-
-
-def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> None:
-    prediction().write(workplace / "transfer/w64")
-
-    def follow(losses: np.ndarray) -> str:
-        rows = [json.dumps({"step": s, "loss": one}) for s, one in enumerate(losses.tolist())]
-        (workplace / "log.jsonl").write_text("\n".join(rows) + "\n")
-        file = "transfer/w64/prediction.json"
-        ends("follow", "--prediction", file, "--metric", "jsonl:log.jsonl:loss", "--once")
-        return screen[80]
-
-    said = follow(course(1))
-    assert " predicted end " in said and ": no alarm" in said and "|" not in said
-    assert ": alarm" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))

@@ -149,7 +149,12 @@ class TestFreshSeeds:
         plan = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document["plan"]
         record = json.loads((workplace / "runs/a/search.json").read_text())
         storage = JournalStorage(JournalFileBackend("runs/a/study.journal"))
-        shown = optuna.load_study(study_name="a", storage=storage).user_attrs
+        kept = optuna.load_study(study_name="a", storage=storage)
+        assert {trial.user_attrs["key"]: trial.params for trial in kept.trials} == {
+            result.key: pytest.approx(dict(result.trial.hps)) for result in results
+        }
+        assert [trial.value for trial in kept.trials] == [r.objective for r in results]
+        shown = kept.user_attrs
         assert (shown["loss"], shown["best"]) == (loss, pytest.approx(record["best"]))
         for told in (plan["source"], record):
             assert (told["objective"], told["error"]) == (loss, pytest.approx(error))

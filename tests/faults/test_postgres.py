@@ -82,9 +82,7 @@ def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
     assert outcomes(harness.study) == expected and 0 < len(mirrored(server)) < len(expected)
     again = harness.run("search", *WORDS, storage)
     notes = [line for line in again.out.splitlines() if line.startswith("Note: ")]
-    told = (
-        "Note: the study was searched with other values of data._target_, data.fault before: those"
-    )
+    told = "Note: the study was searched with other values of data._target_, data.fault"
     assert again.code == 0 and len(notes) == 1 and notes[0].startswith(told)
     assert mirrored(server) == sorted(expected)
     assert_whole(harness, expected, mirrored=False)

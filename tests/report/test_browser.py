@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sweeper.records import to_json
 from sweeper.report.study_page import write_report
 from tests.report import check_samples, samples
 from tests.report.chromium import FOUND, Browser
-from tests.report.test_trials import results
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
 
@@ -35,25 +30,13 @@ CONTRAST = """(() => {
   const found = [];
   for (const node of document.querySelectorAll("body *")) {
     const own = [...node.childNodes].some(c => c.nodeType === 3 && c.textContent.trim());
-    if (!own || node.closest("svg, script, #tip") || !node.getClientRects().length) continue;
+    if (!own || node.closest("svg, script") || !node.getClientRects().length) continue;
     const pair = [rgba(getComputedStyle(node).color).slice(0, 3), behind(node)].map(light);
     const [low, high] = pair.sort((a, b) => a - b);
     found.push([(high + .05) / (low + .05), node.textContent.trim().slice(0, 40)]);
   }
   return found.sort((a, b) => a[0] - b[0])[0];
 })()"""
-TIPS = """[...document.querySelectorAll(".tip title")].map(title => title.textContent)"""
-
-
-def place(text: str) -> str:
-    """The middle of the drawn point that says `text`, after it is scrolled to."""
-    return f"""(() => {{
-      const tip = [...document.querySelectorAll(".tip")].find(
-        one => one.querySelector("title").textContent === {text!r});
-      tip.scrollIntoView({{block: "center", inline: "center"}});
-      const box = tip.lastElementChild.getBoundingClientRect();
-      return [box.x + box.width / 2, box.y + box.height / 2];
-    }})()"""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +98,7 @@ def test_a_picture_is_saved_from_the_page_alone(browser: Browser, page: Path) ->
     )
     name, kind, text = browser.run("[saved.download, saved.href.slice(0, 18), saved.href]")
     assert (name, kind) == ("figure-1.svg", "data:image/svg+xml")
-    assert "%3Csvg" in text and "class%3D%22tip%22" not in text
+    assert "%3Csvg" in text
     browser.run("window.saved = null")
     browser.run(
         "[...document.querySelectorAll('.save button')].find(b => b.textContent=='PNG').click()"
@@ -136,76 +119,6 @@ def test_every_plot_is_drawn(browser: Browser, page: Path) -> None:
     )
     assert len(boxes) == 7
     assert all(width > 600 and height > 200 and paths > 15 for width, height, paths in boxes)
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_point_says_its_numbers_when_it_is_hovered(
-    browser: Browser, page: Path, width: int
-) -> None:
-    browser.open(page, width)
-    said = browser.run(TIPS)
-    wanted = next(text for text in said if text.startswith("width 128, log2 η 1: "))
-    # Scrolling hides what is shown, in the frame after it.
-    browser.open(page, width)
-    x, y = browser.run(place(wanted))
-    browser.move(2, 2)
-    for _ in range(50):
-        browser.move(x, y)
-        if browser.run("!tip.hidden"):
-            break
-        browser.move(2, 2)
-    assert browser.run("tip.textContent") == wanted
-    left, right = browser.run("(box => [box.left, box.right])(tip.getBoundingClientRect())")
-    assert left >= 0 and right <= width
-    browser.move(2, 2)
-    assert browser.run("tip.hidden")
-
-
-def test_a_stopped_point_is_told_from_a_diverged_one(browser: Browser, page: Path) -> None:
-    browser.open(page, 1280)
-    said = browser.run(TIPS)
-    assert "eta, log2 -1: stopped early" in said
-    assert next(text for text in said if text.startswith("alpha_attn, log2 -2: ")).endswith(" nats")
-    assert "stopped early" in browser.run("document.querySelectorAll('.plot')[4].textContent")
-
-
-def test_trials_are_sorted_filtered_and_marked(browser: Browser, tmp_path: Path) -> None:
-    folder = samples.study(tmp_path / "demo")
-    trials = results(80, ("eta", "alpha", "sigma"), diverged=5)
-    trials[0] = replace(trials[0], status="failed", objective=math.nan, error="no module named x")
-    lines = [json.dumps(to_json(trial)) for trial in trials]
-    (folder / "results/000001.jsonl").write_text("\n".join([*lines, ""]))
-    written = write_report(folder)
-    assert written.stat().st_size < 1e6
-    browser.problems.clear()
-    browser.open(written, 1280)
-    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    rows = "[...document.querySelectorAll('table.trials tbody tr')]"
-    # By the loss, ascending: the numbers, and what has none last.
-    browser.run("document.querySelectorAll('table.trials thead th')[2].click()")
-    losses = browser.run(f"{rows}.map(row => row.cells[2].textContent)")
-    finite = sorted(t.objective for t in trials if math.isfinite(t.objective))
-    assert [float(text) for text in losses[: len(finite)]] == pytest.approx(finite, abs=1e-4)
-    browser.run(
-        "const field = document.querySelector('.filter'); field.value = 'failed MODULE';"
-        "field.dispatchEvent(new Event('input'))"
-    )
-    left = browser.run(f"{rows}.filter(row => !row.hidden).map(row => row.cells[0].textContent)")
-    assert left == [trials[0].key[:10]]
-    # The best run: a dot, and its row.
-    key = min(trials[1:], key=lambda trial: trial.objective).key[:10]
-    place = browser.run(
-        f"""(() => {{
-          const dot = document.querySelector('use[data-run="{key}"]');
-          dot.scrollIntoView({{block: "center"}});
-          const box = dot.getBoundingClientRect();
-          return [box.x + box.width / 2, box.y + box.height / 2];
-        }})()"""
-    )
-    browser.move(*place)
-    marked = browser.run("[...document.querySelectorAll('.marked')].map(one => one.dataset.run)")
-    assert {*marked} == {key} and len(marked) >= 2
-    assert browser.problems == []
 
 
 def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:

@@ -87,16 +87,10 @@ def test_scales_are_shown(golden: Golden) -> None:
     golden.says(text)
 
 
-def test_figures_have_a_panel_a_module_and_a_row_a_product(tmp_path: Path) -> None:
+def test_the_figure_has_a_panel_a_module(tmp_path: Path) -> None:
     figure = show.coordinate_figure(sample())
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert [title.split("\n")[0] for title in titles] == ["embed", "layers.0-1.up", "head"]
     assert titles[1].endswith("fail: grows")
     png, svg = save(figure, tmp_path / "figure")
     assert png.stat().st_size and "layers.0-1.up" in svg.read_text()
-    scales = show.scale_figure(SCALES)
-    assert [label.get_text() for label in scales.axes[0].get_yticklabels()] == [
-        "layers.1.up",
-        "layers.0.up",
-        "head",
-    ]

@@ -249,16 +249,6 @@ def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     assert "w8-d2" not in page.text
 
 
-def test_drawn_points_say_their_numbers(full):
-    tips = re.findall(r'<g class="tip"><title>([^<]*)</title>', full)
-    assert len(tips) > 150
-    assert any(re.fullmatch(r"width 128, log2 η 1: 3\.\d{4} nats", tip) for tip in tips)
-    found = list(samples.search()["lines"][0]["points_log2"])
-    for value, loss in found:
-        assert f"eta, log2 {value:g}: {loss:.4f} nats" in tips
-    assert not any("inf" in tip or "nan" in tip for tip in tips)
-
-
 def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", samples.search())
     write_report(folder)

@@ -14,11 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
-from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
-from sweeper.report.answer import KeyNumber
-from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
 from tests.report import check_samples, samples, test_checks
@@ -71,10 +68,11 @@ def test_the_check_has_a_row_for_layers_that_are_alike(full: str, golden: Golden
     golden.says(page.section("Coordinate check over width"))
 
 
-def test_the_scales_are_drawn_and_listed(full: str, golden: Golden) -> None:
+def test_the_scales_are_listed(full: str, golden: Golden) -> None:
     page = Page(full)
-    assert "range of E4M3" in page.text
-    golden.says(page.section("Scales of the matrix products"))
+    scales = page.section("Scales of the matrix products")
+    assert "weight" in scales and "gradient" in scales
+    golden.says(scales)
 
 
 def test_records_are_read_back_as_they_were() -> None:
@@ -141,19 +139,3 @@ def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> 
     with without_drawing():
         headings = Page(render(folder)).headings
     assert not set(headings) & set(SECTIONS) and "Provenance" in headings
-
-
-def test_the_best_eta_is_the_curve_s_where_there_is_one(tmp_path: Path) -> None:
-    validation = samples.validation()
-    validation["axes"][0]["sizes"][0]["is_base"] = True
-    folder = samples.study(tmp_path / "demo", samples.search(), w256=validation)
-    eta, loss, planned = cards(Documents.read(folder))
-    assert eta.value == f"{2**1.52:.4g}" and "95 % interval 2.66 to 3.1" in eta.note
-    assert loss == KeyNumber(
-        name="Training loss",
-        value="3.4120 nats",
-        note="of the best configuration, mean of 3 fresh seeds, standard error 0.0041",
-    )
-    assert planned.value == "2.828" and planned.name == "Planned η for width 256"
-    folder = samples.study(tmp_path / "bare", samples.search(), w256=None)
-    assert "no interval" in cards(Documents.read(folder))[0].note

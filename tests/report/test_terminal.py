@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from sweeper.report.next import Next
 from sweeper.report.output import Output
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
-from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
 from sweeper.verbs.requests import TransferRequest
 from tests.report import samples, test_checks
@@ -179,19 +177,9 @@ def test_what_decides_stands_before_what_does_not() -> None:
 
 def test_all_is_said_under_verbose() -> None:
     lines = " ".join(shown(judged("fails"), 200, verbose=True))
-    assert "Regret: the loss from training" in lines and "Not shown" not in lines
+    assert "regret: lost at the transferred value" in lines and "Not shown" not in lines
     verbose = " ".join(shown(searched(), 200, verbose=True))
     assert all(item.text in verbose for item in searched() if isinstance(item, Sentence))
-
-
-def test_what_columns_mean_is_told_once_in_a_study(tmp_path: Path) -> None:
-    first, second = (" ".join(shown(by_law(), 80, folder=tmp_path)) for _ in range(2))
-    assert "± or a range" not in first and "Optimum, shift: log2 eta" in first
-    assert "Optimum, shift: log2 eta" not in second
-    assert json.loads(StudyFolder(tmp_path).explained.read_text())["told"]
-    other = samples.validated(samples.validation()).axes[0]
-    changed = console.verdicts([replace(other, limits="a shift of at most 60 in log2")])
-    assert "at most 60" in " ".join(shown(changed, 80, folder=tmp_path)), "a limit is news"
 
 
 def test_a_command_that_is_broken_is_still_one_command() -> None:

@@ -38,7 +38,8 @@ class Study:
         self.folder = Path("nowhere")
         self.notices: list[str] = []
         self.known = {one.key: one for one in known}
-        self.bounds: Any = None
+        self.proposed: list[str] = []
+        self.space: Any = None
 
     def results(self) -> list[Result]:
         return list(self.known.values())
@@ -46,8 +47,11 @@ class Study:
     def get(self, key: str) -> Result | None:
         return self.known.get(key)
 
-    def record(self, results: Sequence[Result], bounds: Any) -> None:
-        self.bounds = bounds
+    def propose(self, trials: Sequence[Trial], space: Any) -> None:
+        self.proposed += [trial.key for trial in trials]
+        self.space = space
+
+    def record(self, results: Sequence[Result]) -> None:
         for new in results:
             old = self.known.get(new.key)
             if old is None or old.status in ("failed", "pruned"):
@@ -211,7 +215,11 @@ def test_trains_what_the_strategy_asks_for_and_records_it() -> None:
     assert watcher.told == [(0, 5), (5, 4)]
     assert watcher.done == watcher.logged and len(watcher.done) == 9
     assert said == [(5, False), (9, True)]
-    assert study.bounds == {"eta": (-2, 2), "alpha": (-1, 1)}
+    assert {name: (axis.low, axis.high) for name, axis in study.space.items()} == {
+        "eta": (-2, 2),
+        "alpha": (-1, 1),
+    }
+    assert sorted(study.proposed) == sorted(study.known), "each once, before it was trained"
     assert all(r.trial.width == 32 for r in study.results())
 
 

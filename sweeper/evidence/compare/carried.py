@@ -24,9 +24,8 @@ from sweeper.evidence.compare.reading import VariantRuns
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.compare.verb import WinnerAnswer
 from sweeper.evidence.runs.words import named_columns, roles_text
-from sweeper.files import write_json
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     FAINT,
     INK,
@@ -39,8 +38,7 @@ from sweeper.report.drawing import (
     shortened,
 )
 from sweeper.report.next import Next
-from sweeper.report.page import write_page
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed
 
@@ -54,30 +52,25 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     """The answer in a table; its page and picture are written, but for a program that asks."""
     winner, request = answer.winner, answer.request
     document = record_of(winner, answer.runs)
-    sentences = [winner_sentence(winner), rests_on(winner), *answer.runs.notes, *notes_of(winner)]
+    sentences = [winner_sentence(winner), rests_text(winner), *answer.runs.notes, *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
-    places: dict[str, object] = {}
     # Under strict a program asks, and may ask often: nothing is written unless it says where.
-    if not request.strict or request.out is not None:
-        figure = winner_figure(winner, answer.runs)
-        report = winner_report(winner, answer.runs, figure)
-        places |= write_page(answer.folder, "winner", report, {"winner": figure})
-        write_json(answer.folder / "winner.json", document)
-        document["figure"] = str(places["figure"])
-    tables = [target_table(winner), sizes_table(winner)]
-    if winner.next_runs:
-        tables.append(next_table(winner))
-    return Shown(
+    is_written = not request.strict or request.out is not None
+    figure = winner_figure(winner, answer.runs) if is_written else Figure()
+    made = paged(
+        winner_report(winner, answer.runs, figure),
+        answer.folder if is_written else None,
+        "winner",
+        document,
+        drawn={"winner": figure},
+        kind="record",
         before=(f"variants are {answer.runs.by!r}; {roles_text(answer.runs.columns)}",),
-        items=[*tables, Sentence(rests_on(winner), detail=True), *next_sentence(winner)],
-        notes=[*answer.runs.notes, *notes_of(winner)],
-        answer=winner_sentence(winner),
-        places=places,
-        document=document,
         next=training_commands(answer),
-        folder=answer.folder if places else None,
         one_line=request.strict,
     )
+    if is_written:
+        document["figure"] = str(made.places["figure"])
+    return made
 
 
 def training_commands(answer: WinnerAnswer) -> list[Next]:
@@ -145,7 +138,7 @@ def winner_sentence(winner: Winner) -> str:
     return f"At {where}: {text}."
 
 
-def rests_on(winner: Winner) -> str:
+def rests_text(winner: Winner) -> str:
     """The noise and where it is from, and what differences do with size."""
     unit = winner.unit
     prior = (
@@ -243,15 +236,11 @@ def target_table(winner: Winner) -> Table:
             Column("sizes", form="d", importance=0),
         ],
         legend=[
-            f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of "
-            "each would show it, with its 95 % interval. Compute: the baseline needs so many times "
-            "the compute for the same loss; wall clock: as many times the time, and that decides. "
-            "A place is a range where the runs do not tell."
+            f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
+            + "; compute: the baseline needs so many times as much for the same loss" * computed
+            + "; wall clock: as many times the time, which decides" * clocked
+            + "."
         ],
-        brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
-        + "; compute: the baseline needs so many times as much for the same loss" * computed
-        + ".",
-        key="winner",
     )
     for each in winner.variants:
         table.add(
@@ -426,23 +415,21 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
         "columns": named_columns(runs.columns),
     }
-    items = [
-        Sentence(winner_sentence(winner)),
-        *next_sentence(winner),
-        *(Sentence(note, listed=True) for note in (*runs.notes, *notes_of(winner))),
-    ]
-    shown = [target_table(winner)]
+    said = winner_sentence(winner)
+    shown: list[Item] = [target_table(winner)]
     shown += [next_table(winner)] * bool(winner.next_runs)
     return Report(
         title="Which change wins?",
         about="A comparison of sweeper.",
+        answer=said,
         sections=[
-            Section("Answer", items, is_answer=True, code=code),
+            Section("Answer", [Sentence(said), *next_sentence(winner)], is_answer=True, code=code),
             Section("At the target", shown),
             Section(
                 "Differences over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), sizes_table(winner)],
             ),
-            Section("What it rests on", [Sentence(rests_on(winner)), Facts(facts)]),
+            rests_on(facts, Sentence(rests_text(winner))),
         ],
+        notes=[*runs.notes, *notes_of(winner)],
     )

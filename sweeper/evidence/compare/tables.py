@@ -16,7 +16,7 @@ from sweeper.evidence.compare import speed
 from sweeper.evidence.compare.ranking import Ranking
 from sweeper.evidence.compare.speed import SpeedUp
 from sweeper.evidence.compare.studies import Candidate, Standing, StudyComparison
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, MARKERS, STYLE
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import Cell, Column, Table, number, within
@@ -64,14 +64,9 @@ def _places(comparison: StudyComparison, parameterizations: Mapping[str, str]) -
             Column("place re-tuned", importance=1),
         ],
         legend=[
-            "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
-            "first: seed by seed, with an interval that holds for all pairs of studies together. A "
-            "place is a range where the seeds do not decide. ±: 95 % interval. Losses are read "
-            "from each width's own curve by itself; a verdict's curves share what they are alike "
-            "in, so both differ a little."
+            "Loss: nats at the transferred eta; above first: seed by seed; re-tuned: at the best "
+            "eta. A place is a range where the seeds do not decide."
         ],
-        brief="Loss: nats at the transferred eta; above first: seed by seed; re-tuned: at the best "
-        "eta. A place is a range where the seeds do not decide.",
     )
     retuned = {standing.name: standing for standing in comparison.by_retuned}
     for standing in comparison.by_transferred:
@@ -189,13 +184,10 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
             Column("times the compute", left=True, half=True),
         ],
         legend=[
-            "So many times its own compute the other study would need for the first one's loss, by "
-            "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals. The "
-            f"law is believed up to {speed.REACH:g} times the compute of the runs that there are: "
-            "beyond that stands a bound, or that nothing can be said."
+            "How many times its own compute the other study would need for the first one's loss; "
+            "above 1 the first is cheaper. Believed up to "
+            f"{speed.REACH:g} times the compute of the runs that there are."
         ],
-        brief="How many times its own compute the other study would need for the first one's loss; "
-        "above 1 the first is cheaper.",
     )
     for speed_up in speed_ups:
         where = "predicted" if speed_up.predicted else "measured"
@@ -311,18 +303,13 @@ def _gap_text(gap: Estimate) -> str:
 
 @rc_context(STYLE)
 def comparison_figure(comparison: StudyComparison) -> Figure:
-    """Left: loss over width, transferred and re-tuned. Right: nats lost around the best eta."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    losses, robust = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    """The loss over the width, transferred and re-tuned."""
+    figure = Figure(figsize=(6.5, 3.8), layout="constrained")
+    losses = figure.subplots()
     for index, candidate in enumerate(comparison.candidates):
         aside = index - (len(comparison.candidates) - 1) / 2
         _draw_losses(losses, candidate, index, aside)
-        _draw_robustness(robust, candidate, index, aside)
     _finish_losses(losses, comparison)
-    robust.axhline(0, color=FAINT, linewidth=0.8)
-    robust.set(xlabel="octaves of η from the best one", ylabel="nats lost")
-    width = "/".join(dict.fromkeys(str(c.robust_width) for c in comparison.candidates))
-    robust.set_title(f"Robustness at width {width} (△: at least)")
     handles, labels = losses.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
@@ -345,20 +332,6 @@ def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> No
         widths = np.geomspace(places[0], places[-1], 50)
         line = {"color": look["color"], "linewidth": 1, "linestyle": DOTTED}
         ax.plot(widths, candidate.curve.at(widths), **line)
-
-
-def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
-    """A line through what was measured; a triangle where the loss is only a lower bound."""
-    none = Estimate(value=0.0, low=0.0, high=0.0)
-    gaps = {**{loss.octaves: loss for loss in candidate.robustness}, 0.0: none}
-    # An open interval is a bound: the curve was not measured so far from its optimum.
-    known = {x: gap for x, gap in sorted(gaps.items()) if math.isfinite(gap.high)}
-    look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
-    _bars(ax, [x + 0.03 * aside for x in known], list(known.values()), **look)
-    for x, gap in gaps.items():
-        if x not in known and math.isfinite(gap.value):
-            mark = {"markeredgecolor": look["color"], "markerfacecolor": "white", "markersize": 6}
-            ax.plot(x + 0.03 * aside, gap.value, "^", **mark)
 
 
 def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **look: Any) -> None:

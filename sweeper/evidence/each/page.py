@@ -58,13 +58,10 @@ def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
             *[Column("octaves a doubling", left=True, importance=1)] * several,
         ],
         legend=[
-            f"Gain: what the best value saves over the default at the base, in {each.unit}, by "
-            "runs that did not choose it. Its low end holds for all hyperparameters at once, with "
-            "95 %; no value that was run gains more than its high end, with 95 % each. Below "
+            f"Gain: over the default at the base, {each.unit}, by runs that did not choose it; its "
+            "low end holds for all hyperparameters at once. Below "
             f"{each.seen:.2g} one run of each would not show it."
         ],
-        brief=f"Gain over the default at the base, {each.unit}, luck taken out.",
-        key="each",
         detail=detail,
     )
     for one in each.hyperparameters:

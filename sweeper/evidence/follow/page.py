@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,15 +25,14 @@ from sweeper.evidence.follow.decision import (
     Seen,
     Watch,
 )
-from sweeper.evidence.follow.outcome import ledger_line
+from sweeper.evidence.follow.outcome import RunOutcome, ledger_line
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.predict.decision import UNDECIDED
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, legend_below
-from sweeper.report.page import write_page
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 SICK = "#b2342b"
 RELOAD = 30.0
 """Seconds until the page of a run that goes on is loaded anew."""
-LAST = 20
+LAST = 10
 """Events on the page."""
 MOST_DOTS = 40
 """Readings up to which each is a dot."""
@@ -54,30 +52,23 @@ MOST_DOTS = 40
 def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
     """Where the run stands, what usually causes that, and its page."""
     seen, watch = answer.seen, answer.watch
-    items: list[Item] = [follow_table(seen)]
-    items += [
-        Sentence(f"Steps {each.step:,} to {each.until:,}: {each.kind}, {each.text}")
-        for each in seen.events[-10:]
-    ]
-    items += [Sentence(line) for line in hint_lines(seen)]
-    if answer.miss is not None and not isinstance(watch.prediction, Expectation):
-        items.append(Sentence(ledger_line(watch.prediction, answer.miss), detail=True))
-    return Shown(
-        items=items,
-        notes=_unchecked(watch, reads_rate=answer.reads_rate),
-        answer=said_of(seen),
-        places=write_follow(watch, answer.folder, live=not seen.ended) | dict(answer.places),
-        document={**to_json(seen), "outcome": to_json(answer.miss)},
-        folder=answer.folder,
+    figure = follow_figure(watch)
+    return paged(
+        follow_report(watch, figure, _unchecked(watch, reads_rate=answer.reads_rate), answer.miss),
+        answer.folder,
+        "follow",
+        {**to_json(seen), "outcome": to_json(answer.miss)},
+        drawn={"follow": figure},
+        places=answer.places,
+        # The page loads itself anew while the run goes on.
+        live=RELOAD * (not seen.ended),
     )
 
 
 def looked(answer: FollowAnswer, *, live: bool) -> Sequence[Item]:
     """What a live view shows, its page written anew; lines have the answer alone."""
-    seen = answer.seen
-    write_follow(answer.watch, answer.folder, live=not seen.ended)
-    said = Sentence(said_of(seen))
-    return [follow_table(seen), said, *map(Sentence, hint_lines(seen))] if live else [said]
+    made = shown(answer)
+    return [*made.items, Sentence(made.answer)] if live else [Sentence(made.answer)]
 
 
 def _unchecked(watch: Watch, *, reads_rate: bool) -> list[Text]:
@@ -289,7 +280,7 @@ def _line_of(watch: Watch) -> tuple[Array, Array, list[int]]:
 def events_table(seen: Seen) -> Table:
     """The last events."""
     table = Table(
-        "", [Column("steps", left=True), Column("event", left=True), Column("", left=True)]
+        "Events", [Column("steps", left=True), Column("event", left=True), Column("", left=True)]
     )
     for event in reversed(seen.events[-LAST:]):
         steps = f"{event.step:,}"
@@ -298,10 +289,11 @@ def events_table(seen: Seen) -> Table:
     return table
 
 
-def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
+def follow_report(
+    watch: Watch, figure: Figure, notes: Sequence[Text] = (), miss: RunOutcome | None = None
+) -> Report:
     """Where the run is, in its band and by its events, and what that rests on."""
     seen, band = watch.seen, watch.band
-    about = f"Step {seen.step:,} of {seen.steps:,}."
     caption = (
         "Above: means over hundredths of the run. The band is where 95 % of runs lie that are on "
         "course: the ladder's curves, divided by their ends, times the predicted end. Below: the "
@@ -320,27 +312,33 @@ def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
         "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / (1 - SPIKE_SHARE):.2g} "
         "a run",
     }
-    hints = [Sentence(line, listed=True) for line in hint_lines(seen)]
-    drawing = Drawing(lambda: figure, caption=caption)
+    kept = (
+        [Sentence(ledger_line(held, miss))]
+        if miss is not None and not isinstance(held, Expectation)
+        else []
+    )
+    said = said_of(seen)
+    renewed = f" This page loads itself anew every {RELOAD:g} seconds." * (not seen.ended)
     return Report(
         title="Is the run on course?",
-        about=f"{about}{f' This page loads itself anew every {RELOAD:g} seconds.' * live}",
+        about=f"Step {seen.step:,} of {seen.steps:,}.{renewed}",
+        answer=said,
         sections=[
             Section(
                 seen.state.capitalize(),
-                [Sentence(said_of(seen)), *hints],
+                [Sentence(said), *(Sentence(line, listed=True) for line in hint_lines(seen))],
                 is_answer=True,
                 code=code_of(seen),
             ),
-            Section("The run in its band", [drawing, follow_table(seen)]),
-            *[Section("Events", [events_table(seen)])] * bool(seen.events),
-            Section("What it rests on", [Facts(facts)]),
+            Section(
+                "The run in its band",
+                [
+                    Drawing(lambda: figure, caption=caption),
+                    follow_table(seen),
+                    *[events_table(seen)] * bool(seen.events),
+                ],
+            ),
+            rests_on(facts, *kept),
         ],
+        notes=notes,
     )
-
-
-def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
-    """Write `follow.html`, which loads itself anew while the run is `live`, and the picture."""
-    figure = follow_figure(watch)
-    report = follow_report(watch, figure, live=live)
-    return write_page(folder, "follow", report, {"follow": figure}, live=RELOAD * live)

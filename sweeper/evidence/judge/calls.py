@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, drawn
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.evidence.each.page import each_text
-from sweeper.evidence.judge.page import figures, headline, judged_report, trend_lines, write_judged
+from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown, trend_lines
 from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
@@ -69,9 +70,9 @@ class Judgement(Answer):
         """The curves, a panel each."""
         return drawn(lambda: next(iter(figures(self.judged).values())))
 
-    def save(self, folder: str | Path) -> dict[str, Path]:
+    def save(self, folder: str | Path) -> Mapping[str, object]:
         """Write the page, the verdict and the figures there; their places."""
-        return write_judged(self.judged, Path(folder))
+        return judged_shown(self.judged, Path(folder)).places
 
     def _repr_html_(self) -> str:
         return html(judged_report(self.judged, figures(self.judged)))

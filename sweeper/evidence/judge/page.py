@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from sweeper.config.command_line import changed
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.errors import Text
 from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.each.page import each_items, each_sentence
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
@@ -28,21 +27,18 @@ from sweeper.evidence.judge.words import (
 )
 from sweeper.evidence.rates.page import (
     critical_figure,
-    critical_lines,
     critical_section,
     critical_shown,
     rates_shown,
 )
 from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
-from sweeper.files import write_json
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.console import trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
-from sweeper.report.page import write_page
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.report.sentences_transfer import names
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import Column, Table, counted
@@ -107,14 +103,12 @@ def rate_lines(judged: TableVerdict) -> list[str]:
     return [*lines, f"{said}."]
 
 
-def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
-    """The drift of the optima in a sentence, or at length; none where nothing shows it."""
+def trend_lines(judged: TableVerdict) -> list[str]:
+    """The drift of the optima; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
     # A key of a study means nothing where there is none.
-    study = bool(judged.study)
-    brief = not whole
-    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=study, brief=brief)]
+    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=bool(judged.study))]
 
 
 def _said(axis: str) -> str:
@@ -131,7 +125,7 @@ def tables(judged: TableVerdict) -> list[Table]:
     if judged.ladders:
         shown.append(ladders_table(judged))
     if judged.verdict is not None:
-        shown.append(verdict_table(judged.verdict, of_search=False, unit=judged.unit))
+        shown.append(verdict_table(judged.verdict, unit=judged.unit))
     if judged.next_runs:
         shown.append(runs_table(judged))
     return shown
@@ -221,41 +215,46 @@ def figures(judged: TableVerdict) -> dict[str, Figure]:
     return pictures
 
 
-def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
+def judged_report(
+    judged: TableVerdict, drawn: Mapping[str, Figure], critical: CriticalBatch | None = None
+) -> Report:
     """The verdict, what was measured and drawn, and what it rests on."""
     source = f" of {judged.source}" if judged.source else ""
-    about = f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained."
-    heads = {"holds": "It holds", "fails": "It fails"}
-    items: list[Item] = [Drawing(partial(_kept, figure)) for figure in drawn.values()]
-    if judged.curves:
-        text = (
-            "Loss against the learning rate. Curves are means over the runs of a cell, bands "
-            "their range. The dashed line is the transferred learning rate."
-        )
-        items.append(Sentence(text))
+    caption = (
+        "Curves are means over the runs of a cell, bands their range. The dashed line is the "
+        "transferred learning rate."
+    )
+    items: list[Item] = [
+        Drawing(partial(_kept, figure), caption=caption) for figure in drawn.values()
+    ]
     items += tables(judged)
     for ladder in judged.ladders:
-        items += [Sentence(f"At {key_text(ladder)}:"), *tables(ladder)]
-        items += map(Sentence, headline(ladder))
-    if judged.verdict is not None and judged.verdict.note:
-        items.append(Sentence(f"Note: {judged.verdict.note}."))
-    items += map(Sentence, trend_lines(judged, whole=True))
-    notes = [Sentence(f"{note}.", listed=True) for note in judged.notes]
-    unlike = "What makes these curves unlike a ladder's"
+        at = key_text(ladder)
+        items += [replace(t, title=f"{t.title} at {at}", detail=True) for t in tables(ladder)]
+        items += [Sentence(f"At {at}: {line}", detail=True) for line in headline(ladder)]
+    sections = [
+        Section(
+            {"holds": "It holds", "fails": "It fails"}.get(judged.answer, "Cannot say yet"),
+            [
+                Sentence(line, listed=True)
+                for line in (*answers(judged), *end_lines(judged), *trend_lines(judged))
+            ]
+            + [Sentence(line, listed=True) for line in rate_lines(judged)],
+            is_answer=True,
+            code=judged.answer,
+        ),
+        Section("What was measured", items),
+    ]
+    if critical is not None:
+        sections.append(critical_section(critical))
+    noted = [judged.verdict.note] if judged.verdict is not None and judged.verdict.note else []
     return Report(
         title="Does the learning rate transfer?",
-        about=about,
-        sections=[
-            Section(
-                heads.get(judged.answer, "Cannot say yet"),
-                [Sentence(line, listed=True) for line in headline(judged)],
-                is_answer=True,
-                code=judged.answer,
-            ),
-            Section("What was measured", items),
-            *[Section(unlike, notes)] * bool(notes),
-            Section("What it rests on", [Facts(_inputs(judged))]),
-        ],
+        about=f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained.",
+        # The number that was asked for, where there is one.
+        answer=[*answers(judged), *rate_lines(judged)][-1],
+        sections=[*sections, rests_on(_inputs(judged))],
+        notes=[*judged.notes, *noted],
     )
 
 
@@ -263,20 +262,17 @@ def _kept(figure: Figure) -> Figure:
     return figure
 
 
-def write_judged(
-    judged: TableVerdict, folder: Path, critical: CriticalBatch | None = None
-) -> dict[str, Path]:
-    """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
-    drawn = figures(judged)
-    report = judged_report(judged, drawn)
-    if critical is not None and critical.points:
-        drawn["critical"] = critical_figure(critical)
-        *before, last = report.sections
-        told = critical_section(critical, drawn["critical"])
-        report = replace(report, sections=[*before, told, last])
-    written = write_page(folder, "judge", report, drawn)
-    write_json(folder / "judge.json", judged.record)
-    return {"page": written.pop("page"), "verdict": folder / "judge.json", **written}
+def judged_shown(
+    judged: TableVerdict, folder: Path, critical: CriticalBatch | None = None, **more: Any
+) -> Shown:
+    """The verdict for readers; its page, `judge.json` and the figures lie in `folder`."""
+    drawn, document = figures(judged), judged.record
+    report = judged_report(judged, drawn, critical)
+    if critical is not None:
+        document["critical_batch"] = to_json(critical)
+        if critical.points:
+            drawn["critical"] = critical_figure(critical)
+    return paged(report, folder, "judge", document, drawn=drawn, kind="verdict", **more)
 
 
 def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
@@ -303,58 +299,36 @@ def shown(
     if isinstance(answer, CriticalAnswer):
         return critical_shown(answer)
     judged = worded_judged(answer.judged)
-    # The number that was asked for: never left out for want of room.
-    lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
-    *first, last = [*answers(judged), *rate_lines(judged)]
-    notes: list[str | Text] = [*judged.notes, *answer.notes]
-    document = judged.record
-    if answer.critical is not None:
-        lines += critical_lines(answer.critical)
-        document["critical_batch"] = to_json(answer.critical)
-    if judged.verdict is not None and judged.verdict.note:
-        notes.append(judged.verdict.note)
-    places = write_judged(judged, answer.folder, answer.critical)
-    return Shown(
+    made = judged_shown(
+        judged,
+        answer.folder,
+        answer.critical,
         before=(reading_text(judged.runs, judged.source, judged.columns),),
-        items=[*tables(judged), *map(Sentence, (*lines, *first))],
-        notes=notes,
-        answer=last,
-        places=places,
-        document=document,
         next=(_next(judged, answer.root),),
-        folder=answer.folder,
     )
+    return replace(made, notes=[*made.notes, *answer.notes])
 
 
 def each_shown(answer: EachJudgeAnswer) -> Shown:
     """The answer to a table of runs; its page and record are written."""
     each, varied = answer.each, answer.varied
-    facts = Facts(
-        {
-            "table": varied.name or "a table in memory",
-            "columns": named_columns(varied.columns),
-            "runs": varied.runs,
-            "on lines through the point": varied.used,
-        },
-        title="What was read",
-    )
-    sections = [
-        Section("The answer", [Sentence(each_sentence(each)), *each_items(each)], is_answer=True),
-        Section("The runs", [facts]),
-    ]
-    report = Report(title="One hyperparameter at a time", sections=sections, notes=varied.notes)
-    places = write_page(answer.folder, "each", report, {})
-    write_json(answer.folder / "each.json", to_json(each))
-    read = f"{counted(varied.used, 'run')} on lines through one point"
-    return Shown(
-        before=(f"{read}; {roles_text(varied.columns)}",),
-        items=each_items(each),
+    facts = {
+        "table": varied.name or "a table in memory",
+        "columns": named_columns(varied.columns),
+        "runs": varied.runs,
+        "on lines through the point": varied.used,
+    }
+    said = each_sentence(each)
+    answered = Section("The answer", [Sentence(said), *each_items(each)], is_answer=True)
+    report = Report(
+        title="One hyperparameter at a time",
+        answer=said,
+        sections=[answered, rests_on(facts)],
         notes=varied.notes,
-        answer=each_sentence(each),
-        places={**places, "record": answer.folder / "each.json"},
-        document=to_json(each),
-        folder=answer.folder,
     )
+    read = f"{counted(varied.used, 'run')} on lines through one point"
+    before = (f"{read}; {roles_text(varied.columns)}",)
+    return paged(report, answer.folder, "each", to_json(each), kind="record", before=before)
 
 
 def _next(judged: TableVerdict, root: Path) -> Next | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.files import private_folder
 from sweeper.laws.law import NoLaw
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -42,12 +41,10 @@ from sweeper.report.drawing import (
     STOPPED,
     STRIP,
     STYLE,
-    TOOLTIP_PREFIX,
     look_of,
 )
 from sweeper.report.next import Next, again
-from sweeper.report.page import write_page
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS
@@ -60,14 +57,10 @@ if TYPE_CHECKING:
     from sweeper.config.studies import Invocation
     from sweeper.evidence.predict.reading import Predicted
 
-BACK_TEST = "Tried backwards"
-"""The title of the table that an answer rests on."""
 LEAST_SHOWN = 0.01
 """Of shares of the compute."""
 MOST_DRAWN = 500
 """Marks of a figure; of more runs those are drawn that are spread over the compute."""
-MOST_TIPS = 100
-"""Of these runs those that a page tells of when hovered: where more are drawn they overlap."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -203,6 +196,7 @@ def law_table(prediction: Prediction) -> Table:
             "the runs."
         ],
         remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
+        detail=True,
     )
     table.add("weight", *(Cell(f.weight, f"{f.weight:.2f}") for f in prediction.forms))
     for name in named:
@@ -213,7 +207,7 @@ def law_table(prediction: Prediction) -> Table:
 def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
-        BACK_TEST,
+        "Tried backwards",
         [
             Column("left out", left=True),
             Column("predicted", form=".4f"),
@@ -225,12 +219,9 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             Column("runs within", left=True, importance=1),
         ],
         legend=[
-            "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
-            "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. Runs within: how many lie in their own 95 % interval."
+            "By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
+            "times a run's would have given that. Runs within: in their own 95 % interval."
         ],
-        brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
-        "times a run's would have given that.",
     )
     for test in tests:
         table.add(
@@ -290,25 +281,6 @@ def prediction_figure(
     return figure
 
 
-def write_prediction(
-    prediction: Prediction,
-    runs: LossRuns,
-    rungs: Rungs,
-    folder: Path,
-    left_out: LossRuns | None = None,
-) -> dict[str, Path]:
-    """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`.
-
-    `left_out` are runs that the law does not rest on, and that are drawn all the same.
-    """
-    private_folder(folder)
-    record = prediction.write(folder)
-    figure = prediction_figure(prediction, runs, rungs, left_out)
-    report = prediction_report(prediction, figure, left_out=left_out is not None)
-    written = write_page(folder, "prediction", report, {"prediction": figure})
-    return {"page": written.pop("page"), "prediction": record, **written}
-
-
 def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
     """The answer, the law with its back-test, and what it rests on."""
     of_sizes = bool(prediction.law.A and prediction.law.B)
@@ -325,22 +297,21 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     more = prediction.inputs.runs - MOST_DRAWN
     caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
-    is_said = prediction.answer == PREDICTED
-    answer_items = [
-        Sentence(answer_text(prediction)),
-        *map(Sentence, unlike_text(prediction)),
-        *(Sentence(f"Note: {note}.") for note in prediction.notes),
-        *(Sentence(line, listed=True) for line in reasons_text(prediction)),
-    ]
+    is_said, said = prediction.answer == PREDICTED, answer_text(prediction)
+    lines = [*unlike_text(prediction), *reasons_text(prediction)]
+    band = band_text(prediction)
     post = "Post the digest before the run begins: it shows afterwards that this was said before."
     inputs = {**_inputs(prediction), "SHA-256 of prediction.json": prediction.sha256}
+    strays = prediction.inputs.strays
+    far = [f"far off the law, and counted less: {', '.join(strays)}"] * bool(strays)
     return Report(
         title="What the large run will reach",
         about=f"A prediction of sweeper, written {prediction.time}.",
+        answer=said,
         sections=[
             Section(
                 "Predicted" if is_said else "Cannot say yet",
-                answer_items,
+                [Sentence(said), *(Sentence(line, listed=True) for line in lines)],
                 is_answer=True,
                 code="holds" if is_said else prediction.answer,
             ),
@@ -348,8 +319,9 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
                 "Loss over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), *tables(prediction)],
             ),
-            Section("What it rests on", [Facts(inputs), Sentence(post)]),
+            rests_on(inputs, *[Sentence(band)] * bool(band), Sentence(post)),
         ],
+        notes=[*prediction.notes, *far],
     )
 
 
@@ -496,21 +468,12 @@ def _middle(values: np.ndarray[Any, Any]) -> float:
 
 
 def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
-    every = math.ceil(len(runs) / MOST_TIPS)
     for index, name in enumerate(rungs.names):
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)
         order = of[np.argsort(across[of])]
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
         ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
-        for place in order[::every]:
-            tip = (
-                f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
-                f"{runs.tokens[place]:.3g} {runs.unit}, loss {runs.loss[place]:.4f}"
-            )
-            # Invisible, and larger than the point: what the page says when it is hovered.
-            (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
-            mark.set_gid(TOOLTIP_PREFIX + tip)
 
 
 # A verb's answer.
@@ -611,32 +574,25 @@ def _written(
     following: Next | None = None,
 ) -> Shown:
     prediction = prediction.dated(folder)
-    notes = [*prediction.notes]
-    if kept := prediction.keep_earlier(folder):
-        notes.insert(0, f"another prediction lay there, and is kept as {kept}")
+    kept = prediction.keep_earlier(folder)
     drawn = runs.spread(MOST_DRAWN)
     rungs = Rungs.of(drawn, Design.of(drawn))
-    places = write_prediction(prediction, drawn, rungs, folder, left_out)
-    items: list[Item] = [
-        replace(table, detail=table.title != BACK_TEST) for table in tables(prediction)
-    ]
-    items += map(Sentence, [*unlike_text(prediction), *reasons_text(prediction)])
-    if band := band_text(prediction):
-        items.append(Sentence(band, detail=True))
-    if strays := prediction.inputs.strays:
-        notes.append(f"far off the law, and counted less: {', '.join(strays)}")
-    digest = f"SHA-256 of prediction.json: {prediction.sha256}"
-    return Shown(
-        before=before,
-        items=[*items, Sentence(digest, detail=True)],
-        notes=notes,
-        answer=answer_text(prediction),
-        places=places,
+    private_folder(folder)
+    record = prediction.write(folder)
+    figure = prediction_figure(prediction, drawn, rungs, left_out)
+    made = paged(
+        prediction_report(prediction, figure, left_out=left_out is not None),
+        folder,
+        "prediction",
         # The file's content with its digest, which the file cannot hold itself.
-        document={**to_json(prediction), "sha256": prediction.sha256},
+        {**to_json(prediction), "sha256": prediction.sha256},
+        drawn={"prediction": figure},
+        places={"prediction": record},
+        before=before,
         next=(following,),
-        folder=folder,
     )
+    earlier = [f"another prediction lay there, and is kept as {kept}"] * bool(kept)
+    return replace(made, notes=[*earlier, *made.notes])
 
 
 def _following(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,8 @@ from sweeper.evidence.judge.verb import CriticalAnswer
 from sweeper.evidence.judge.words import range_text, value_text
 from sweeper.evidence.rates.decision import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
 from sweeper.evidence.runs.words import reading_text, table_facts
-from sweeper.files import write_json
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     DASHED,
     DOTTED,
@@ -34,8 +35,7 @@ from sweeper.report.drawing import (
     look_of,
     new_panels,
 )
-from sweeper.report.page import write_page
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, counted
 
@@ -45,20 +45,17 @@ MOST_LINES = 8
 """Models that are drawn."""
 
 
-def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Any) -> Shown:
+def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
     """The answer with its tables; the page and the picture are written to `place`."""
-    record = rates_record(law, facts)
     figure = rates_figure(law)
-    places = write_page(place, "rates", rates_report(law, facts, figure), {"rates": figure})
-    write_json(place / "rates.json", record)
-    return Shown(
+    return paged(
+        rates_report(law, facts, figure),
+        place,
+        "rates",
+        rates_record(law, facts),
+        drawn={"rates": figure},
+        kind="verdict",
         before=(reading_text(law.runs, facts["source"], law.columns),),
-        items=[*rates_tables(law), *(Sentence(line) for line in rates_lines(law)[:-1])],
-        notes=[*law.notes, *rates_notes(law)],
-        answer=rates_lines(law)[-1],
-        places={**places, "verdict": place / "rates.json"},
-        document=record,
-        folder=place,
     )
 
 
@@ -226,7 +223,6 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
             Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
         ],
         legend=[f"Loss more than at a batch of {planned}."],
-        key="ridge",
     )
     for each in told.ridge:
         taken = each.steps if steps else each.times_steps
@@ -346,31 +342,29 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
             Column("exponent", form="+.3f", left=True),
             Column("changes an octave", form="+.3f", left=True),
         ],
+        detail=True,
     )
     for power in law.powers:
         exponents.add("rate" if power.of == "eta" else "batch", _name(power.axis), *_power(power))
     items: list[Item] = [Drawing(lambda: figure, caption=caption), *rates_tables(law)]
     items += [exponents] * bool(law.powers)
-    notes = [Sentence(note, listed=True) for note in (*law.notes, *rates_notes(law))]
     rests = {
         **table_facts(facts["source"], facts["sha256"], facts["where"], law.columns, law.runs),
         "noise": f"{law.noise:.4g} {law.unit} a run",
         "command": facts["command"],
     }
+    lines = rates_lines(law)
+    said = [Sentence(line, listed=True) for line in lines]
     return Report(
         title="The rate and the batch for any size",
         about=f"A law of sweeper of {law.runs} runs. Nothing was trained.",
+        answer=lines[-1],
         sections=[
-            Section(
-                "The answer",
-                [Sentence(line, listed=True) for line in rates_lines(law)],
-                is_answer=True,
-                code=code,
-            ),
+            Section("The answer", said, is_answer=True, code=code),
             Section("What was measured", items),
-            *[Section("What to know", notes)] * bool(notes),
-            Section("What it rests on", [Facts(rests)]),
+            rests_on(rests),
         ],
+        notes=[*law.notes, *rates_notes(law)],
     )
 
 
@@ -436,38 +430,30 @@ def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
 
 def critical_shown(answer: CriticalAnswer) -> Shown:
     """The critical batch where the runs tell nothing else; its page and picture are written."""
-    record, folder = critical_record(answer), answer.folder
-    figure = critical_figure(answer.critical)
+    told = answer.critical
     report = Report(
         title="How large a batch?",
         about="Steps and examples for one loss. Nothing was trained.",
-        sections=[
-            critical_section(answer.critical, figure),
-            Section("What it rests on", [Facts(answer.facts)]),
-        ],
-        notes=record["notes"],
-    )
-    places = write_page(folder, "critical", report, {"critical": figure})
-    write_json(folder / "critical.json", record)
-    return Shown(
-        answer=" ".join(record["sentences"]),
+        answer=" ".join(critical_lines(told)),
+        sections=[replace(critical_section(told), is_answer=True), rests_on(answer.facts)],
         notes=answer.notes,
-        places={**places, "verdict": folder / "critical.json"},
-        document=record,
-        folder=folder,
     )
+    drawn = {"critical": critical_figure(told)}
+    record = critical_record(answer)
+    return paged(report, answer.folder, "critical", record, drawn=drawn, kind="verdict")
 
 
-def critical_section(told: CriticalBatch, figure: Figure) -> Section:
-    """What is said of it, and its picture."""
+def critical_section(told: CriticalBatch) -> Section:
+    """What is said of it, and its picture where there are points."""
     caption = (
         "Points: runs, by the steps that they take to one loss. Line and band: what steps and "
         "examples for one loss follow, with the 95 % of the critical batch. Dashed: the fewest "
         "steps, and the fewest examples. Dotted and shaded: the critical batch, where both are "
         "twice the least."
     )
-    lines = [Sentence(line) for line in critical_lines(told)]
-    return Section("The critical batch", [*lines, Drawing(lambda: figure, caption=caption)])
+    said = Sentence(" ".join(critical_lines(told)))
+    drawing = Drawing(lambda: critical_figure(told), caption=caption)
+    return Section("The critical batch", [said, *[drawing] * bool(told.points)])
 
 
 @rc_context(STYLE)

@@ -1,72 +1,4 @@
 "use strict";
-// Shows a drawn point's numbers at once where it is hovered or touched; its title does so too, late.
-const tip = document.createElement("div");
-tip.id = "tip";
-tip.hidden = true;
-document.body.append(tip);
-document.addEventListener("pointerover", event => {
-  const point = event.target.closest(".tip");
-  tip.hidden = !point;
-  if (!point) return;
-  tip.textContent = point.querySelector("title").textContent;
-  const box = point.lastElementChild.getBoundingClientRect(), room = innerWidth - tip.offsetWidth;
-  tip.style.left = Math.max(4, Math.min(box.right + 6, room - 4)) + "px";
-  tip.style.top = Math.max(4, box.top - tip.offsetHeight - 4) + "px";
-});
-document.addEventListener("scroll", () => { tip.hidden = true; }, true);
-
-// The same run in all drawings and in the table of trials: marked everywhere where it is hovered.
-const marks = new Map(), rows = new Map();
-document.querySelectorAll("[data-runs]").forEach(group => {
-  const keys = group.dataset.runs.split(" ");
-  const shapes = [...group.querySelectorAll("use, path")].filter(one => !one.closest("defs"));
-  shapes.forEach((shape, i) => {
-    shape.dataset.run = keys[Math.min(i, keys.length - 1)];
-    marks.set(shape.dataset.run, [...(marks.get(shape.dataset.run) ?? []), shape]);
-  });
-});
-document.querySelectorAll("tr[data-run]").forEach(row => {
-  rows.set(row.dataset.run, row);
-  marks.set(row.dataset.run, [...(marks.get(row.dataset.run) ?? []), row]);
-});
-document.addEventListener("pointerover", event => {
-  document.querySelectorAll(".marked").forEach(one => one.classList.remove("marked"));
-  // A point that says its numbers lies over its run's.
-  const below = document.elementsFromPoint(event.clientX, event.clientY);
-  const run = below.map(one => one.closest("[data-run]")?.dataset.run).find(Boolean);
-  (marks.get(run) ?? []).forEach(one => one.classList.add("marked"));
-  if (!run || event.target.closest("tr, .tip")) return;
-  const cells = [...rows.get(run)?.cells ?? []].slice(0, 3).map(cell => cell.textContent);
-  tip.hidden = !cells.length;
-  tip.textContent = cells.join(" ");
-  [tip.style.left, tip.style.top] = [event.clientX + 8 + "px", event.clientY + 8 + "px"];
-});
-
-// The table of trials: a click on a head sorts by it, words leave those rows that have them all.
-document.querySelectorAll("table.trials").forEach(table => {
-  const body = table.tBodies[0], field = table.parentElement.previousElementSibling.firstElementChild;
-  const value = (row, i) => row.cells[i].textContent.trim(), nothing = text => text === "" || text === "-";
-  let by = -1, sign = 1;
-  [...table.tHead.rows[0].cells].forEach((head, i) => head.addEventListener("click", () => {
-    [sign, by] = [by === i ? -sign : 1, i];
-    [...table.tHead.rows[0].cells].forEach(one => one.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-    const order = (a, b) => {
-      const [x, y] = [value(a, i), value(b, i)];
-      if (nothing(x) || nothing(y)) return nothing(x) - nothing(y);
-      const [p, q] = [parseFloat(x), parseFloat(y)];
-      return sign * (isNaN(p) || isNaN(q) ? (isNaN(p) - isNaN(q)) || x.localeCompare(y) : p - q);
-    };
-    body.append(...[...body.rows].sort(order));
-  }));
-  field.addEventListener("input", () => {
-    const words = field.value.toLowerCase().split(/\s+/);
-    [...body.rows].forEach(row => {
-      row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
-    });
-  });
-});
-
 // Saves a drawing as a file, from the page alone: as SVG, or drawn at twice its size as PNG.
 const download = (name, address) => {
   const link = document.createElement("a");
@@ -78,7 +10,6 @@ const drawing = svg => {
   const copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" ");
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
-  copy.querySelectorAll(".tip").forEach(one => one.remove());
   const text = new XMLSerializer().serializeToString(copy);
   return "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
 };
@@ -148,7 +79,7 @@ if (every) {
       stale.textContent = `Not written for ${Math.round(age / 60000)} min: does it still run?`;
     }
     // What somebody reads is not taken from under their eyes, for a minute.
-    const reading = (!getSelection().isCollapsed || !tip.hidden) && now - shown < every + 60000;
+    const reading = !getSelection().isCollapsed && now - shown < every + 60000;
     if (document.hidden || reading || now - shown < (late ? 60000 : every)) return;
     leave();
     location.reload();

@@ -94,7 +94,6 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(
         "comparison.json",
         "comparison.png",
         "comparison.svg",
-        "explained.json",
     }
 
 

@@ -368,7 +368,7 @@ def test_losses_in_bits_per_byte_are_called_so(tmp_path: Path, sweeper: Run) -> 
     answer = sweeper("judge", str(tmp_path / "runs.csv"), "--verbose")
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
-    assert "curve in bits/byte, a mean over its seeds. " in said
+    assert "bits/byte lost at the base's optimum" in said
     assert "'bpb' is in bits per byte" in said and "the search" not in said
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.follow.decision import Watch
-from sweeper.evidence.follow.page import code_of, follow_figure, hint_lines, said_of, write_follow
+from sweeper.evidence.follow.page import code_of, follow_figure, hint_lines, said_of, shown
+from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.report.answer import tone_of
 from tests.evidence.made import prediction, run
 
@@ -32,10 +33,11 @@ def test_the_page_draws_what_is_seen(
     assert answer.startswith(said)
     assert tone_of(code_of(watch.seen)) == tone
     assert bool(hint_lines(watch.seen)) == (tone == "bad")
-    places = write_follow(watch, tmp_path, live=True)
-    page = places["page"].read_text()
+    told = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path, reads_rate=True)
+    places = shown(told).places
+    page = Path(str(places["page"])).read_text()
     assert said in page and "<svg" in page
-    assert places["figure"].stat().st_size > 10_000
+    assert Path(str(places["figure"])).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("missing", [range(0), range(400, 600)])
