@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.follow.decision import Watch
-from sweeper.evidence.follow.page import code_of, follow_figure, hint_lines, said_of
+from sweeper.evidence.follow.page import code_of, follow_figure, hint_lines, said_of, shown
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.report.answer import tone_of
 from tests.evidence.made import prediction, run
