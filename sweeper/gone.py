@@ -31,6 +31,7 @@ GONE: Mapping[str, str] = {
     "law.from": "`sweeper judge RUNS --to-params N --to-tokens D` tells the rate of other runs; "
     "a plan takes exponents by law=joint law.batch=B law.tokens=T",
     "study.plot_history": "the study's page draws it, by Optuna",
+    "study.plot_lines": "the study's page draws slices, by Optuna; `plot_ladder` draws a ladder",
     "study.plot_pairs": "a search's table has the transfer error of every pair, its page contours",
     "study.plot_loss_curves": "logger=tensorboard or logger=wandb shows losses over the steps",
     "sweeper.samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "

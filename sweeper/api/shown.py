@@ -24,7 +24,7 @@ from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
 from sweeper.report.drawing import pyplot_figures
-from sweeper.report.figures import learning_rate_figure, lines_figure
+from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
 from sweeper.study import study as record
@@ -143,13 +143,6 @@ class Study(Answer, record.Study):
     def to_dataframe(self) -> pandas.DataFrame:
         """The `records` as a pandas DataFrame; BadInput where pandas is not installed."""
         return data_frame(self.records())
-
-    def plot_lines(self) -> list[Axes]:
-        """The loss against each hyperparameter whose line was searched, a panel each."""
-        searched = self.documents.searched
-        if searched is None or not searched.conclusion.lines:
-            raise self._nothing("a search along lines (search=lr, search=independent)")
-        return drawn(lambda: lines_figure(searched.conclusion, searched.space))
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""

@@ -375,10 +375,10 @@ def verdicts(
 def verdict_items(
     result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
 ) -> list[Item]:
-    """A verdict: its sentences, and the table of its sizes."""
-    items: list[Item] = [*verdict_sentences(result, hyperparameter, settled, named=named)]
-    items += [Sentence(f"Note: {result.note}.")] * bool(result.note)
-    return items + [verdict_table(result, hyperparameter)] * bool(result.sizes)
+    """A verdict: the table of its sizes, and its sentences."""
+    items: list[Item] = [verdict_table(result, hyperparameter)] * bool(result.sizes)
+    items += [Sentence(f"Note: {result.note}.", listed=True)] * bool(result.note)
+    return [*items, *verdict_sentences(result, hyperparameter, settled, named=named)]
 
 
 TO_SETTLE = "To settle it, "

@@ -68,8 +68,6 @@ TICK_STEPS = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
 STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
-MOST_NAMED, ROOM = 10, 24
-"""So many choices are named below a panel; so many letters fit beside each other there."""
 STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 
@@ -274,16 +272,6 @@ def off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:
     kinds.append(("above the axis", "none", any(map(math.isfinite, above))))
     look = {"color": FAINT, "marker": "^"}
     return [legend_key(name, markerfacecolor=face, **look) for name, face, there in kinds if there]
-
-
-def name_choices(ax: Axes, choices: Sequence[object]) -> None:
-    """Name the places of choices below `ax`: aslant where they are many, and every few of more."""
-    stride = math.ceil(len(choices) / MOST_NAMED)
-    places = range(0, len(choices), stride)
-    texts = [shortened(str(choices[place]), 12) for place in places]
-    ax.set_xticks(places, texts, parse_math=False)
-    if sum(map(len, texts)) > ROOM:
-        ax.tick_params(axis="x", rotation=45, labelsize=7)
 
 
 def shortened(name: str, most: int = 27) -> str:

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from statistics import fmean, median
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.report.drawing import (
     DASHED,
-    DOTTED,
     FAINT,
     INK,
-    LINE_COLOR,
     LOSS_LABEL,
     STAR,
-    STOPPED,
     STYLE,
-    Points,
     draw_curve,
     draw_strip,
     legend_below,
     legend_key,
     look_of,
     means_of,
-    name_choices,
     new_panels,
     off_scale,
     set_scale,
-    shortened,
 )
-from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.ladder import label_size
-from sweeper.trial import Axis, Space
 
 
 @rc_context(STYLE)
@@ -96,48 +87,3 @@ def learning_rate_figure(
     title = f"{axis_name}: optimum log2 {letter}" if judged else axis_name
     legend_below(figure, handles, title=title)
     return figure
-
-
-@rc_context(STYLE)
-def lines_figure(conclusion: Conclusion, space: Space) -> Figure:
-    """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
-    lines = list(conclusion.lines)
-    if conclusion.retune is not None:
-        # The last line of a search repeats eta's, with the other hyperparameters at their optima.
-        lines.append(replace(conclusion.retune.line, name="eta, retuned"))
-    figure, panels = new_panels(len(lines), 1.7, edge=0.9)
-    curves = [sorted(line.points_log2) for line in lines]
-    # All panels share the first one's axis.
-    top = set_scale(panels[0], curves, max)
-    for ax, line, points in zip(panels, lines, curves, strict=False):
-        _draw_line(ax, line, points, top, space.get(line.name))
-    figure.supylabel(LOSS_LABEL, fontsize=9)
-    figure.supxlabel("hyperparameter, log2", fontsize=9)
-    handles = [legend_key("optimum", color=LINE_COLOR, **STAR)]
-    handles.append(legend_key("default", color=FAINT, linestyle=DOTTED))
-    if any(line.stopped_log2 for line in lines):
-        handles.append(legend_key("stopped early", **STOPPED))
-    ended = [
-        [point for point in points if point[0] not in line.stopped_log2]
-        for line, points in zip(lines, curves, strict=True)
-    ]
-    handles += off_scale(ended, top)
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
-    return figure
-
-
-def _draw_line(ax: Axes, line: LineResult, points: Points, top: float, axis: Axis | None) -> None:
-    if axis is not None:
-        ax.axvline(axis.default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
-    draw_strip(ax, top)
-    stopped = set(line.stopped_log2)
-    draw_curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE_COLOR, "o")
-    for x in stopped:
-        ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
-    if line.choices:
-        name_choices(ax, line.choices)
-    said = "no optimum"
-    if math.isfinite(line.optimum_log2) and math.isfinite(line.objective):
-        ax.plot(line.optimum_log2, line.objective, color=LINE_COLOR, zorder=5, **STAR)
-        said = f"optimum {line.optimum if line.choices else f'{line.optimum_log2:.4g}'}"
-    ax.set_title(f"{shortened(line.name)}\n{said}", fontsize=8, parse_math=False)

@@ -34,13 +34,10 @@ LEAST_PAIRS = 12
 """So many points of two hyperparameters, off a cross, make contours."""
 
 
-def search_pictures(
-    results: Sequence[Result], space: Space, *, lines: bool = False
-) -> dict[str, Figure]:
+def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure]:
     """What Optuna draws of results, by name; `space` has the ranges of their hyperparameters.
 
-    A loss far above the others, and one that diverged, is drawn at the top of the rest. With
-    `lines` there are no slices: the lines of a search are these, with less beside them.
+    A loss far above the others, and one that diverged, is drawn at the top of the rest.
     """
     results = [
         result
@@ -82,7 +79,7 @@ def search_pictures(
             plot = pictures.plot_param_importances
             made["importance"] = drawn(plot, size, evaluator=judge, params=names)
         names = names[:MOST_DRAWN]
-        for start in range(0, 0 if lines else len(names), PANELS):
+        for start in range(0, len(names), PANELS):
             few = names[start : start + PANELS]
             size = WIDTH, 2.4
             made[f"slices-{start}"] = drawn(pictures.plot_slice, size, params=few)

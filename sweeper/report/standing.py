@@ -16,7 +16,7 @@ from sweeper.report.sentences import failure_notes
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
-from sweeper.table import Column, Table, counted, duration
+from sweeper.table import Column, Table, counted, duration, listed
 from sweeper.verbs.cancel import CancelAnswer
 from sweeper.verbs.requests import StatusRequest
 from sweeper.verbs.status import StatusAnswer
@@ -193,21 +193,9 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
     }
 
 
-MOST_LETTERS = 78
-"""Of the line that names other studies."""
-
-
 def _others(names: Sequence[str]) -> list[Item]:
-    """The other studies in a line, as many as it has room for, and the rest as a detail."""
-    if not names:
-        return []
-    room = MOST_LETTERS - len("Other studies: ") - len(f"and {len(names)} more")
-    named = [name for at, name in enumerate(names) if len(", ".join(names[: at + 1])) <= room]
-    # One at least, however long its name is.
-    shown, rest = list(names[: max(1, len(named))]), list(names[max(1, len(named)) :])
-    more = f" and {len(rest)} more" * bool(rest)
-    items: list[Item] = [Sentence(f"Other studies: {', '.join(shown)}{more}")]
-    return [*items, Sentence(f"More studies: {', '.join(rest)}", detail=True)] if rest else items
+    """The other studies, as many as a line has room for."""
+    return [Sentence(f"Other studies: {listed(names)}")] * bool(names)
 
 
 def _cancelled(answer: CancelAnswer) -> Shown:

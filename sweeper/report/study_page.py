@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
-from sweeper.files import private_folder, write_atomically
+from sweeper.files import write_atomically
 from sweeper.report import console
 from sweeper.report.answer import (
     Commands,
@@ -38,11 +38,7 @@ from sweeper.report.console import (
     size_text,
     trend_text,
 )
-from sweeper.report.drawing import save
-from sweeper.report.figures import (
-    learning_rate_figure,
-    lines_figure,
-)
+from sweeper.report.figures import learning_rate_figure
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
@@ -69,35 +65,21 @@ HEADLINES = {
 }
 
 
-KEPT = ("history", "lines")
-"""Figures that are files, too; a picture takes as long as the page. The page saves all of them."""
-
-
 def write_report(
     folder: Path, documents: Documents | None = None, *, live: float = 0.0, is_left: bool = False
 ) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
     `documents` are those of the folder, where they were read already.
-    The search's figures are put beside it in `figures/`, as PNG and SVG. With `live` the page alone
-    is written, which loads itself anew every so many seconds. With `is_left` nobody drives the
+    With `live` it loads itself anew every so many seconds. With `is_left` nobody drives the
     study any more, whatever its lock says. OSError when it cannot be
     written; an older report is then untouched.
     """
     path = StudyFolder(folder).report
     documents = documents or Documents.read(folder)
-    figures = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
     following = None if live else next_of(folder)
-    write_atomically(path, render(documents, figures, running, following))
-    if live:
-        return path
-    # After the page, which matters more: a full disk then costs pictures alone.
-    for name, figure in figures.items():
-        if name not in KEPT:
-            continue
-        private_folder(folder / "figures")
-        save(figure, folder / "figures" / name)
+    write_atomically(path, render(documents, running, following))
     return path
 
 
@@ -110,12 +92,11 @@ def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
     try:
         return {"report": write_report(folder)}, []
     except OSError as error:
-        # Its figures are written after it.
-        failed, why = Path(error.filename or path), error.strerror or str(error)
+        why = error.strerror or str(error)
     except Exception as error:
-        failed, why = path, " ".join(f"{type(error).__name__}: {error}".split())
-    note = f"{failed.name} was not written ({why}): `{report_of(folder)}` writes it"
-    return {"study": folder} if failed == path else {"report": path}, [note]
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+    note = f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"
+    return {"study": folder}, [note]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,23 +144,6 @@ class Running:
         return ladder if ladder and ladder.points else None
 
 
-def _search_figures(documents: Documents) -> dict[str, Figure]:
-    """What is drawn of a search, by its name; a tenth of a second each."""
-    figures: dict[str, Figure] = {}
-    # What was stopped early has the loss of a shorter run.
-    trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
-    searched = documents.searched
-    lines = searched.conclusion.lines if searched else ()
-    if trials:
-        # It brings Optuna, which no other figure needs.
-        from sweeper.report.optuna import search_pictures
-
-        figures |= search_pictures(trials, searched.space if searched else {}, lines=bool(lines))
-    if searched and lines:
-        figures["lines"] = lines_figure(searched.conclusion, searched.space)
-    return figures
-
-
 def headline(documents: Documents) -> str:
     """What the report of a study says first."""
     text = _headline(documents, answer_of(documents))
@@ -214,28 +178,21 @@ def answer_of(documents: Documents) -> str:
 
 
 def render(
-    documents: Documents,
-    figures: Mapping[str, Figure] | None = None,
-    running: Running | None = None,
-    following: Next | None = None,
+    documents: Documents, running: Running | None = None, following: Next | None = None
 ) -> str:
-    """The report of a study as HTML; `figures` are its search's figures, where they are made.
+    """The report of a study as HTML.
 
     With `running` it is the page of a study whose driver runs, or was stopped; `following` is the
     command that goes on with it.
     """
-    report = study_report(documents, figures, running, following)
+    report = study_report(documents, running, following)
     return page(report, live=running.every if running else 0.0)
 
 
 def study_report(
-    documents: Documents,
-    figures: Mapping[str, Figure] | None = None,
-    running: Running | None = None,
-    following: Next | None = None,
+    documents: Documents, running: Running | None = None, following: Next | None = None
 ) -> Report:
     """All that the records of a study say, the answer first."""
-    figures = _search_figures(documents) if figures is None else figures
     searched, base, about = documents.searched, "", "A report of sweeper."
     if searched is not None:
         base = size_text(searched.base, deep=documents.deep) if searched.base else ""
@@ -250,7 +207,7 @@ def study_report(
         _answer(documents, targets, following),
         *(section for target in targets for section in target.validations()),
         best_section(documents),
-        _search(documents, figures),
+        _search(documents),
         *_checks(documents),
         *_scales(documents),
         *(section for target in targets for section in target.planned()),
@@ -344,7 +301,7 @@ def _measured_eta(documents: Documents) -> list[str]:
     return [f"The ladder's curve of the base has its optimum at eta {2**best.value:.4g} ({ends})."]
 
 
-def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
+def _search(documents: Documents) -> Section:
     """How the search went: its trials, its figures, its notes."""
     searched, conclusion = documents.searched, documents.conclusion
     if searched is not None and conclusion is not None:
@@ -358,24 +315,32 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
         Sentence(text),
         Sentence(f"Trials of this study, validation included: {trials}."),
         *(Sentence(f"Note: {note}.") for note in clip_note(documents.trials.current)),
-        *_search_drawings(figures),
+        *_search_drawings(documents),
     ]
     if conclusion is not None:
         items += [Sentence(note, listed=True) for note in conclusion.notes]
     if searched is not None and searched.conclusion.lines:
-        items.append(replace(lines_table(searched.conclusion, searched.space), detail=True))
+        items.append(lines_table(searched.conclusion, searched.space))
     if documents.trials.current:
         items.append(trials_table(documents.trials.current, deep=documents.deep))
     return Section("Search", items)
 
 
-def _search_drawings(figures: Mapping[str, Figure]) -> list[Item]:
-    """The figures of a search, each with what it shows."""
+def _search_drawings(documents: Documents) -> list[Item]:
+    """What Optuna draws of a search, each with what it shows."""
+    # What was stopped early has the loss of a shorter run.
+    trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
+    if not trials:
+        return []
+    # It brings Optuna, which no other figure needs.
+    from sweeper.report.optuna import search_pictures
+
+    space = documents.searched.space if documents.searched else {}
 
     def drawing(name: str, figure: Figure) -> Drawing:
         return Drawing(lambda: figure, caption=CAPTIONS[name.partition("-")[0]])
 
-    return [drawing(name, figure) for name, figure in figures.items()]
+    return [drawing(name, figure) for name, figure in search_pictures(trials, space).items()]
 
 
 CAPTIONS = {
@@ -390,7 +355,6 @@ CAPTIONS = {
     "Dots are trials, the color between them is interpolated; dark is low.",
     "slices": "Slices: every trial's loss against one hyperparameter, whatever the others were. "
     "What diverged stands at the top.",
-    "lines": "One line search a panel: the loss against one hyperparameter, the others fixed.",
 }
 
 
@@ -475,6 +439,7 @@ class _Target:
     documents: TargetDocuments
     loss: str
     """What the losses are called."""
+    deep: bool
 
     @classmethod
     def of(cls, target: TargetDocuments, loss: str, *, deep: bool) -> _Target:
@@ -482,14 +447,14 @@ class _Target:
         if (plan := target.plan) is None:
             verdicts = target.validation.axes if target.validation else ()
             asked = [f"{v.axis.replace('_', ' ')} {v.target.size}" for v in verdicts if v.target]
-            return cls(", ".join(asked) or target.name, target, loss)
+            return cls(", ".join(asked) or target.name, target, loss, deep)
         label = size_text(plan.target, deep=deep)
         if plan.law is not None:
             before, after = plan.law.base, plan.law.target
             # Only a law moves batch and steps: where it has, they are part of the target's name.
             if (before.batch, before.steps) != (after.batch, after.steps):
                 label += f", {after.steps:,} steps of {after.batch:,}"
-        return cls(label, target, loss)
+        return cls(label, target, loss, deep)
 
     def _verdicts(self) -> Iterator[tuple[Verdict, Validation, str]]:
         """Each verdict with what it is over, such as "weight_decay over width"."""
@@ -540,7 +505,7 @@ class _Target:
             items.append(Sentence(text))
             items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
         if plan.parameters or plan.law is not None:
-            items += console.plan(plan)
+            items += _untitled(console.plan(plan, deep=self.deep))
         if not items:
             return
         operations = {
@@ -557,9 +522,14 @@ class _Target:
         yield Section(f"Plan for {self.label}", items)
 
 
+def _untitled(items: Sequence[Item]) -> list[Item]:
+    """Items whose tables have their section's title."""
+    return [replace(item, title="") if isinstance(item, Table) else item for item in items]
+
+
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
-    items = console.verdict_items(verdict, validation.hyperparameter)
+    items = _untitled(console.verdict_items(verdict, validation.hyperparameter))
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter

@@ -120,7 +120,7 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
     assert len(records) == len(study) and {"log2_eta", "loss", "phase"} <= records[0].keys()
     frame = pytest.importorskip("pandas") and study.to_dataframe()
     assert list(frame["loss"]) == [result.objective for result in study.results()]
-    axes = [study.plot_ladder(), *study.plot_lines()]
+    axes = [study.plot_ladder()]
     from matplotlib import pyplot
 
     # pyplot's own figures: these are what a notebook shows at the end of a cell.
@@ -164,7 +164,7 @@ texts += [str(Table("Sizes", [Column("width")])), sweeper.search(Net, **SETTINGS
 assert all(text and "\\x1b" not in repr(text) for text in texts), texts
 from matplotlib import pyplot
 load, pyplot.switch_backend = pyplot.switch_backend, lambda name: (load(name), interactive())
-study.plot_lines()
+study.plot_ladder()
 assert matplotlib.is_interactive(), "later plots of the notebook would not be shown"
 """
 

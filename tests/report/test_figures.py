@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from statistics import median
 
 import matplotlib as mpl
@@ -15,8 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import save, set_scale, svg
-from sweeper.report.figures import learning_rate_figure, lines_figure
-from sweeper.search.strategy import Conclusion
+from sweeper.report.figures import learning_rate_figure
 from tests.layout import without_layout
 from tests.report import samples
 
@@ -37,16 +37,14 @@ def validation_figure(record, axis="width"):
     return learning_rate_figure(validation, validation.over(axis))
 
 
+def name_axis(name):
+    """Curves of a hyperparameter of this name."""
+    validation = replace(samples.validated(samples.validation()), hyperparameter=name)
+    return learning_rate_figure(validation, validation.over("width"))
+
+
 def sizes_of(record, axis):
     return [curve.size for curve in samples.validated(record).ladder(axis)]
-
-
-def search_lines(**changes):
-    searched = samples.searched(samples.search(**changes))
-    return lines_figure(searched.conclusion, searched.space)
-
-
-NOTHING = Conclusion(best_log2={}, objective=math.inf, seeds=1, runs=0)
 
 
 @pytest.mark.parametrize("answer", ["holds", "fails", "cannot say yet"])
@@ -143,56 +141,15 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
     assert svg(validation_figure(validation)).startswith("<svg")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lines": []},
-        {
-            "lines": [
-                {
-                    "name": "eta",
-                    "points_log2": [[1, math.inf]],
-                    "optimum_log2": 1,
-                    "objective": math.inf,
-                }
-            ]
-        },
-        {
-            "lines": [
-                {"name": "x" * 90, "points_log2": [[1, 3.5]], "optimum_log2": 1, "objective": 3.5}
-            ]
-        },
-        {"lines": samples.search()["lines"][:4], "space": {}},
-    ],
-    ids=["empty", "diverged line", "one point", "four lines"],
-)
-def test_search_figures_draw_whatever_there_is(changes):
-    assert svg(search_lines(**changes)).startswith("<svg")
-
-
-def test_search_figures_of_nothing():
-    assert "no finite loss" in texts(lines_figure(NOTHING, {}))
-
-
-def test_lines_share_a_scale_and_name_their_optimum():
-    figure = search_lines()
-    words = texts(figure)
-    assert "alpha_residual_attn_ratio" in words
-    assert "optimum -0.5" in words
-    assert len({axes.get_ylim() for axes in figure.axes}) == 1
-
-
 def test_names_are_text_and_neither_markup_nor_math():
     name = "<script>$x_$y$"
-    lines = samples.search()["lines"]
-    lines[0]["name"] = name
-    figure = search_lines(lines=lines)
-    assert name in texts(figure)
+    figure = name_axis(name)
+    assert any(name in text for text in texts(figure))
     assert "<script" not in svg(figure)
 
 
 def test_svg_is_the_same_every_time_and_fits_its_box():
-    first, second = (svg(search_lines()) for _ in range(2))
+    first, second = (svg(validation_figure(samples.validation())) for _ in range(2))
     assert first == second
     tag = first[: first.index(">")]
     assert "viewBox" in tag
@@ -201,7 +158,7 @@ def test_svg_is_the_same_every_time_and_fits_its_box():
 
 
 def test_svg_ids_bear_the_name_and_are_all_defined():
-    text = svg(search_lines(), "cost")
+    text = svg(validation_figure(samples.validation()), "cost")
     ids = re.findall(r'\sid="([^"]*)"', text)
     used = re.findall(r'(?:href="#|url\(#)([^")]*)', text)
     assert all(found.startswith("cost-") for found in ids)
@@ -211,19 +168,17 @@ def test_svg_ids_bear_the_name_and_are_all_defined():
 
 
 def test_save_writes_png_and_svg_beside_each_other(tmp_path):
-    png, vector = save(search_lines(), tmp_path / "w1.5-cost")
+    png, vector = save(validation_figure(samples.validation()), tmp_path / "w1.5-cost")
     assert (png.name, vector.name) == ("w1.5-cost.png", "w1.5-cost.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
-    assert "alpha_residual" in vector.read_text()
+    assert "Transfer over width" in vector.read_text()
     ElementTree.parse(vector)
     assert sorted(tmp_path.iterdir()) == [png, vector]
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_names_with_controls_leave_whole_xml(tmp_path):
-    lines = samples.search()["lines"]
-    lines[0]["name"] = "\x1b[31m\x00\x0c"
-    figure = search_lines(lines=lines)
+    figure = name_axis("\x1b[31m\x00\x0c")
     _, vector = save(figure, tmp_path / "cost")
     for root in (ElementTree.parse(vector).getroot(), ElementTree.fromstring(svg(figure))):
         assert root.tag.endswith("svg")
@@ -231,7 +186,7 @@ def test_names_with_controls_leave_whole_xml(tmp_path):
 
 def test_no_global_state_is_changed():
     before = dict(mpl.rcParams)
-    svg(search_lines())
+    svg(validation_figure(samples.validation()))
     assert dict(mpl.rcParams) == before
     code = "import sweeper.report.study_page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -130,7 +130,7 @@ def test_the_page_is_whole_and_needs_nothing_else(full):
 
 def test_ids_are_unique_over_all_drawings(full):
     page = Page(full)
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("svg") == 3
     assert len(page.ids) == len(set(page.ids)) > 100
 
 
@@ -245,19 +245,8 @@ def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     (folder / "transfer" / "w64-d2" / "validation.json").write_text(content)
     (folder / "transfer" / "w8-d2").write_text("a file")
     page = Page(render(folder))
-    assert "To width 64, depth 2: a plan, not validated yet" in page.text
+    assert "To width 64, depth 2 at eta 2.828: a plan, not validated yet" in page.text
     assert "w8-d2" not in page.text
-
-
-def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_path, no_layout):
-    folder = samples.study(tmp_path / "demo", samples.search())
-    write_report(folder)
-    names = {path.name for path in (folder / "figures").iterdir()}
-    assert names == {"best_loss.png", "best_loss.svg", "lines.png", "lines.svg"}
-    assert not any(
-        "tip " in (folder / f"figures/{n}.svg").read_text() for n in ("best_loss", "lines")
-    )
-    assert "alpha_residual" in (folder / "figures/lines.svg").read_text()
 
 
 def test_validation_without_a_plan(tmp_path, no_drawing):
@@ -309,20 +298,16 @@ DAMAGED = [
     ("name", "wrong"),
     [pytest.param(*c, marks=pytest.mark.long if i % 3 else ()) for i, c in enumerate(DAMAGED)],
 )
-def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
-    tmp_path, no_drawing, name, wrong
-):
+def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, name, wrong):
     validation = samples.validation(depth=True)
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
     path = folder / name
     path.write_text(json.dumps(wrong(json.loads(path.read_text()))))
     text = Page(write_report(folder).read_text()).text
     assert f"Damaged, and not shown: {name}." in text
-    assert "Provenance" in text and "To width 64, depth 2: a plan" in text
+    assert "Provenance" in text and "To width 64, depth 2 at eta 2.828: a plan" in text
     searched = name != "search.json"
     assert ("Training loss of this configuration" in text) == searched
-    drawn = {path.name for path in folder.rglob("*.svg")}
-    assert drawn == {"best_loss.svg"} | ({"lines.svg"} if searched else set())
 
 
 def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_drawing):

@@ -189,13 +189,6 @@ def test_a_command_that_is_broken_is_still_one_command() -> None:
     assert " ".join(typed.split()) == " ".join(str(NEXT).split())
 
 
-def test_the_optimum_of_the_base_stands_once() -> None:
-    width, depth = samples.validated(samples.validation(depth=True)).axes
-    items = console.verdicts([width, depth])
-    (table,) = (item for item in items if isinstance(item, Table))
-    assert [row.values[0] for row in table.rows].count("base") == 1
-
-
 def test_names_that_are_too_long_stand_above_their_numbers() -> None:
     table = Table("", [Column("name", left=True), Column("x"), Column("y", left=True)])
     near = Estimate(value=1.0, low=0.5, high=1.5)

@@ -61,16 +61,16 @@ def test_what_optuna_draws_of_a_search() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = search_pictures(results(60, ("eta", "alpha", "beta", "gamma"), diverged=5), {})
-    assert [*made] == ["importance", "slices-0", "slices-3", "parallel", "contours"]
+    assert [*made] == ["history", "importance", "slices-0", "slices-3", "parallel", "contours"]
     importance = svg(made["importance"])
     assert importance.index(">alpha<") != importance.index(">eta<")
     assert all(">eta<" in svg(made[name]) for name in ("slices-0", "parallel"))
     assert pyplot.get_fignums() == [] and dict(matplotlib.rcParams) == before
 
 
-def test_where_lines_are_drawn_there_are_no_slices_and_without_trials_nothing() -> None:
-    made = search_pictures(results(LEAST_TRIALS - 1, ("eta", "alpha")), {}, lines=True)
-    assert [*made] == ["parallel", "contours"]
+def test_few_trials_have_no_importance_and_none_no_pictures() -> None:
+    made = search_pictures(results(LEAST_TRIALS - 1, ("eta", "alpha")), {})
+    assert [*made] == ["history", "slices-0", "parallel", "contours"]
     assert search_pictures([], {}) == {} == search_pictures(results(1, ("eta",)), {})
     alike = placed([{"eta": n / 2.0} for n in range(5)], [3.0] * 5)
     assert search_pictures(alike, {}) == {}

@@ -153,16 +153,6 @@ def rests_text(winner: Winner) -> str:
     )
 
 
-def next_sentence(winner: Winner) -> list[Sentence]:
-    """The run that would decide most for what it costs, where any would."""
-    if not winner.next_runs:
-        return []
-    best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
-    chance = f"{best.chance:.0%}".replace("%", " %")
-    wanted = _wanted(best, winner.baseline)
-    return [Sentence(f"Would tell most: {wanted}, which decide it with a chance of {chance}.")]
-
-
 def notes_of(winner: Winner) -> list[str | Text]:
     """What stands against single answers."""
     notes: list[str | Text] = []
@@ -313,7 +303,6 @@ def next_table(winner: Winner) -> Table:
         legend=[
             "Runs more than there are, each with another seed; of the baseline at the same size."
         ],
-        detail=True,
     )
     for each in winner.next_runs:
         runs = (each.runs, each.of_baseline, each.chance, each.flops)
@@ -423,7 +412,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         about="A comparison of sweeper.",
         answer=said,
         sections=[
-            Section("Answer", [Sentence(said), *next_sentence(winner)], is_answer=True, code=code),
+            Section("Answer", [Sentence(said)], is_answer=True, code=code),
             Section("At the target", shown),
             Section(
                 "Differences over compute",

@@ -17,7 +17,7 @@ from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.evidence.batch.decision import FEWEST_BATCHES, FEWEST_RUNS, CriticalBatch
 from sweeper.evidence.judge.verb import CriticalAnswer
 from sweeper.evidence.judge.words import range_text, value_text
-from sweeper.evidence.rates.decision import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
+from sweeper.evidence.rates.decision import AtBatch, CellOptimum, RateLaw, RatePrediction
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
@@ -37,7 +37,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
-from sweeper.table import Cell, Column, Table, counted
+from sweeper.table import Column, Table, counted
 
 NAMES = {"params": "parameters", "batch_size": "batch"}
 ENDS = {-1: "at or below", 1: "at or above"}
@@ -334,20 +334,7 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
         "Points: the best of every size with its 95 % interval; triangles: bounds. Lines: the law "
         "at each model, with what that model is off by."
     )
-    exponents = Table(
-        "Exponents",
-        [
-            Column("of the best", left=True),
-            Column("over", left=True),
-            Column("exponent", form="+.3f", left=True),
-            Column("changes an octave", form="+.3f", left=True),
-        ],
-        detail=True,
-    )
-    for power in law.powers:
-        exponents.add("rate" if power.of == "eta" else "batch", _name(power.axis), *_power(power))
     items: list[Item] = [Drawing(lambda: figure, caption=caption), *rates_tables(law)]
-    items += [exponents] * bool(law.powers)
     rests = {
         **table_facts(facts["source"], facts["sha256"], facts["where"], law.columns, law.runs),
         "noise": f"{law.noise:.4g} {law.unit} a run",
@@ -366,16 +353,6 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
         ],
         notes=[*law.notes, *rates_notes(law)],
     )
-
-
-def _power(power: Power) -> tuple[Cell, Cell]:
-    told = []
-    for estimate in (power.exponent, power.bend):
-        text = "-"
-        if estimate is not None:
-            text = f"{estimate.value:+.2f} ({estimate.low:+.2f} to {estimate.high:+.2f})"
-        told.append(Cell(None if estimate is None else estimate.value, text))
-    return told[0], told[1]
 
 
 # The critical batch, where it is the whole answer or stands beside a ladder's.
