@@ -55,7 +55,7 @@ def study_report(
     documents: Documents, folder: Path, notes: Sequence[str], following: str
 ) -> Report:
     """A study: the answer, the numbers that a reader looks for first, `following`: what is next."""
-    head, code = _headline(documents)
+    head, code = headline(documents), answer_of(documents)
     validations = [target.validation for target in documents.targets[-1:] if target.validation]
     page = StudyFolder(folder).report
     ended = [f"{number} {status}" for status, number in documents.counts.items()]
@@ -71,19 +71,6 @@ def study_report(
             _end([*documents.notices, *notes], following, f"Report: {page}" * page.is_file()),
         ],
     )
-
-
-def _headline(documents: Documents) -> tuple[str, str]:
-    """What is known, and its code."""
-    if answer := answer_of(documents):
-        return headline(documents), answer
-    searched = documents.searched
-    if searched is None:
-        return "the search has no result yet", ""
-    if not searched.finished:
-        return "the search has not finished", ""
-    planned = any(target.plan for target in documents.targets)
-    return "planned, not validated yet" if planned else "the search is finished", ""
 
 
 def _end(notes: Sequence[str], following: str, place: str) -> Section:

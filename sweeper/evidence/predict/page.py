@@ -269,14 +269,11 @@ def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Tab
 def prediction_figure(
     prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None = None
 ) -> Figure:
-    """Left: loss over compute, the law with its band, runs, target. Right: isoFLOP curves."""
-    valleys = prediction.law.A is not None and prediction.law.B is not None
-    figure = Figure(figsize=(9.0 if valleys else 6.8, 3.9), layout="constrained")
-    axes = figure.subplots(1, 2 if valleys else 1, squeeze=False, sharey=True)[0]
-    _draw_law(axes[0], prediction, runs, rungs, left_out)
-    if valleys:
-        _draw_valleys(axes[1], prediction, runs, rungs)
-    handles, labels = axes[0].get_legend_handles_labels()
+    """Loss over compute: the law with its band, the runs, the target."""
+    figure = Figure(figsize=(6.8, 3.9), layout="constrained")
+    axes = figure.subplots()
+    _draw_law(axes, prediction, runs, rungs, left_out)
+    handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
 
@@ -289,11 +286,6 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
         f"Every mark is a run. The line is the law{best}, the band its 95 % interval. The shaded "
         "side is beyond the largest run."
     )
-    if of_sizes:
-        caption += (
-            " Right: what the law says of other sizes at one budget (FLOPs), and dashed at that of "
-            "the run to come."
-        )
     more = prediction.inputs.runs - MOST_DRAWN
     caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
@@ -364,7 +356,11 @@ def _draw_law(
     low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
     ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
     ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
-    _draw_runs(ax, runs.flops, runs, rungs)
+    for index, name in enumerate(rungs.names):
+        color, marker = look_of(index, len(rungs))
+        of = rungs.index == index
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
+        ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
     if left_out is not None:
         # Those far off the optimum would press all others together.
         near = left_out.loss < 1.15 * runs.loss.max()
@@ -408,72 +404,6 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
     if said:
         low, high = min(low, max(said.low, low - room)), max(high, min(said.high, high + room))
     return low - 0.06 * (high - low), high + 0.06 * (high - low)
-
-
-def _draw_valleys(ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs) -> None:
-    """Loss over size: the runs, and by the law a curve a budget, dashed that of the run to come."""
-    _draw_runs(ax, runs.params, runs, rungs)
-    of_budget = rungs.kind == "budget"
-    budgets = (
-        [_middle(runs.flops[rungs.index == index]) for index in range(len(rungs))]
-        if of_budget
-        else list(np.geomspace(runs.flops.min(), runs.flops.max(), VALLEYS))
-    )
-    aim = prediction.target.flops if prediction.target else None
-    best = prediction.optimum
-    aim = best.flops if aim is None and best else aim
-    highest = float(runs.loss.max())
-    for index, budget in enumerate([*budgets, *([aim] if aim else [])]):
-        product = budget / prediction.inputs.flops_per_parameter_and_token
-        sizes = np.exp(0.5 * np.log(product) + np.linspace(-9, 9, 361))
-        losses = prediction.loss(sizes, product / sizes)
-        lowest = int(losses.argmin())
-        # As far as sizes were measured, or a factor of four around the best.
-        measured = (sizes > 0.8 * runs.params.min()) & (sizes < 1.25 * runs.params.max())
-        near = np.abs(np.log(sizes / sizes[lowest])) < np.log(4)
-        if index == len(budgets) and prediction.target:  # as far as the run that is asked about
-            ends = sorted([sizes[lowest], prediction.target.params])
-            near |= (sizes > ends[0] / 1.5) & (sizes < ends[1] * 1.5)
-        shown = (losses <= highest) & (near | measured & (index < len(budgets)))
-        if not shown.any():
-            continue
-        to_come = index == len(budgets)
-        color = look_of(index, len(budgets))[0] if of_budget and not to_come else FAINT
-        look: dict[str, Any] = {"color": INK if to_come else color, "linewidth": 0.8, "zorder": 1.8}
-        ax.plot(sizes[shown], losses[shown], linestyle=DASHED if to_come else "-", **look)
-        if not of_budget or to_come:
-            ax.annotate(
-                f"{budget:.2g}".replace("e+", "e"),
-                (float(sizes[lowest]), float(losses[lowest])),
-                xytext=(0, -9),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-                color=FAINT,
-            )
-    said = prediction.prediction
-    if said is not None and (best or prediction.target):
-        size = best.params.value if best else prediction.target.params  # type: ignore[union-attr]
-        ax.plot([size], [said.loss], color=INK, **STAR)
-    ax.set(xscale="log", xlabel="parameters")
-    ax.set_title("isoFLOP curves, by the law")
-
-
-VALLEYS = 4
-"""Budgets of which curves are drawn where runs share none."""
-
-
-def _middle(values: np.ndarray[Any, Any]) -> float:
-    return float(np.exp(np.log(values).mean()))
-
-
-def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
-    for index, name in enumerate(rungs.names):
-        color, marker = look_of(index, len(rungs))
-        of = np.flatnonzero(rungs.index == index)
-        order = of[np.argsort(across[of])]
-        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
-        ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
 
 
 # A verb's answer.
