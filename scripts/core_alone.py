@@ -50,7 +50,7 @@ def main() -> None:
         for name in ("sweeper", "conf", "tests", "scripts", "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, copy / name, ignore=ignore)
-        for source in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
+        for source in (path for path in ROOT.glob("*") if path.is_file()):
             shutil.copy(source, copy / source.name)
         for room in ("sweeper", "tests"):
             shutil.rmtree(copy / room / "evidence")
