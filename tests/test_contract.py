@@ -78,21 +78,23 @@ def plain(value: Any) -> Any:
     return value
 
 
-def differences(kept: Any, now: Any, exact: float, place: str = "") -> Iterator[str]:
-    """Where two documents differ by more than a relative `exact`."""
+def differences(
+    kept: Any, now: Any, exact: float, near: float = 1e-12, place: str = ""
+) -> Iterator[str]:
+    """Where two documents differ by more than a relative `exact`, and an absolute `near`."""
     if isinstance(kept, Mapping) and isinstance(now, Mapping):
         for name in kept | now:
             if name not in kept or name not in now:
                 yield f"{place}.{name}: {'new' if name in now else 'gone'}"
             else:
-                yield from differences(kept[name], now[name], exact, f"{place}.{name}")
+                yield from differences(kept[name], now[name], exact, near, f"{place}.{name}")
     elif isinstance(kept, list) and isinstance(now, list):
         if len(kept) != len(now):
             yield f"{place}: {len(kept)} items, now {len(now)}"
         for at, (one, other) in enumerate(zip(kept, now, strict=False)):
-            yield from differences(one, other, exact, f"{place}[{at}]")
+            yield from differences(one, other, exact, near, f"{place}[{at}]")
     elif isinstance(kept, float | int) and isinstance(now, float | int):
-        if not (kept == now or math.isclose(kept, now, rel_tol=exact, abs_tol=exact * 1e-3)):
+        if not (kept == now or math.isclose(kept, now, rel_tol=exact, abs_tol=near)):
             yield f"{place}: {kept!r}, now {now!r}"
     elif kept != now:
         yield f"{place}: {kept!r}, now {now!r}"
@@ -105,13 +107,13 @@ Holds = Callable[..., None]
 def holds(request: pytest.FixtureRequest) -> Holds:
     """Compare a document with what is kept under its name, or keep it."""
 
-    def compared(name: str, document: Any, exact: float = 1e-9) -> None:
+    def compared(name: str, document: Any, exact: float = 1e-9, near: float = 1e-12) -> None:
         path = KEPT / f"{name}.json"
         document = json.loads(json.dumps(document))
         if request.config.getoption("--update-golden"):
             path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
         kept = json.loads(path.read_text())
-        assert not [*differences(kept, document, exact)]
+        assert not [*differences(kept, document, exact, near)]
 
     return compared
 
@@ -150,8 +152,9 @@ def test_a_small_search_its_plan_and_its_verdict_stay(
     assert call(capsys, *LADDER).code == 0
     for name in ("search", "plan", "validation"):
         (path,) = (tmp_path / "runs/small").rglob(f"{name}.json")
-        # Losses are sums of float32, which another processor adds in another order.
-        holds(name, plain(json.loads(path.read_text())), exact=1e-4)
+        # Losses are sums of float32, whose last digits differ from run to run; a gap between two of
+        # them, or a basin's end, has few digits beyond that.
+        holds(name, plain(json.loads(path.read_text())), exact=1e-4, near=5e-5)
 
 
 @pytest.mark.long
@@ -160,7 +163,7 @@ def test_the_demo_stays(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: 
     assert call(capsys, "search", "experiment=demo").code == 0
     answer = call(capsys, "transfer", "--study", "demo", "--to-width", "64", "--validate", "--json")
     assert answer.code == 0
-    holds("demo", plain(answer.document), exact=1e-3)
+    holds("demo", plain(answer.document), exact=1e-3, near=1e-3)
 
 
 def test_exit_codes_stay(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
