@@ -10,10 +10,10 @@ from typing import Any
 
 from sweeper.errors import SHELL, Call, Keyword, Text, as_text, spelled
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes
+from sweeper.report.trials import ladder_table
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot

@@ -39,12 +39,11 @@ from sweeper.report.console import (
     trend_text,
 )
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
-from sweeper.report.trials import trials_table
+from sweeper.report.trials import ladder_table, trials_table
 from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import LadderSoFar, Size, extent
 from sweeper.study.cost import cost_table

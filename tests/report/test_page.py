@@ -143,6 +143,7 @@ def test_the_verdict_comes_first(full):
         "Validation over width, to width 1024, depth 2",
         "Best hyperparameters",
         "Search",
+        "Lines: one hyperparameter varied at a time",
         "Plan for width 64, depth 2",
         "Plan for width 256, depth 2",
         "Plan for width 1024, depth 2",

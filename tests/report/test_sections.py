@@ -70,6 +70,7 @@ def test_the_check_has_a_row_for_layers_that_are_alike(full: str, golden: Golden
 
 def test_the_scales_are_listed(full: str, golden: Golden) -> None:
     page = Page(full)
+    assert "E4M3" in page.text
     golden.says(page.section("Scales of the matrix products"))
 
 

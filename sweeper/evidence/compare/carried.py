@@ -38,7 +38,7 @@ from sweeper.report.drawing import (
     shortened,
 )
 from sweeper.report.next import Next
-from sweeper.report.page import paged
+from sweeper.report.paged import paged
 from sweeper.report.present import Shown
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed

@@ -32,7 +32,7 @@ from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
 from sweeper.report.drawing import DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, legend_below
-from sweeper.report.page import paged
+from sweeper.report.paged import paged
 from sweeper.report.present import Shown
 from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array

@@ -38,7 +38,7 @@ from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rest
 from sweeper.report.console import trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
-from sweeper.report.page import paged
+from sweeper.report.paged import paged
 from sweeper.report.present import Shown
 from sweeper.report.sentences_transfer import names
 from sweeper.stats.ladder import JOINT_AXIS

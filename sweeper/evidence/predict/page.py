@@ -44,7 +44,7 @@ from sweeper.report.drawing import (
     look_of,
 )
 from sweeper.report.next import Next, again
-from sweeper.report.page import paged
+from sweeper.report.paged import paged
 from sweeper.report.present import Shown
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size

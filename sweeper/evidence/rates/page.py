@@ -35,7 +35,7 @@ from sweeper.report.drawing import (
     look_of,
     new_panels,
 )
-from sweeper.report.page import paged
+from sweeper.report.paged import paged
 from sweeper.report.present import Shown
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table, counted
