@@ -248,8 +248,11 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         items.append(table)
     items += map(Sentence, plan.law.lines() if plan.law else ())
     if plan.parameters and plan.needs:
-        items.append(Sentence("In your own training code, TransferPlan.load leaves to the model:"))
-        items += [Sentence(need, listed=True) for need in plan.needs]
+        count = len(plan.needs)
+        things = f"{count} thing{'s are' if count > 1 else ' is'}"
+        brief = f"In your own training code {things} left to the model: plan.needs lists them."
+        items.append(Sentence(brief))
+        items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
     return items
 
 

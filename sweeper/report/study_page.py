@@ -35,6 +35,7 @@ from sweeper.report.console import (
     best_table,
     clip_note,
     lines_table,
+    pairs_table,
     size_text,
     trend_text,
 )
@@ -317,6 +318,7 @@ def _search(documents: Documents) -> Section:
         *_search_drawings(documents),
     ]
     if conclusion is not None:
+        items += [pairs_table(conclusion.pairs)] * bool(conclusion.pairs)
         items += [Sentence(note, listed=True) for note in conclusion.notes]
     if searched is not None and searched.conclusion.lines:
         items.append(lines_table(searched.conclusion, searched.space))
