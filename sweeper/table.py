@@ -352,6 +352,17 @@ class Table:
         return record
 
 
+def answer_first(shown: Table) -> Table:
+    """The table with its last column second: a narrow page may have no room for the last."""
+
+    def moved(cells: Sequence[Any]) -> list[Any]:
+        first, *others, last = cells
+        return [first, last, *others]
+
+    rows = [replace(row, values=moved(row.values)) for row in shown.rows]
+    return replace(shown, columns=moved(shown.columns), rows=rows)
+
+
 def csv_text(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
     """Records of the same fields as CSV, under one head; `names` are the fields where none is.
 

@@ -52,7 +52,7 @@ from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
-from sweeper.table import Cell, Column, Table, answer, duration
+from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
 
 STATUSES = get_args(Status)
@@ -530,7 +530,10 @@ def _untitled(items: Sequence[Item]) -> list[Item]:
 
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
-    items = _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    items = [
+        answer_first(item) if isinstance(item, Table) else item
+        for item in _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    ]
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter
