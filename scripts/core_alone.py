@@ -47,13 +47,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy, work = Path(folder, "copy"), Path(folder, "work")
         work.mkdir()
-        for name in ("sweeper", "conf", "tests", "scripts", "docs", "pyproject.toml"):
-            source = ROOT / name
+        for name in ("sweeper", "conf", "tests", "scripts", "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
-            if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=ignore)
-            else:
-                shutil.copy(source, copy / name)
+            shutil.copytree(ROOT / name, copy / name, ignore=ignore)
+        for source in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
+            shutil.copy(source, copy / source.name)
         for room in ("sweeper", "tests"):
             shutil.rmtree(copy / room / "evidence")
         for words in COMMANDS:

@@ -79,10 +79,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """`a, b and c`; of many the first, and how many more."""
+    """`a, b and c`; of many the first, and how many more; of none nothing."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def duration(seconds: float) -> str:
@@ -350,17 +350,6 @@ class Table:
             }
         )
         return record
-
-
-def answer_first(shown: Table) -> Table:
-    """The table with its last column second: a narrow page may have no room for the last."""
-
-    def moved(cells: Sequence[Any]) -> list[Any]:
-        first, *others, last = cells
-        return [first, last, *others]
-
-    rows = [replace(row, values=moved(row.values)) for row in shown.rows]
-    return replace(shown, columns=moved(shown.columns), rows=rows)
 
 
 def csv_text(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:

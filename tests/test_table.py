@@ -20,7 +20,17 @@ from sweeper.records import to_json
 from sweeper.report.answer import Report, Section
 from sweeper.report.page import fragment
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.table import BaseToTarget, Cell, Column, Table, _across, answer, interval, within
+from sweeper.table import (
+    BaseToTarget,
+    Cell,
+    Column,
+    Table,
+    _across,
+    answer,
+    interval,
+    listed,
+    within,
+)
 from tests.golden import Golden
 
 NAMES = ["hyperparameter", "value", "loss", "points", "range"]
@@ -176,3 +186,8 @@ def test_no_text_of_a_csv_is_a_formula() -> None:
 )
 def test_intervals(estimate: Estimate, form: str, text: str, ends: str) -> None:
     assert (within(estimate, form), interval(estimate, form)[1]) == (text, ends)
+
+
+def test_names_are_listed_as_people_do_and_none_are_nothing() -> None:
+    assert [listed([*"abc"[:n]]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
+    assert listed([*"abc"], most=2) == "a, b and 1 more"

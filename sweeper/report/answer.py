@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.table import TONES, Table, Tone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
+
+    from sweeper.report.next import Next
 
 
 def tone_of(code: str) -> Tone:
@@ -145,3 +149,24 @@ def rests_on(values: Mapping[str, object], *more: Item) -> Section:
     """What an answer was made of: its runs, its columns, its command."""
     facts = Facts(values, title="What it rests on", detail=True)
     return Section("", [facts, *(replace(item, detail=True) for item in more)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An answer for readers: its items in order, and how the verb ends.
+
+    `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
+    last sentence, `places` are files by what they are, `document` is what --json
+    prints, in `one_line` for a program that decides by it, `next` what to ask next. `folder` keeps
+    what libraries warned of.
+    """
+
+    answer: str | Text
+    before: Sequence[str] = ()
+    items: Sequence[Item] = ()
+    notes: Sequence[str | Text] = ()
+    places: Mapping[str, object] = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
+    next: Sequence[Next | None] = ()
+    folder: Path | None = None
+    one_line: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
@@ -17,8 +18,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sweeper.errors import SHELL, Spelling, as_text, spelled
-from sweeper.files import private_folder, write_atomically
-from sweeper.report.answer import Item, Report, Sentence
+from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.report.answer import Item, Report, Sentence, Shown
 from sweeper.report.drawing import save, svg
 from sweeper.table import printable
 
@@ -58,6 +59,40 @@ def write_page(
         picture, _ = save(figure, folder / each)
         places.setdefault("figure", picture)
     return places
+
+
+def paged(
+    report: Report,
+    folder: Path | None,
+    name: str,
+    document: Mapping[str, Any],
+    *,
+    drawn: Mapping[str, Figure] = MappingProxyType({}),
+    kind: str = "",
+    places: Mapping[str, object] = MappingProxyType({}),
+    live: float = 0.0,
+    **more: Any,
+) -> Shown:
+    """A verb's report for both readers: NAME.html is written, and a terminal gets the same items.
+
+    What is `drawn` are files beside the page, and so is the `document`, as a place of that `kind`,
+    where one is named. Without a `folder` nothing is written.
+    """
+    if folder is not None:
+        written = write_page(folder, name, report, drawn, live=live)
+        if kind:
+            write_json(folder / f"{name}.json", document)
+            places = {kind: folder / f"{name}.json", **places}
+        places = {"page": written.pop("page"), **places, **written}
+    return Shown(
+        items=report.items,
+        notes=report.notes,
+        answer=report.answer,
+        places=places,
+        document=document,
+        folder=folder,
+        **more,
+    )
 
 
 def fragment(report: Report, name: str, spelling: Spelling) -> Markup:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import Call, Keyword, Spelling, Text, as_text, spelled
-from sweeper.report.answer import Item, Sentence
+from sweeper.errors import Call, Keyword, Spelling, as_text, spelled
+from sweeper.report.answer import Item, Sentence, Shown
 from sweeper.report.live import LivePage
-from sweeper.report.next import Next, report_of
+from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences import Wording
@@ -36,27 +36,6 @@ PRESENTERS: dict[str, str] = {
     "judge": "sweeper.evidence.judge.page",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """An answer for readers: its items in order, and how the verb ends.
-
-    `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
-    last sentence, `places` are files by what they are, `document` is what --json
-    prints, in `one_line` for a program that decides by it, `next` what to ask next. `folder` keeps
-    what libraries warned of.
-    """
-
-    answer: str | Text
-    before: Sequence[str] = ()
-    items: Sequence[Item] = ()
-    notes: Sequence[str | Text] = ()
-    places: Mapping[str, object] = field(default_factory=dict)
-    document: Mapping[str, Any] = field(default_factory=dict)
-    next: Sequence[Next | None] = ()
-    folder: Path | None = None
-    one_line: bool = False
 
 
 @dataclass

@@ -50,9 +50,8 @@ from sweeper.stats.ladder import LadderSoFar, Size, extent
 from sweeper.study.cost import cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
-from sweeper.table import Cell, Column, Table, answer, answer_first, duration
+from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 
 STATUSES = get_args(Status)
@@ -196,7 +195,8 @@ def study_report(
     searched, base, about = documents.searched, "", "A report of sweeper."
     if searched is not None:
         base = size_text(searched.base, deep=documents.deep) if searched.base else ""
-        rules, strategy = (name.rpartition(".")[2] for name in _names(searched))
+        rules = searched.parameterization.rpartition(".")[2]
+        strategy = searched.strategy.rpartition(".")[2]
         about = f"{rules}, searched with {strategy}{f' at {base}' if base else ''}. {about}"
     damaged = ", ".join(documents.damaged)
     lost = f"Damaged, and not shown: {damaged}. The commands that wrote them write them anew."
@@ -221,10 +221,6 @@ def study_report(
         notes=[*documents.notices, *[lost] * bool(damaged)],
         sections=sections,
     )
-
-
-def _names(searched: Searched) -> tuple[str, str]:
-    return searched.parameterization, searched.strategy
 
 
 def _running(running: Running) -> Section:
@@ -411,9 +407,6 @@ def _provenance(documents: Documents) -> Section:
         items.append(Verbatim("\n".join(commands), title="To reproduce"))
     values = {key: value for key, value in record.items() if key not in COMMANDS}
     items.append(Facts(values) if values else Sentence("Not recorded yet."))
-    if documents.config:
-        title = "The configuration, config.yaml"
-        items.append(Verbatim(documents.config, title=title, detail=True))
     return Section("Provenance", items)
 
 
@@ -498,9 +491,7 @@ class _Target:
         if plan is None:
             return
         items: list[Item] = []
-        command = plan.source.get("target_command")
-        if isinstance(command, list | tuple):
-            items.append(Commands("The target's command:", [list(map(str, command))]))
+        items += console.target_command(plan)
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))
@@ -509,13 +500,6 @@ class _Target:
             items += _untitled(console.plan(plan, deep=self.deep))
         if not items:
             return
-        operations = {
-            name: ", ".join(f"{key} {value:.4g}" for key, value in factors.items())
-            for name, factors in plan.operations.items()
-        }
-        if operations:
-            title = "Factors of the operations at the target"
-            items.append(Facts(operations, title=title, detail=True))
         source = {key: value for key, value in plan.source.items() if key not in COMMANDS}
         if source:
             title = "Where this plan's numbers come from"
@@ -528,10 +512,17 @@ def _untitled(items: Sequence[Item]) -> list[Item]:
     return [replace(item, title="") if isinstance(item, Table) else item for item in items]
 
 
+def _answer_second(shown: Table) -> Table:
+    """The table with its last column second: a narrow page may have no room for the last."""
+    order = [0, -1, *range(1, len(shown.columns) - 1)]
+    rows = [replace(row, values=[row.values[place] for place in order]) for row in shown.rows]
+    return replace(shown, columns=[shown.columns[place] for place in order], rows=rows)
+
+
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
     items = [
-        answer_first(item) if isinstance(item, Table) else item
+        _answer_second(item) if isinstance(item, Table) else item
         for item in _untitled(console.verdict_items(verdict, validation.hyperparameter))
     ]
     if validation.ladder(verdict.axis):

@@ -63,17 +63,21 @@ class Request:
         arguments: list[Keyword | str] = []
         for name, option in _as_typed(type(self)).items():
             value = getattr(self, name)
-            # A flag that is not set is written by leaving it out.
-            if value == option.default or value is None or value is False:
+            # A flag that is not set is written by leaving it out; a table in memory is no word.
+            if value is None or value is False or not isinstance(value, _WORDS):
+                continue
+            if value == option.default:
                 continue
             if name == "root" and str(value) == DEFAULT_ROOT:
                 continue
-            values = value if option.repeats else [value]
+            values: Any = value if option.repeats else [value]
             positional = option.flag.positional
             arguments += [str(each) if positional else Keyword(name, each) for each in values]
         return Call(self.verb, *arguments)
 
 
+_WORDS: tuple[type, ...] = (str, int, float, Path, tuple, Mapping)
+"""What a line can say of a keyword's value."""
 TUNE, MODEL, STUDY, MACHINE = (
     "Tune, transfer, validate",
     "Rules of a model",

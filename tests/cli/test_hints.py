@@ -21,9 +21,6 @@ from sweeper.files import read_json, write_json
 from sweeper.report.next import ladder_words, next_of, validated_by
 from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
-from tests.evidence.cli.test_compare import ranked
-
-__all__ = ["ranked"]
 
 LADDER = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.step=2", "transfer.extend=0"]
 VALIDATED = ["transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER]

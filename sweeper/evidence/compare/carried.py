@@ -25,7 +25,7 @@ from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.compare.verb import WinnerAnswer
 from sweeper.evidence.runs.words import named_columns, roles_text
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     FAINT,
     INK,
@@ -38,8 +38,7 @@ from sweeper.report.drawing import (
     shortened,
 )
 from sweeper.report.next import Next
-from sweeper.report.paged import paged
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted, listed
 

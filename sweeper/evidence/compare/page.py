@@ -16,10 +16,9 @@ from sweeper.evidence.compare.verb import CompareAnswer, QueuedRankAnswer, RankA
 from sweeper.evidence.compare.words import SENTENCES as SENTENCES
 from sweeper.evidence.compare.words import ranking_end
 from sweeper.report import console
-from sweeper.report.answer import Item
+from sweeper.report.answer import Item, Shown
 from sweeper.report.drawing import save
 from sweeper.report.next import Next, validated_by
-from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
 from sweeper.verbs.requests import TransferRequest
 

@@ -30,10 +30,9 @@ from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.predict.decision import UNDECIDED
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, legend_below
-from sweeper.report.paged import paged
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table

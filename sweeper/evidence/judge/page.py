@@ -34,12 +34,11 @@ from sweeper.evidence.rates.page import (
 from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.console import trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
-from sweeper.report.paged import paged
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.report.sentences_transfer import names
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import Column, Table, counted

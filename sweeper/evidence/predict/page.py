@@ -30,7 +30,7 @@ from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.files import private_folder
 from sweeper.laws.law import NoLaw
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -44,8 +44,7 @@ from sweeper.report.drawing import (
     look_of,
 )
 from sweeper.report.next import Next, again
-from sweeper.report.paged import paged
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS

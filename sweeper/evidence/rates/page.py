@@ -20,7 +20,7 @@ from sweeper.evidence.judge.words import range_text, value_text
 from sweeper.evidence.rates.decision import AtBatch, CellOptimum, RateLaw, RatePrediction
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, rests_on
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     DASHED,
     DOTTED,
@@ -35,8 +35,7 @@ from sweeper.report.drawing import (
     look_of,
     new_panels,
 )
-from sweeper.report.paged import paged
-from sweeper.report.present import Shown
+from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table, counted
 

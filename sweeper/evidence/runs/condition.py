@@ -221,7 +221,9 @@ class _Reader:
             met = _COMPARISONS[kind](cells, value)
         except (TypeError, ValueError, OverflowError):
             raise self._refused(f"{name} cannot be compared with {value!r}") from None
-        return np.asarray(met.fillna(False) if hasattr(met, "fillna") else met).astype(bool)
+        if hasattr(met, "fillna"):  # an empty cell, of whatever kind, is unlike all values
+            met = met.fillna(kind is ast.NotEq)
+        return np.asarray(met).astype(bool)
 
     def _number(self, cell: object, name: str) -> float:
         if has_comma(cell) and name in self.small:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 
-_SCALES = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_TENS = {"k": 3, "m": 6, "b": 9, "t": 12}
+_DIGITS = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_POWER_OF_TEN = r"[eE]([-+]?\d{1,9})"
+_PLAIN = rf"{_DIGITS}(?:{_POWER_OF_TEN})?"
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _POWER = re.compile(rf"2(?:\^|\*\*)\(?({_PLAIN})\)?")
-_SCALED = re.compile(rf"({_PLAIN})\s?([kKmMbBtT])")
+_SCALED = re.compile(rf"({_DIGITS})(?:{_POWER_OF_TEN})?\s?([kKmMbBtT])")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
@@ -31,8 +32,8 @@ def number_of(cell: object) -> float | None:
         except OverflowError:
             return math.inf
     if (scaled := _SCALED.fullmatch(text)) is not None:
-        # In decimals: 0.2517B is a whole number.
-        return float(Decimal(scaled[1]) * _SCALES[scaled[2].lower()])
+        # As digits, not by a product of floats: 0.2517B is a whole number.
+        return float(f"{scaled[1]}e{int(scaled[2] or 0) + _TENS[scaled[3].lower()]}")
     return None
 
 

@@ -135,6 +135,10 @@ def asked_columns(frame: pandas.DataFrame, text: str) -> dict[str, str]:
             hint = near_misses(column, names)
             allowed = f"{role}=COLUMN with one of {columns_text(frame)}{hint}"
             raise ConfigError(Keyword("columns"), pair, allowed)
+        for other, name in asked.items():
+            if (other == role) != (name == column) and (other == role or column):
+                allowed = f"a role has one column, a column one role, and {other}={name} is before"
+                raise ConfigError(Keyword("columns"), pair, allowed)
         asked[role] = column
     return asked
 

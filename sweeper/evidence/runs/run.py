@@ -97,10 +97,12 @@ class Runs:
     def check_numbers(self, columns: Sequence[str]) -> None:
         """BadInput that names all cells of `columns` that are no numbers, and what to do."""
         faults, values, meant = list[str](), dict[str, list[object]](), ""
+        left = np.ones(len(self.frame), bool)
         for column in dict.fromkeys(columns):
             bad = np.flatnonzero(self._parsed(column)[1])
             if not len(bad):
                 continue
+            left[bad] = False
             cells = [self.frame[column].iloc[place] for place in bad]
             # What a condition can name: a cell from Python may hold anything, a table within it.
             plain = all(isinstance(cell, str | int | float) for cell in cells)
@@ -121,7 +123,8 @@ class Runs:
             "of a run that was not made, inf of one that diverged"
         ]
         parts += [f"; write {meant}"] if meant else []
-        if sum(map(len, values.values())) <= MOST_LEFT_OUT:
+        # Of no use where it leaves out all rows: such a condition is refused.
+        if left.any() and sum(map(len, values.values())) <= MOST_LEFT_OUT:
             parts += ["; ", where_none_of(values), " leaves such rows out"]
         raise BadInput(*parts)
 

@@ -62,7 +62,7 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
         others = (Keyword("where", f"{quoted_name(column)} >= {least}"), " takes the others")
         raise BadInput(
             f"{runs.row(place)} has {has} in {column!r}{more}: {are} from {least}",
-            *(("; ", *others) if not values[place] >= least else ()),
+            *(("; ", *others) if not values[place] >= least and count < len(bad) else ()),
         )
     return values.astype(np.int64)
 

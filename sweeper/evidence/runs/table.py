@@ -41,6 +41,8 @@ READERS = {
     ".parquet": "Parquet",
     ".xlsx": "Excel",
 }
+PACKAGES = {"Parquet": "pyarrow", "Excel": "openpyxl"}
+"""What pandas reads a kind with; where it is lacking it names several, on several lines."""
 UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
 LARGEST = 1 << 30
@@ -185,7 +187,7 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
     except BadInput:
         raise
     except ImportError as error:
-        lacking = error.name or first_line(error)
+        lacking = error.name or PACKAGES.get(kind) or first_line(error)
         raise BadInput(
             f"{path}: {kind} needs another package, {lacking}: install it, or save the table as CSV"
         ) from error

@@ -86,7 +86,7 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     report = (ladder / "report.html").read_text()
     assert 'href="transfer/w256-d1/prediction.html"' in report
     page = path.with_suffix(".html").read_text()
-    assert "of other sizes at one budget" in page and "Crosses are runs" in page
+    assert "Crosses are runs" in page
     assert hashlib.sha256(path.read_bytes()).hexdigest() == document["sha256"]
     assert {one.name for one in path.parent.iterdir()} == {
         "prediction.html",

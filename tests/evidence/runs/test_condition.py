@@ -31,6 +31,7 @@ FRAME = pandas.DataFrame(
         "day": pandas.to_datetime(["2026-01-01", "2026-02-01", "2026-03-01", None]),
         "count": pandas.array([1, None, 3, 4], dtype="Int64"),
         "class": [1, 1, 2, 2],
+        "data": pandas.array(["web", None, "code", "web"], dtype="string"),
     }
 )
 
@@ -63,6 +64,9 @@ FRAME = pandas.DataFrame(
         ("ours == True and seed < 1", [0]),
         ("day > '2026-01-15'", [1, 2]),
         ("count >= 3", [2, 3]),
+        ("count != 3", [0, 1, 3]),
+        ("data != 'web'", [1, 2]),
+        ("data == 'web'", [0, 3]),
         ("seed > -1", [0, 1, 2, 3]),
         ("seed < 99999999999999999999999", [0, 1, 2, 3]),
         ("optimizer == 'a & b | ~c'", []),

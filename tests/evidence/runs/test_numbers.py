@@ -30,6 +30,10 @@ from sweeper.evidence.runs.read import read
         ("inf", math.inf),
         (3, 3),
         ("2^99999", math.inf),
+        ("0.2517B", 251_700_000),
+        ("1e-3M", 1000),
+        ("1e999999k", math.inf),
+        ("1e-999999999k", 0),
     ],
 )
 def test_a_number_is_read_as_it_is_meant(cell: object, number: float) -> None:
@@ -51,6 +55,7 @@ def test_a_number_is_read_as_it_is_meant(cell: object, number: float) -> None:
         "1 024",
         "3 %",
         "7 nats",
+        "1e9999999999k",
         "-",
         [1],
         True,

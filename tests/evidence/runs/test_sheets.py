@@ -137,6 +137,14 @@ def test_a_dirty_table_is_one_error_that_says_what_to_do(name: str, tmp_path: Pa
     assert "\n" not in said
 
 
+def test_no_condition_is_proposed_that_leaves_out_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(sheet(lambda w: f"w{w}"))
+    with pytest.raises(BadInput) as caught:
+        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+    assert "where" not in caught.value.spelled(SHELL)
+
+
 def test_what_is_proposed_leaves_the_rows_out(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(sheet(head=HEAD + "(neurons),,,(nats)\n") + MEAN)

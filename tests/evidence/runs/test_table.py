@@ -29,7 +29,10 @@ def test_columns_are_found_by_name_or_told() -> None:
         predicted(other)
     assert caught.value.key == "columns"
     assert predicted(other, columns="params=Size of model").inputs.runs == 32
-    for wrong in ("size=params", "params=nothing", "params"):
+    for wrong in (
+        *("size=params", "params=nothing", "params"),
+        *("loss=loss,loss=params", "seed=seed,seed=", "loss=loss,params=loss"),
+    ):
         with pytest.raises(ConfigError) as caught:
             predicted(surface(), columns=wrong)
         assert caught.value.key == "columns"
@@ -173,3 +176,28 @@ def test_a_width_that_is_none_is_named_by_its_row(wide: str, tmp_path: Path) -> 
     (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS, f"{wide},0.1,3"]))
     with pytest.raises(BadInput, match="row 7"):
         grid_of(ladder_runs(read(path)), GridOptions())
+
+
+def test_a_filter_for_the_other_rows_is_named_where_there_are_some(tmp_path: Path) -> None:
+    (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS]))
+    for where, others in (("width >= 64", True), ("width < 128", False)):
+        frame = read(path, where=where).frame
+        frame.loc[frame["width"] == 64, "width"] = -64
+        with pytest.raises(BadInput, match="a whole number from 1") as caught:
+            grid_of(ladder_runs(read(frame)), GridOptions())
+        assert ("takes the others" in str(caught.value)) == others
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.parquet", "pyarrow"), ("a.xlsx", "openpyxl")])
+def test_the_package_that_a_kind_of_file_needs_is_named(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / name).write_bytes(b"PAR1")
+
+    def lacking(*_: object) -> None:
+        raise ImportError("Unable to find a usable engine\nA suitable version")
+
+    monkeypatch.setattr("pandas.read_parquet", lacking)
+    monkeypatch.setattr("pandas.read_excel", lacking)
+    with pytest.raises(BadInput, match=f"needs another package, {package}: install it"):
+        read(path)
