@@ -246,7 +246,8 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         for name, value in plan.hps.items():
             table.add(name, Cell(value, value_text(value)))
         items.append(table)
-    items += map(Sentence, plan.law.lines() if plan.law else ())
+    for line in plan.law.lines() if plan.law else ():
+        items.append(Sentence(line.removeprefix("- "), listed=line.startswith("- ")))
     if plan.parameters and plan.needs:
         count = len(plan.needs)
         things = f"{count} thing{'s are' if count > 1 else ' is'}"

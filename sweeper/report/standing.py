@@ -194,8 +194,10 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
 
 
 def _others(names: Sequence[str]) -> list[Item]:
-    """The other studies, as many as a line has room for."""
-    return [Sentence(f"Other studies: {listed(names)}")] * bool(names)
+    """The other studies: the first of them, and the rest as a detail."""
+    few, rest = Sentence(f"Other studies: {listed(names, 3)}"), ", ".join(names[3:])
+    more = Sentence(f"More studies: {rest}", detail=True)
+    return [*[few] * bool(names), *[more] * bool(rest)]
 
 
 def _cancelled(answer: CancelAnswer) -> Shown:

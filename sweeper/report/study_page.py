@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import get_args
 from urllib.parse import quote
 
-from matplotlib.figure import Figure
-
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
@@ -334,10 +332,11 @@ def _search_drawings(documents: Documents) -> list[Item]:
 
     space = documents.searched.space if documents.searched else {}
 
-    def drawing(name: str, figure: Figure) -> Drawing:
-        return Drawing(lambda: figure, caption=CAPTIONS[name.partition("-")[0]])
-
-    return [drawing(name, figure) for name, figure in search_pictures(trials, space).items()]
+    pictures = search_pictures(trials, space)
+    return [
+        Drawing(partial(pictures.__getitem__, name), caption=CAPTIONS[name.partition("-")[0]])
+        for name in pictures
+    ]
 
 
 CAPTIONS = {
@@ -521,10 +520,8 @@ def _answer_second(shown: Table) -> Table:
 
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
-    items = [
-        _answer_second(item) if isinstance(item, Table) else item
-        for item in _untitled(console.verdict_items(verdict, validation.hyperparameter))
-    ]
+    told = _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    items = [_answer_second(item) if isinstance(item, Table) else item for item in told]
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter

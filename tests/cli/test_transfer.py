@@ -536,7 +536,7 @@ class TestCorrection:
         assert plan["source"]["correction"]["slope"]["value"] == -0.5
         # What was measured is known without training it again.
         again = sweeper(*[word for word in words if word != "--validate"], "transfer.correct=true")
-        assert "the plan uses it (transfer.correct=true)" in again.out
+        assert "the plan uses the prediction (transfer.correct=true)" in again.out
 
     def test_is_not_made_when_it_is_not_warranted(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
