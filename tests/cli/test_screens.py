@@ -60,9 +60,7 @@ def test_status_of_many_studies_and_jobs(
     for name in names:
         shutil.copytree(study, study.with_name(name))
     assert " more\n" in ends("status").out
-    assert sum(name in screen[80] for name in names) < 5
-    verbose = sweeper("status", "--verbose").out
-    assert sum(name in verbose for name in names) == len(names)
+    assert sum(name in screen[80] for name in names) <= 6
     jobs = [{**JOB, "id": str(i), "node": f"node{i}.cluster", "since": "12:00"} for i in range(90)]
     told = {"job": "search", "phase": "eta", "done": 2, "total": 9}
     with StudyLock(study):

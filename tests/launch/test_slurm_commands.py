@@ -73,6 +73,7 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long  # beside other work Slurm may list what has failed, and it is tried again at once
 def test_what_fails_in_jobs_is_told_once_and_tried_again_when_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

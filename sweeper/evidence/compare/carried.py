@@ -178,16 +178,6 @@ def notes_of(winner: Winner) -> list[str | Text]:
     return [*notes, *(f"{listed(names)}: {what}" for what, names in said.items())]
 
 
-def next_sentence(winner: Winner) -> list[Sentence]:
-    """The run that would decide most for what it costs, where any would."""
-    if not winner.next_runs:
-        return []
-    best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
-    chance = f"{best.chance:.0%}".replace("%", " %")
-    wanted = _wanted(best, winner.baseline)
-    return [Sentence(f"Would tell most: {wanted}, which decide it with a chance of {chance}.")]
-
-
 def _bound_text(bound: str) -> str:
     if bound == "end":
         return "has its best learning rate at an end of those tried"
@@ -313,7 +303,6 @@ def next_table(winner: Winner) -> Table:
         legend=[
             "Runs more than there are, each with another seed; of the baseline at the same size."
         ],
-        detail=True,
     )
     for each in winner.next_runs:
         runs = (each.runs, each.of_baseline, each.chance, each.flops)
@@ -423,7 +412,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         about="A comparison of sweeper.",
         answer=said,
         sections=[
-            Section("Answer", [Sentence(said), *next_sentence(winner)], is_answer=True, code=code),
+            Section("Answer", [Sentence(said)], is_answer=True, code=code),
             Section("At the target", shown),
             Section(
                 "Differences over compute",
