@@ -13,7 +13,7 @@ from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
-from sweeper.report.answer import Item, Sentence
+from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import SAID, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
@@ -246,7 +246,8 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         for name, value in plan.hps.items():
             table.add(name, Cell(value, value_text(value)))
         items.append(table)
-    items += map(Sentence, plan.law.lines() if plan.law else ())
+    for line in plan.law.lines() if plan.law else ():
+        items.append(Sentence(line.removeprefix("- "), listed=line.startswith("- ")))
     if plan.parameters and plan.needs:
         count = len(plan.needs)
         things = f"{count} thing{'s are' if count > 1 else ' is'}"
@@ -254,6 +255,14 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
         items.append(Sentence(brief))
         items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
     return items
+
+
+def target_command(plan: TransferPlan, note: str = "") -> list[Item]:
+    """What trains the target, where a command does."""
+    command = plan.source.get("target_command")
+    if not isinstance(command, list | tuple):
+        return []
+    return [Commands("The target's command:", [list(map(str, command))], note=note)]
 
 
 GAMMA_LEGEND = (

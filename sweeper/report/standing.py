@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeper.errors import SHELL, Call, Keyword, Text, as_text, spelled
 from sweeper.report.answer import Item, Sentence, Shown
-from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of
 from sweeper.report.sentences import failure_notes
+from sweeper.report.trials import ladder_table
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
@@ -194,8 +194,10 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
 
 
 def _others(names: Sequence[str]) -> list[Item]:
-    """The other studies, as many as a line has room for."""
-    return [Sentence(f"Other studies: {listed(names)}")] * bool(names)
+    """The other studies: the first of them, and the rest as a detail."""
+    few, rest = Sentence(f"Other studies: {listed(names, 3)}"), ", ".join(names[3:])
+    more = Sentence(f"More studies: {rest}", detail=True)
+    return [*[few] * bool(names), *[more] * bool(rest)]
 
 
 def _cancelled(answer: CancelAnswer) -> Shown:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import get_args
 from urllib.parse import quote
 
-from matplotlib.figure import Figure
-
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
@@ -40,18 +38,16 @@ from sweeper.report.console import (
     trend_text,
 )
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.ladder import ladder_table
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
-from sweeper.report.trials import trials_table
+from sweeper.report.trials import ladder_table, trials_table
 from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import LadderSoFar, Size, extent
 from sweeper.study.cost import cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
@@ -197,7 +193,8 @@ def study_report(
     searched, base, about = documents.searched, "", "A report of sweeper."
     if searched is not None:
         base = size_text(searched.base, deep=documents.deep) if searched.base else ""
-        rules, strategy = (name.rpartition(".")[2] for name in _names(searched))
+        rules = searched.parameterization.rpartition(".")[2]
+        strategy = searched.strategy.rpartition(".")[2]
         about = f"{rules}, searched with {strategy}{f' at {base}' if base else ''}. {about}"
     damaged = ", ".join(documents.damaged)
     lost = f"Damaged, and not shown: {damaged}. The commands that wrote them write them anew."
@@ -222,10 +219,6 @@ def study_report(
         notes=[*documents.notices, *[lost] * bool(damaged)],
         sections=sections,
     )
-
-
-def _names(searched: Searched) -> tuple[str, str]:
-    return searched.parameterization, searched.strategy
 
 
 def _running(running: Running) -> Section:
@@ -339,10 +332,11 @@ def _search_drawings(documents: Documents) -> list[Item]:
 
     space = documents.searched.space if documents.searched else {}
 
-    def drawing(name: str, figure: Figure) -> Drawing:
-        return Drawing(lambda: figure, caption=CAPTIONS[name.partition("-")[0]])
-
-    return [drawing(name, figure) for name, figure in search_pictures(trials, space).items()]
+    pictures = search_pictures(trials, space)
+    return [
+        Drawing(partial(pictures.__getitem__, name), caption=CAPTIONS[name.partition("-")[0]])
+        for name in pictures
+    ]
 
 
 CAPTIONS = {
@@ -412,9 +406,6 @@ def _provenance(documents: Documents) -> Section:
         items.append(Verbatim("\n".join(commands), title="To reproduce"))
     values = {key: value for key, value in record.items() if key not in COMMANDS}
     items.append(Facts(values) if values else Sentence("Not recorded yet."))
-    if documents.config:
-        title = "The configuration, config.yaml"
-        items.append(Verbatim(documents.config, title=title, detail=True))
     return Section("Provenance", items)
 
 
@@ -499,9 +490,7 @@ class _Target:
         if plan is None:
             return
         items: list[Item] = []
-        command = plan.source.get("target_command")
-        if isinstance(command, list | tuple):
-            items.append(Commands("The target's command:", [list(map(str, command))]))
+        items += console.target_command(plan)
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))
@@ -510,13 +499,6 @@ class _Target:
             items += _untitled(console.plan(plan, deep=self.deep))
         if not items:
             return
-        operations = {
-            name: ", ".join(f"{key} {value:.4g}" for key, value in factors.items())
-            for name, factors in plan.operations.items()
-        }
-        if operations:
-            title = "Factors of the operations at the target"
-            items.append(Facts(operations, title=title, detail=True))
         source = {key: value for key, value in plan.source.items() if key not in COMMANDS}
         if source:
             title = "Where this plan's numbers come from"
@@ -529,9 +511,17 @@ def _untitled(items: Sequence[Item]) -> list[Item]:
     return [replace(item, title="") if isinstance(item, Table) else item for item in items]
 
 
+def _answer_second(shown: Table) -> Table:
+    """The table with its last column second: a narrow page may have no room for the last."""
+    order = [0, -1, *range(1, len(shown.columns) - 1)]
+    rows = [replace(row, values=[row.values[place] for place in order]) for row in shown.rows]
+    return replace(shown, columns=[shown.columns[place] for place in order], rows=rows)
+
+
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
-    items = _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    told = _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    items = [_answer_second(item) if isinstance(item, Table) else item for item in told]
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter

@@ -14,7 +14,6 @@ from sweeper.decide.transfer import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
-from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence, Shown
@@ -168,7 +167,7 @@ def _planned(
     if not (next_command and not next_command.call.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
-        items += _target_command(plan, note)
+        items += console.target_command(plan, note)
     places["plan"] = files.plan
     if verdicts:
         places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
@@ -183,12 +182,6 @@ def _planned(
         next=[next_command],
         folder=settings.folder,
     )
-
-
-def _target_command(plan: TransferPlan, note: str = "") -> list[Item]:
-    """What trains the target, where a command does."""
-    command = plan.source.get("target_command")
-    return [Commands("The target's command:", [command], note=note)] if command else []
 
 
 def _document(answer: TransferAnswer) -> dict[str, object]:
@@ -377,7 +370,7 @@ def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) 
         )
         horizons = ", ".join(map(str, costs.horizons))
         return Shown(
-            items=_target_command(answer.plan),
+            items=console.target_command(answer.plan),
             notes=[*notes, *failure_notes(answer.failed), *map(_removed_note, answer.removed)],
             answer=f"Trained {counted(len(costs.missing), 'run')} more of {len(costs.trials)}, "
             f"each size at {horizons} steps.",

@@ -23,8 +23,8 @@ from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
 from sweeper.decide.trend import judge_target
 from sweeper.errors import ConfigError
-from sweeper.report.ladder import ladder_table
 from sweeper.report.sentences_transfer import ladder_end
+from sweeper.report.trials import ladder_table
 from sweeper.stats.curve import fit_curves
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE, LOOKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -20,10 +20,6 @@ from sweeper.report.drawing import BESIDE, DASHED, DOTTED, MARKERS, STYLE
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import Cell, Column, Table, number, within
-
-if TYPE_CHECKING:
-    pass
-
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]

@@ -44,7 +44,7 @@ def each_sentence(each: EachAnswer) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
+def each_table(each: EachAnswer) -> Table:
     """A row a hyperparameter, those that are carried first."""
     several = len(each.sizes) > 1
     table = Table(
@@ -62,7 +62,6 @@ def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
             "low end holds for all hyperparameters at once. Below "
             f"{each.seen:.2g} one run of each would not show it."
         ],
-        detail=detail,
     )
     for one in each.hyperparameters:
         table.add(
@@ -131,11 +130,11 @@ def sizes_table(each: EachAnswer) -> Table:
     return table
 
 
-def each_items(each: EachAnswer, *, detail: bool = False) -> list[Item]:
+def each_items(each: EachAnswer) -> list[Item]:
     """The tables of an answer; where the noise of a run is from."""
-    items: list[Item] = [each_table(each, detail=detail)]
+    items: list[Item] = [each_table(each)]
     whys = [f"{one.name}: {why}" for one in each.hyperparameters if (why := why_text(one))]
-    items += [Sentence(why, listed=True, detail=detail) for why in whys]
+    items += [Sentence(why, listed=True) for why in whys]
     if any(one.sizes for one in each.hyperparameters):
         items.append(sizes_table(each))
     return [*items, Sentence(noise_text(each), detail=True)]

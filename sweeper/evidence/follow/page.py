@@ -27,7 +27,7 @@ from sweeper.evidence.follow.decision import (
 )
 from sweeper.evidence.follow.outcome import RunOutcome, ledger_line
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.predict.decision import UNDECIDED
+from sweeper.evidence.predict.decision import UNDECIDED, Prediction
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
@@ -312,11 +312,7 @@ def follow_report(
         "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / (1 - SPIKE_SHARE):.2g} "
         "a run",
     }
-    kept = (
-        [Sentence(ledger_line(held, miss))]
-        if miss is not None and not isinstance(held, Expectation)
-        else []
-    )
+    kept = [Sentence(ledger_line(held, miss))] if miss and isinstance(held, Prediction) else []
     said = said_of(seen)
     renewed = f" This page loads itself anew every {RELOAD:g} seconds." * (not seen.ended)
     return Report(

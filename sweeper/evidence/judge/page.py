@@ -225,7 +225,7 @@ def judged_report(
         "transferred learning rate."
     )
     items: list[Item] = [
-        Drawing(partial(_kept, figure), caption=caption) for figure in drawn.values()
+        Drawing(partial(drawn.__getitem__, name), caption=caption) for name in drawn
     ]
     items += tables(judged)
     for ladder in judged.ladders:
@@ -256,10 +256,6 @@ def judged_report(
         sections=[*sections, rests_on(_inputs(judged))],
         notes=[*judged.notes, *noted],
     )
-
-
-def _kept(figure: Figure) -> Figure:
-    return figure
 
 
 def judged_shown(

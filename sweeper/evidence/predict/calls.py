@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeper.api.calls import TURNS
 from sweeper.api.keywords import keywords_of, request_of
@@ -11,12 +11,9 @@ from sweeper.errors import PYTHON, spelled
 from sweeper.evidence.predict.decision import NoLossLaw, Prediction
 from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
+from sweeper.evidence.sources import source_of
 from sweeper.registry import only_named
 from sweeper.report.present import Silent, perform, present
-
-if TYPE_CHECKING:
-    pass
-from sweeper.evidence.sources import source_of
 
 
 @keywords_of(PredictRequest)
