@@ -30,6 +30,9 @@ GONE: Mapping[str, str] = {
     "`sweeper predict --study NAME --to-width N`",
     "law.from": "`sweeper judge RUNS --to-params N --to-tokens D` tells the rate of other runs; "
     "a plan takes exponents by law=joint law.batch=B law.tokens=T",
+    "follow spike_steps": "a spike that returns raises no alarm, and needs no length",
+    "follow measured": "hold a held-out loss against the interval in prediction.json",
+    "follow ledger": "the answer, its page and --json have the end beside what was predicted",
     "study.plot_history": "the study's page draws it, by Optuna",
     "study.plot_lines": "the study's page draws slices, by Optuna; `plot_ladder` draws a ladder",
     "study.plot_pairs": "a search's table has the transfer error of every pair, its page contours",

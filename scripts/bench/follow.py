@@ -14,7 +14,6 @@ import argparse
 import copy
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -352,8 +351,6 @@ def judge(out: Path, count: int) -> None:
             after = [step - THIRD for step in steps if step is not None and step >= THIRD]
             delay = f", {np.median(after):.0f} steps" if after else ""
             cells.append(f"{len(after)} of {SICK}{delay}")
-        hints = Counter(run.last.hints[0].name for run in runs if run.last.hints)
-        cells.append(", ".join(f"{name} {number}" for name, number in hints.items()) or "none")
         print(f"| {fault} | {' | '.join(cells)} |")
     watch, start = Watch(prediction), time.process_time()
     for step, loss in enumerate(healthy[0].tolist()):

@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sweeper.evidence.flags import Where
-from sweeper.verbs.requests import (
-    POSITIVE,
-    TUNE,
-    Flag,
-    Request,
-)
+from sweeper.verbs.requests import POSITIVE, TUNE, Flag, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +51,7 @@ class FollowRequest(Request, panel=TUNE):
     lr: Annotated[
         str,
         Flag(
-            "Where its learning rate is, to check the schedule; a pattern has (?P<lr>...).",
+            "Where its learning rate is: a jump of it is seen; a pattern has (?P<lr>...).",
             metavar="SOURCE",
         ),
     ] = ""
@@ -64,18 +59,6 @@ class FollowRequest(Request, panel=TUNE):
         int | None, Flag("Of the whole run; its tokens at the ladder's batch if not given.")
     ] = None
     alarm: Annotated[float, Flag("The chance of ever calling a run off that is on course.")] = 0.01
-    spike_steps: Annotated[
-        int | None, Flag("A spike returns within these; 1 % of the run if not given.")
-    ] = None
     once: Annotated[bool, Flag("Read what there is, answer and end: for cron.")] = False
     every: Annotated[float, POSITIVE, Flag("Seconds between two looks.")] = 30.0
-    measured: Annotated[
-        float | None, Flag("The loss at the end, where the prediction is of held-out data.")
-    ] = None
     out: Annotated[Path | None, Flag("Where to write; beside the prediction if not given.")] = None
-    ledger: Annotated[
-        Path | None,
-        Flag(
-            "The ledger of outcomes; predictions.md beside the prediction's folder.", metavar="FILE"
-        ),
-    ] = None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.evidence.flags import columns_text
-from sweeper.evidence.follow.decision import UNKNOWN, Seen, Watch, read_prediction
-from sweeper.evidence.follow.outcome import RunOutcome as RunOutcome
-from sweeper.evidence.follow.outcome import outcome_of, write_outcome
+from sweeper.evidence.follow.decision import Seen, Watch
+from sweeper.evidence.follow.reading import Expected, read_prediction
 from sweeper.evidence.follow.request import FollowRequest
-from sweeper.evidence.predict.decision import Prediction
-from sweeper.evidence.predict.earlier import Expectation, expectation
+from sweeper.evidence.predict.earlier import expectation
 from sweeper.evidence.runs.curves import earlier_runs
 from sweeper.evidence.runs.log import RunLog
 from sweeper.study.watcher import Watcher
@@ -24,24 +21,17 @@ from sweeper.verbs.answer import Outcome, VerbAnswer
 
 @dataclass(frozen=True, kw_only=True)
 class FollowAnswer(VerbAnswer):
-    """What is `seen` of a run, which `watch` has with its losses; `miss` where it has ended.
-
-    The run's schedule was compared to the ladder's where `reads_rate` and the ladder's is known.
-    """
+    """What is `seen` of a run, which `watch` has with its losses."""
 
     watch: Watch
     seen: Seen
     folder: Path
-    reads_rate: bool
-    miss: RunOutcome | None = None
 
 
 def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
-    """Read the run, once or until it ends; what became of the prediction is written then."""
+    """Read the run, once or until it ends."""
     expected = _expected(request)
-    watch = Watch(
-        expected, steps=request.steps, alarm=request.alarm, spike_steps=request.spike_steps
-    )
+    watch = Watch(expected, steps=request.steps, alarm=request.alarm)
     log = RunLog(metric=request.metric, place=request.run, lr=request.lr)
     folder = request.out or _folder(request)
 
@@ -50,7 +40,6 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
             watch=watch,
             seen=seen,
             folder=folder,
-            reads_rate=bool(request.lr),
             outcome=Outcome.NOT_VALIDATED if seen.off else Outcome.DONE,
         )
 
@@ -58,7 +47,7 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
         # Looked at once, a last line without an end counts as well: there is no later look.
         seen = _look(watch, log, ended=True)
         log.check_found()
-        return _ended(request, answer(seen))
+        return answer(seen)
     watcher.tell(f"Following {request.run}; Ctrl-C ends the view, not the run")
     before: Seen | None = None
     while True:
@@ -67,12 +56,12 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
         if before is None or (seen.step, seen.state) != (before.step, before.state):
             watcher.look(answer(seen), news=before is None or seen.state != before.state)
         if seen.ended:
-            return _ended(request, answer(seen))
+            return answer(seen)
         before = seen
         time.sleep(request.every)
 
 
-def _expected(request: FollowRequest) -> Prediction | Expectation:
+def _expected(request: FollowRequest) -> Expected:
     """The prediction, or what earlier runs say: ConfigError for both, or none."""
     if request.prediction is None and request.band is None:
         raise MissingValue(Keyword("prediction"), (", or earlier runs by ", Keyword("band", ...)))
@@ -84,9 +73,6 @@ def _expected(request: FollowRequest) -> Prediction | Expectation:
             if value := getattr(request, name):
                 raise ConfigError(Keyword(name), value, ("given with ", Keyword("band", ...)))
         return read_prediction(request.prediction)
-    for name in ("measured", "ledger"):
-        if (value := getattr(request, name)) is not None:
-            raise ConfigError(Keyword(name), value, ("given with ", Keyword("prediction", ...)))
     columns, root = columns_text(request.columns), Path(DEFAULT_ROOT)
     runs = earlier_runs(
         request.band, request.metric, columns=columns, where=request.where, root=root
@@ -109,26 +95,8 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
         watch.update(point.step, point.loss, point.lr)
         if point.lr is None and point.told is not None:
             watch.rate(point.step, point.told)
-        if watch.trouble:
-            raise BadInput(*watch.trouble)
+        if watch.readings.trouble:
+            raise BadInput(*watch.readings.trouble)
     watch.silent = log.silent is not None
-    seen = watch.look()
-    watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
+    watch.seen = watch.look(whole=watch.readings.ended)  # what the page is drawn of
     return watch.seen
-
-
-def _ended(request: FollowRequest, answer: FollowAnswer) -> FollowAnswer:
-    """The last look, with what became of the prediction where the run is over."""
-    seen, watch = answer.seen, answer.watch
-    # A band of earlier runs says where a run goes, and promised nothing that could be missed.
-    if request.prediction is None or isinstance(watch.prediction, Expectation):
-        return answer
-    if not (seen.ended and seen.state != UNKNOWN and (seen.end or request.measured)):
-        if request.measured is not None:
-            raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")
-        return answer
-    digest = hashlib.sha256(request.prediction.read_bytes()).hexdigest()
-    miss = outcome_of(watch.prediction, digest, seen, request.measured)
-    ledger = request.ledger or request.prediction.parent.parent / "predictions.md"
-    places = write_outcome(watch.prediction, miss, answer.folder, ledger)
-    return replace(answer, miss=miss, places=places)

@@ -30,24 +30,31 @@ class Expectation:
     source: str
     reasons: tuple[str, ...] = ()
     no_band: str = ""
+    is_last: bool = False
+    """Whether the end is a run's last loss, and not the mean over the band's window."""
 
 
 def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = None) -> Expectation:
     """Of a run of `steps`, the earlier ones' if not given; BadInput where they tell no band."""
     longest = max(run.length for run in runs)
     band = earlier_band(runs, steps or longest, math.log(max(_sizes(runs))))
-    ends = _ends(runs, band)
     cell = np.unique(_sizes(runs), return_inverse=True)[1].reshape(-1)
-    means = np.bincount(cell, ends) / np.bincount(cell)
+    ends, lasts = _ends(runs, band), np.log([run.losses[-1] for run in runs])
+    means, seeds = _of_seeds(ends, cell)
+    gaps = lasts - ends
+    # Held-out losses are hardly noisy: there the last one is a run's end, and no mean is.
+    is_last = float(gaps.std()) < seeds
+    if is_last:
+        means, seeds = _of_seeds(lasts, cell)
+        band = replace(band, gap=float(gaps.mean()), gap_deviation=float(gaps.std()))
     free = len(runs) - len(means)
-    seeds = math.sqrt(float(((ends - means[cell]) ** 2).sum()) / free)
     # Of a new run: the doubt about the mean of those there are, and its own seed.
     here = int((cell == cell.max()).sum())
     half = quantile(free, 0.975) * seeds * math.sqrt(1 + 1 / here)
     # Without a law nothing says where a run of another size ends: anywhere among the sizes.
     middle, low, high = float(means[-1]), float(means.min()) - half, float(means.max()) + half
     end = Loss(loss=math.exp(middle), low=math.exp(low), high=math.exp(high))
-    return Expectation(band=band, prediction=end, source=source)
+    return Expectation(band=band, prediction=end, source=source, is_last=is_last)
 
 
 def earlier_band(
@@ -111,6 +118,15 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
     places = np.where(empty, middles, places)
     losses[empty] = np.interp(places[empty], places[~empty], losses[~empty])
     return losses, places
+
+
+def _of_seeds(
+    ends: Array, cell: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+) -> tuple[Array, float]:
+    """The mean end of each size, and how far seeds of one size differ from it."""
+    means = np.bincount(cell, ends) / np.bincount(cell)
+    free = len(ends) - len(means)
+    return means, math.sqrt(float(((ends - means[cell]) ** 2).sum()) / free)
 
 
 def _ends(runs: Sequence[EarlierRun], band: Band) -> Array:

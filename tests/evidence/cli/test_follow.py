@@ -54,31 +54,18 @@ def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Ru
     assert answer.code == 3
     assert answer.document["state"] == "above"
     assert abs(answer.document["since"] - 300) <= 20
-    assert answer.document["hints"][0]["name"] == "data changed"
-    assert not (folder / "outcome.json").exists()
 
 
-def test_the_end_is_written_once_into_the_ledger(folder: Path, sweeper: Run) -> None:
+def test_the_end_is_a_mean_that_is_called_one(folder: Path, sweeper: Run) -> None:
     losses = run(2)
     write(losses)
-    for _ in range(2):
-        answer = follow(sweeper, "--once", "--json")
-        assert answer.code == 0
-    outcome = answer.document["outcome"]
-    said = prediction().prediction
-    assert said is not None
-    measured = losses[-STEPS // 10 :].mean()
-    assert outcome["measured"] == pytest.approx(measured)
-    assert outcome["nats"] == pytest.approx(measured - said.loss)
-    assert outcome["hit"] == (said.low <= measured <= said.high)
-    assert outcome["prediction"] == prediction().sha256
-    assert json.loads((folder / "outcome.json").read_text())["nats"] == outcome["nats"]
-    ledger = folder.parent / "predictions.md"
-    lines = ledger.read_text().splitlines()
-    assert len(lines) == 3
-    assert prediction().sha256[:12] in lines[-1]
-    ledger.write_bytes(kept := b"what others add, \xff\n" + ledger.read_bytes())
-    assert follow(sweeper, "--once").code == 0 and ledger.read_bytes() == kept
+    answer, end = follow(sweeper, "--once"), losses[-STEPS // 10 :].mean()
+    assert answer.code == 0
+    said = f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
+    assert said in " ".join(answer.out.split())
+    document = follow(sweeper, "--once", "--json").document
+    assert document["end"] == pytest.approx(end) and document["last"] == losses[-1]
+    assert not (folder / "outcome.json").exists()
     assert 'http-equiv="refresh"' not in (folder / "follow.html").read_text()
 
 
@@ -86,15 +73,26 @@ def test_the_live_view_ends_with_the_run(folder: Path, sweeper: Run) -> None:
     write(run(3))
     answer = follow(sweeper, "--every", "0.01")
     assert answer.code == 0
-    assert "It ended at" in answer.out
+    assert "The mean of its last" in answer.out
 
 
-def test_a_held_out_end_has_to_be_measured(workplace: Path, sweeper: Run) -> None:
+def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) -> None:
     prediction(gap=1.05).write(workplace / "transfer/w64")
     write(run(4))
-    assert follow(sweeper, "--once").code == 2
-    answer = follow(sweeper, "--once", "--measured", "2.1", "--json")
-    assert answer.document["outcome"]["measured"] == 2.1
+    answer = follow(sweeper, "--once", "--json")
+    assert answer.code == 0 and answer.document["ended"] and answer.document["end"] is None
+    assert answer.document["end_is"] == "its held-out loss at the end"
+
+
+def test_an_alarm_and_its_evidence_agree(folder: Path, sweeper: Run) -> None:
+    """Whatever state is told, the sum says itself whether it reached its alarm."""
+    losses = run(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300))
+    for more, state in (([], "above"), ([math.nan] * 5, "diverged")):
+        write(np.concatenate([losses, more]))
+        answer = follow(sweeper, "--once", "--json")
+        assert answer.document["state"] == state
+        assert answer.document["evidence"] >= answer.document["alarm_at"]
+        assert ": reached" in follow(sweeper, "--once").out
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,9 @@ def test_a_held_out_end_has_to_be_measured(workplace: Path, sweeper: Run) -> Non
         (("--every", "0"), "--every"),
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
-        (("--measured", "2"), "--measured"),
+        (("--spike-steps", "2"), "went: "),
+        (("--ledger", "x"), "went: "),
+        (("--measured", "2"), "went: "),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -175,20 +175,23 @@ def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
     assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
 
 
-def test_a_schedule_of_the_script_s_own_is_not_taken_for_another(
+def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
     folder: Path, sweeper: Run
 ) -> None:
     made = prediction()
     assert made.band is not None
     replace(made, band=replace(made.band, schedule=OWN)).write(folder)
-    losses = run(1)[:600].tolist()
-    rows = [{"step": i, "loss": loss, "lr": 1.0} for i, loss in enumerate(losses)]
-    Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # A constant rate is no cosine: with a schedule that is known it would be refused.
-    answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
-    assert answer.code == 0, answer.err
-    said = " ".join((answer.out + answer.err).split())
-    assert "its script's own, and not known" in said and "cosine" not in said
+    for jump, code in ((1.0, 0), (4.0, 3)):
+        losses = run(1)[:600].tolist()
+        rows = [
+            {"step": i, "loss": x, "lr": jump if i > 400 else 1.0} for i, x in enumerate(losses)
+        ]
+        Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
+        assert answer.code == code, answer.err
+        said = " ".join((answer.out + answer.err).split())
+        assert "its script's own, and not known" in said and "cosine" not in said
+        assert ("the learning rate went from 1 to 4" in said) == (code == 3)
 
 
 def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(

@@ -44,5 +44,5 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
         return screen[80]
 
     said = follow(course(1))
-    assert " predicted end " in said and ": no alarm" in said and "|" not in said
-    assert ": alarm" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
+    assert " predicted, the mean" in said and ": not reached" in said and "|" not in said
+    assert ": reached" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.follow.decision import Watch
-from sweeper.evidence.follow.page import code_of, follow_figure, hint_lines, said_of, shown
+from sweeper.evidence.follow.page import follow_figure, shown
 from sweeper.evidence.follow.verb import FollowAnswer
+from sweeper.evidence.follow.words import code_of, said_of
 from sweeper.report.answer import tone_of
 from tests.evidence.made import prediction, run
 
@@ -32,34 +33,19 @@ def test_the_page_draws_what_is_seen(
     answer = said_of(watch.look())
     assert answer.startswith(said)
     assert tone_of(code_of(watch.seen)) == tone
-    assert bool(hint_lines(watch.seen)) == (tone == "bad")
-    told = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path, reads_rate=True)
+    told = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path)
     places = shown(told).places
     page = Path(str(places["page"])).read_text()
     assert said in page and "<svg" in page
     assert Path(str(places["figure"])).stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("missing", [range(0), range(400, 600)])
-def test_the_line_of_a_rare_log_is_joined_and_breaks_at_a_gap(missing: range) -> None:
-    watch, losses = Watch(prediction()), run(7)
-    for step in range(0, 1000, 50):
-        if step not in missing:
+def test_each_reading_of_a_rare_log_is_a_dot() -> None:
+    for every, marker in ((50, "."), (1, "None")):
+        watch, losses = Watch(prediction()), run(7)
+        for step in range(0, 1000, every):
             watch.update(step, float(losses[step]))
-    top = follow_figure(watch).axes[0]
-    (line,) = [line for line in top.get_lines() if line.get_label() == "the run"]
-    broken = int(np.isnan(line.get_ydata()).sum())
-    assert broken == bool(missing)
-    points = len(line.get_ydata()) - broken
-    assert points == 20 - len(missing) // 50
-    assert len(line.get_markevery()) == points
-
-
-def test_a_dense_line_has_no_dots_but_where_a_reading_is_alone() -> None:
-    watch, losses = Watch(prediction()), run(7)
-    for step in (*range(400), 500, *range(600, 1000)):
-        watch.update(step, float(losses[step]))
-    top = follow_figure(watch).axes[0]
-    (line,) = [line for line in top.get_lines() if line.get_label() == "the run"]
-    (alone,) = line.get_markevery()
-    assert line.get_xdata()[alone] == pytest.approx(500.5)
+        (line,) = [
+            x for x in follow_figure(watch).axes[0].get_lines() if x.get_label() == "the run"
+        ]
+        assert str(line.get_marker() or "None") == marker
