@@ -54,7 +54,7 @@ def follow_figure(watch: Watch) -> Figure:
     """The run in its band, and where it will end beside where that was predicted."""
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     ax, seen, course, begins = figure.subplots(), watch.seen, watch.course, watch.readings.begins
-    middles, color = (begins[1:] + begins[:-1]) / 2, SICK if seen.off else INK
+    middles, color = watch.band.middles * watch.steps, SICK if seen.off else INK
     deviation = np.sqrt(np.diag(course.smooth) + course.white + course.rough)
     low, high = (np.exp(course.mean + sign * 1.96 * deviation) for sign in (-1, 1))
     ax.fill_between(middles, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="band")
@@ -74,7 +74,7 @@ def follow_figure(watch: Watch) -> Figure:
     if seen.off and seen.since is not None:
         ax.axvline(seen.since, color=SICK, linewidth=0.9, linestyle=DASHED)
     # A run begins far above its band, which would be pressed flat.
-    behind = run.losses[run.at >= min(2, course.first)]
+    behind = run.losses[run.at >= course.first]
     shown = np.concatenate([low[course.first :], high[course.first :], behind])
     room = 0.05 * (shown.max() - shown.min())
     ylim = (shown.min() - room, shown.max() + room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ NOT_NUMBERS = 3
 MOST_BACK = 20
 """Times that steps go back, and once in so many readings at least: more are two writers."""
 MOST_EVENTS = 20
+
+
+LARGEST = math.sqrt(sys.float_info.max)
+"""No loss is as large; sums of such overflow."""
 
 
 def read_prediction(path: str | PathLike[str]) -> Prediction:
@@ -124,7 +129,7 @@ class Readings:
             self._resume(step)
             if self.trouble:
                 return True
-        if not math.isfinite(loss) or loss <= 0:
+        if not 0 < loss < LARGEST:
             if not self.bad:
                 self.note("not a number", step, step, f"the loss is {loss:g}")
             is_known = len(self.bad) == NOT_NUMBERS

@@ -38,7 +38,7 @@ def said_of(seen: Seen) -> str:
             now = f"{100 * abs(seen.gap):.1f} % {'above' if seen.gap > 0 else 'below'} its middle"
             head = f"{seen.state.capitalize()} the band{since}, now {now} at {where}."
         case "diverged":
-            return f"Diverged{since}, at {where}."
+            return f"Diverged{since}."
         case "no loss":
             return f"No loss since step {seen.since:,}, though the log goes on."
         case "rate jumped":
@@ -62,14 +62,15 @@ def _end(seen: Seen) -> str:
         mean += f"{seen.last:.4f})"
         text = f"Its last loss is {seen.end:.4f}" if seen.averaged == 1 else mean
         text = f"{text}; {beside}"
-    return f"{text}; {compute_text(seen)}."
+    compute = compute_text(seen)
+    return f"{text}; {compute}." if compute else f"{text}."
 
 
 def compute_text(seen: Seen) -> str:
     """What the end is worth in compute, with its interval before the end; a bound as a bound."""
     value, low, high = seen.compute.value, seen.compute.low, seen.compute.high
     if not math.isfinite(value):
-        return "in compute not known"
+        return ""  # earlier runs have no law
     least, most = seen.reach
     if value >= most or value <= least:
         bound = "at least" if value >= most else "at most"
