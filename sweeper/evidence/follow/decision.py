@@ -108,7 +108,6 @@ class Course:
     def __init__(self, band: Band, level: tuple[float, float], alarm: float) -> None:
         """`level` is the predicted log end with its standard deviation."""
         count = len(band)
-        # Stretches of the warm-up are not tested.
         self.first = min(math.ceil(band.warmup * count), count - 1)
         self.alarm_at = math.log(2 * (count - self.first) / alarm)
         self.smooth, self.white = band.covariance(level[1])

@@ -88,15 +88,15 @@ def follow_report(watch: Watch, figure: Figure, notes: Sequence[str] = ()) -> Re
     seen, band = watch.seen, watch.band
     caption = (
         "Means over stretches of the run. The band is where 95 % of runs lie that are on course: "
-        "the ladder's curves, divided by their ends, times the predicted end. Right: "
+        "the ladder's curves, divided by their ends, times the predicted end. A run that shifts "
+        "within it is told by its own losses before. Right: "
         f"{seen.end_is}, as it was predicted before the run began, and as it is forecast by the "
         "run so far. The warm-up is shaded; it is not tested."
     )
     apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
     held = watch.prediction
     facts = {
-        "earlier runs": held.source if isinstance(held, Expectation) else "",
-        "prediction": "" if isinstance(held, Expectation) else f"SHA-256 {held.sha256}",
+        "held against": held.source if isinstance(held, Expectation) else f"SHA-256 {held.sha256}",
         "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
         f"{apart.replace('%', ' %')}",
         "schedule": band.schedule,

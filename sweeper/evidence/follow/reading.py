@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -29,10 +28,6 @@ NOT_NUMBERS = 3
 MOST_BACK = 20
 """Times that steps go back, and once in so many readings at least: more are two writers."""
 MOST_EVENTS = 20
-
-
-LARGEST = math.sqrt(sys.float_info.max)
-"""No loss is as large; sums of such overflow."""
 
 
 def read_prediction(path: str | PathLike[str]) -> Prediction:
@@ -117,8 +112,7 @@ class Readings:
 
     def take(self, step: int, loss: float) -> bool:
         """Take a reading; whether a stretch began with it, or it says that the run diverged."""
-        stretches = len(self.begins) - 1
-        if step < 0 or step > self.steps * (1 + 1 / stretches):
+        if step < 0 or step > self.steps + self.steps / (len(self.begins) - 1):
             self.trouble = (
                 f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
                 Keyword("steps", ...),
@@ -129,7 +123,8 @@ class Readings:
             self._resume(step)
             if self.trouble:
                 return True
-        if not 0 < loss < LARGEST:
+        # Sums of losses whose square overflows may do so, too.
+        if not (loss > 0 and math.isfinite(loss * loss)):
             if not self.bad:
                 self.note("not a number", step, step, f"the loss is {loss:g}")
             is_known = len(self.bad) == NOT_NUMBERS
@@ -138,10 +133,9 @@ class Readings:
         self.bad.clear()
         last = self.at[-1] if self.at else -1
         before, now = np.searchsorted(self.begins[:-1], [last, step], "right")
-        is_new = bool(now > before)
         self.at.append(step)
         self.losses.append(loss)
-        return is_new
+        return bool(now > before)
 
     def note(self, kind: str, step: int, until: int, text: str) -> None:
         """Keep an event."""

@@ -33,15 +33,13 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
     expected = _expected(request)
     watch = Watch(expected, steps=request.steps, alarm=request.alarm)
     log = RunLog(metric=request.metric, place=request.run, lr=request.lr)
-    folder = request.out or _folder(request)
+    # The page goes beside the prediction, or beside the run.
+    beside = request.prediction or (request.run / "log" if request.run.is_dir() else request.run)
+    folder = request.out or beside.parent
 
     def answer(seen: Seen) -> FollowAnswer:
-        return FollowAnswer(
-            watch=watch,
-            seen=seen,
-            folder=folder,
-            outcome=Outcome.NOT_VALIDATED if seen.off else Outcome.DONE,
-        )
+        outcome = Outcome.NOT_VALIDATED if seen.off else Outcome.DONE
+        return FollowAnswer(outcome=outcome, watch=watch, seen=seen, folder=folder)
 
     if request.once:
         # Looked at once, a last line without an end counts as well: there is no later look.
@@ -80,13 +78,6 @@ def _expected(request: FollowRequest) -> Expected:
     is_named = isinstance(request.band, str | Path)
     name = str(request.band) if is_named else "a table in memory"
     return expectation(runs, name, request.steps)
-
-
-def _folder(request: FollowRequest) -> Path:
-    """Where the page goes: beside the prediction, or beside the run."""
-    if request.prediction is not None:
-        return request.prediction.parent
-    return request.run if request.run.is_dir() else request.run.parent
 
 
 def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:

@@ -49,12 +49,14 @@ def said_of(seen: Seen) -> str:
     return f"{head} {_end(seen)}"
 
 
+def _loss(of: Estimate) -> str:
+    return f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"
+
+
 def _end(seen: Seen) -> str:
-    there, value = seen.forecast, seen.predicted.value
-    predicted = f"predicted {value:.4f} ({seen.predicted.low:.4f} to {seen.predicted.high:.4f})"
+    predicted = f"predicted {_loss(seen.predicted)}"
     if seen.end is None:
-        within = f"{there.low:.4f} to {there.high:.4f}"
-        text = f"Forecast of {seen.end_is}: {there.value:.4f} ({within}); {predicted}"
+        text = f"Forecast of {seen.end_is}: {_loss(seen.forecast)}; {predicted}"
     else:
         is_inside = seen.predicted.low <= seen.end <= seen.predicted.high
         beside = f"{predicted}, {'which holds it' if is_inside else 'which it misses'}"
@@ -98,16 +100,13 @@ def follow_table(seen: Seen) -> Table:
     # The answer says what the end is worth, too: what it stands beside is the first to go.
     worth = Column("worth", left=True, importance=0)
     table = Table("", [Column("", left=True), Column("loss", left=True), worth])
-
-    def row(name: str, of: Estimate, more: str = "") -> None:
-        table.add(name, Cell(of.value, f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"), more)
-
-    row(f"predicted, {seen.end_is}", seen.predicted)
+    said, there = (Cell(of.value, _loss(of)) for of in (seen.predicted, seen.forecast))
+    table.add(f"predicted, {seen.end_is}", said, "")
     if seen.state in (DIVERGED, SILENT):
         why = "it diverged" if seen.state == DIVERGED else "there is no loss"
         table.add(f"forecast, {seen.end_is}", f"none: {why}", "")
     elif seen.end is None:
-        row(f"forecast, {seen.end_is}", seen.forecast, compute_text(seen))
+        table.add(f"forecast, {seen.end_is}", there, compute_text(seen))
     else:
         table.add(f"measured, {seen.end_is}", Cell(seen.end, f"{seen.end:.4f}"), compute_text(seen))
     # By the sum itself, and not by the state, which may be of something that is worse or surer.
