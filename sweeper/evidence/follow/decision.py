@@ -14,9 +14,10 @@ deviation, from its likeliest begin on:
 
     S_i = max(0, S_i-1 + x_i - 1/2)     above,      max(0, S_i-1 - x_i - 1/2)     below.
 
-exp(S) is at most the sum of these ratios over all begins (Shiryaev and Roberts), of which that sum
-less the number of stretches is a martingale. So the chance that S ever reaches log(2 n / alarm) in
-n stretches is at most `alarm` on the band (Doob), however often one looks.
+exp(S) is at most the sum of these ratios over all begins (Shiryaev and Roberts); that sum less the
+number of stretches is a martingale. So the chance that S ever reaches log(2 n / alarm) in n
+stretches is at most `alarm` on the band (Doob), however often one looks. It steps over its limit,
+which lowers the one of normal steps by 1.166 (Siegmund, 1985) at half that chance.
 
 The end is the band's, scaled by what was seen of the run: its normal distribution given z. Behind
 an alarm a shift of any size since its begin is part of the covariance.
@@ -55,9 +56,11 @@ EARLY, ON, ABOVE, BELOW = "not enough yet", "on the band", "above", "below"
 DIVERGED, UNKNOWN, SILENT, RATE = "diverged", "cannot say", "no loss", "rate jumped"
 OFF = (ABOVE, BELOW, DIVERGED, SILENT, RATE)
 CLIPPED = 3.0
-"""Standard deviations beyond which a stretch counts as this far: one bad batch is no alarm."""
+"""Standard deviations that a stretch counts at most: tested on tails of Student's t of 3."""
+OVERSHOOT = 1.166
+"""By theory: twice the mean by which a sum of normal steps passes its limit."""
 MOST_FREEDOM = 20
-"""Degrees of freedom of the scale by the ladder: another run's is known no better."""
+"""Degrees of freedom of the scale by the ladder, at most: tested on rare logs, noisier than it."""
 LR_JUMP = 2.0
 """Times the rate before it: behind the warm-up no schedule rises by more between two readings."""
 
@@ -109,7 +112,7 @@ class Course:
         """`level` is the predicted log end with its standard deviation."""
         count = len(band)
         self.first = min(math.ceil(band.warmup * count), count - 1)
-        self.alarm_at = math.log(2 * (count - self.first) / alarm)
+        self.alarm_at = math.log(2 * (count - self.first) / alarm) - OVERSHOOT
         self.smooth, self.white = band.covariance(level[1])
         self.rough = (1 + band.leverage) * np.array(band.rough) ** 2
         # The band is of training losses, the level of the objective: `gap` lies between the two.

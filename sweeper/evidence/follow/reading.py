@@ -27,7 +27,6 @@ NOT_NUMBERS = 3
 """Readings in a row that are no numbers of a run that diverged; fewer are a logger's slip."""
 MOST_BACK = 20
 """Times that steps go back, and once in so many readings at least: more are two writers."""
-MOST_EVENTS = 20
 
 
 def read_prediction(path: str | PathLike[str]) -> Prediction:
@@ -85,10 +84,7 @@ class Event:
 
 
 class Stretches(NamedTuple):
-    """The stretches that have readings: their places in the band, mean losses, numbers of readings.
-
-    `middles` are the means of the steps that were read, in the middle of each.
-    """
+    """Those with readings: places in the band, mean losses, numbers of readings, mean steps."""
 
     at: Places
     losses: Array
@@ -138,9 +134,9 @@ class Readings:
         return bool(now > before)
 
     def note(self, kind: str, step: int, until: int, text: str) -> None:
-        """Keep an event."""
+        """Keep an event, of the last ones: mostly of steps that go back."""
         self.events.append(Event(kind=kind, step=step, until=until, text=text))
-        del self.events[:-MOST_EVENTS]
+        del self.events[:-MOST_BACK]
 
     def _resume(self, step: int) -> None:
         """Forget what lies at `step` and behind: the run went on from a checkpoint before it."""

@@ -75,8 +75,7 @@ def _expected(request: FollowRequest) -> Expected:
     runs = earlier_runs(
         request.band, request.metric, columns=columns, where=request.where, root=root
     )
-    is_named = isinstance(request.band, str | Path)
-    name = str(request.band) if is_named else "a table in memory"
+    name = str(request.band) if isinstance(request.band, str | Path) else "a table in memory"
     return expectation(runs, name, request.steps)
 
 

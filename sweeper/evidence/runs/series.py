@@ -20,7 +20,7 @@ from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, suggest
 from sweeper.evidence.runs.roles import LADDER_ROLES, SIZES, plain_name
 from sweeper.evidence.runs.run import Runs
-from sweeper.table import counted
+from sweeper.table import counted, listed
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -43,8 +43,6 @@ _BARE = re.compile(rf"(?<![A-Za-z0-9.])({BARE})[-_]?({NUMBER})(?=$|[_\-,/\s])", 
 _FIRST = re.compile(
     rf"(?!(?:base|min|max|final|init|warmup)_)[A-Za-z].*_(?P<key>{BARE})", re.IGNORECASE
 )
-MOST_NAMED = 5
-"""Runs that a note names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +112,8 @@ class RunRows:
             raise BadInput(f"no run of {where} has values in the series {series!r}")
         notes, lacking = [self.objective.sentence(series), *self.notes], self.lacking
         if lacking:
-            names = ", ".join(lacking[:MOST_NAMED]) + ", ..." * (len(lacking) > MOST_NAMED)
-            notes.append(f"left out: {counted(len(lacking), 'run')} without {series!r}: {names}")
+            runs = f"{counted(len(lacking), 'run')} without {series!r}: {listed(lacking)}"
+            notes.append(f"left out: {runs}")
         return pandas.DataFrame(self.rows), notes
 
 
