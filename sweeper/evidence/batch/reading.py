@@ -14,7 +14,7 @@ import numpy as np
 
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, steps_to
+from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, falling, steps_to
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.evidence.runs.run import Runs, log2_of
 from sweeper.evidence.runs.series import step_column
@@ -133,17 +133,8 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
 
 def _least(curve: BatchCurve) -> float:
     """The loss at its end, as `steps_to` reads it: it need not be the lowest that noise shows."""
-    finite = curve.losses[np.isfinite(curve.losses)]
-    if not len(finite):
-        return math.inf
-    low, high = float(finite.min()), float(finite.max())
-    if math.isfinite(steps_to(curve.steps, curve.losses, low)):
-        return low
-    for _ in range(40):
-        middle = (low + high) / 2
-        reached = math.isfinite(steps_to(curve.steps, curve.losses, middle))
-        low, high = (low, middle) if reached else (middle, high)
-    return high
+    finite = curve.losses[np.isfinite(curve.losses) & (curve.steps > 0)]
+    return float(falling(finite)[-1]) if len(finite) else math.inf
 
 
 def _of(series: Series) -> tuple[Array, Array]:
