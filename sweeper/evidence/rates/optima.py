@@ -150,7 +150,7 @@ class _Fit:
         # A window's height an octave^3 is what a term of the third degree may be.
         prior = np.zeros(rows.shape[1])
         prior[second:] = (noise / window) ** 2
-        spread: Array = np.linalg.pinv(rows.T @ rows + np.diag(prior), hermitian=True)
+        spread = np.asarray(np.linalg.pinv(rows.T @ rows + np.diag(prior)), dtype=float)
         level = losses.mean()
         terms = spread @ (rows.T @ (losses - level))
         left = losses - level - rows @ terms

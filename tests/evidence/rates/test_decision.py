@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.evidence.rates.decision import RateTarget, law_of, rate_law
+from sweeper.evidence.rates.decision import CellOptimum, RateTarget, rate_law
 from sweeper.evidence.rates.optima import Cell, optima_of
 from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
@@ -125,18 +124,16 @@ def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate
     generator = np.random.default_rng(0)
     x = np.array([(rate, batch) for rate in range(-9, -5) for batch in range(4, 9)], float)
     bests = np.column_stack([generator.uniform(-6.8, -6.1, 30), np.full(30, 6.2)])
-    usual = runs_of((4, 5, 6, 7, 8, 9))
     cells = []
     for best_there in bests:
         losses = 2.5 + ((x - best_there) ** 2 * (0.01, 0.005)).sum(axis=1)
-        cells.append(Cell(usual.cells[0].sizes, x, losses + generator.normal(0, 0.003, len(x))))
-    runs = replace(usual, cells=tuple(cells))
-    found = optima_of(runs.cells)
+        cells.append(Cell({}, x, losses + generator.normal(0, 0.003, len(x))))
+    found = optima_of(cells)
     flagged = [(i, one) for i, one in enumerate(found) if one is not None and one.ends[0] > 0]
     beyond = [bests[i, 0] >= one.bound(0) for i, one in flagged]
     assert len(flagged) >= 6 and np.mean(beyond) >= 0.9
     place, one = flagged[0]
-    cell = law_of(runs, found).cells[place]
+    cell = CellOptimum.of(cells[place], one)
     assert cell.eta.value == cell.eta.low == one.bound(0) <= one.best[0]
 
 
