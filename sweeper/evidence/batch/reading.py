@@ -6,13 +6,12 @@ Curves of runs, or the ends of runs of several lengths; of the rates of a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.command.series import Series
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, falling, steps_to
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES
@@ -71,8 +70,11 @@ def batch_runs(runs: Runs) -> BatchRuns | None:
     table, notes = _one_model(runs, table)
     if series is not None:
         kept: Any = series.iloc[table.index.to_numpy()]
+        # Steps count from 0, and their logarithm is taken.
         curves = [
-            BatchCurve(int(row.batch), row.rate, row.seed, *_of(one))
+            BatchCurve(
+                int(row.batch), row.rate, row.seed, np.array(one.steps) + 1.0, np.array(one.losses)
+            )
             for row, one in zip(table.itertuples(), kept, strict=True)
         ]
         return BatchRuns(curves=tuple(curves), notes=(*notes, WITHIN))
@@ -137,11 +139,6 @@ def _least(curve: BatchCurve) -> float:
     return float(falling(finite)[-1]) if len(finite) else math.inf
 
 
-def _of(series: Series) -> tuple[Array, Array]:
-    # Steps count from 0, and their logarithm is taken.
-    return np.array(series.steps, dtype=float) + 1, np.array(series.losses, dtype=float)
-
-
 def _table(runs: Runs, step: str) -> pandas.DataFrame:
     import pandas
 
@@ -204,8 +201,3 @@ def _curves(table: pandas.DataFrame) -> Iterator[BatchCurve]:
         if len(rows):
             steps = rows.index.to_numpy(dtype=float)
             yield BatchCurve(int(batch), float(rate), str(seed), steps, rows.to_numpy(dtype=float))
-
-
-def critical_notes(runs: BatchRuns, told: CriticalBatch) -> Sequence[str | Text]:
-    """What was read how, and what stands against the answer."""
-    return () if told.code == "too_few" else runs.notes

@@ -109,10 +109,11 @@ def optima_of(
     ]
 
 
-def _terms(x: Array, degrees: Sequence[int]) -> Array:
-    """The terms [point, term] of those degrees, of one variable or two."""
-    powers = [p for p in product(range(4), repeat=x.shape[1]) if sum(p) in degrees]
-    return np.stack([np.prod(x ** np.array(power), axis=1) for power in powers], axis=1)
+def _terms(x: Array, degree: int) -> Array:
+    """The terms [point, term] up to a degree, of one variable or two, the lowest ones first."""
+    powers = sorted(product(range(degree + 1), repeat=x.shape[1]), key=sum)
+    kept = [np.array(power) for power in powers if sum(power) <= degree]
+    return np.stack([np.prod(x**power, axis=1) for power in kept], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,22 +135,22 @@ class _Fit:
         x, losses = cell.x[order], cell.losses[order]
         if not len(order):
             return None
-        window = max(WINDOW * abs(losses[0]), NOISES * noise)
+        window = max(WINDOW * abs(losses[0]), NOISES * noise, 1e-12)
         noise = max(noise, window / NOISES * 1e-3)
-        second = _terms(x, range(3)).shape[1]
+        second = _terms(x, 2).shape[1]
         count = int((losses <= losses[0] + window).sum())
         # As many as a polynomial has terms; and a row of one value tells nothing of its direction.
-        count = max(count, _terms(x, range(4)).shape[1])
+        count = max(count, _terms(x, 3).shape[1])
         while count < len(x) and _rank(x[:count]) < second:
             count += 1
         x, losses = x[:count], losses[:count]
         if _rank(x) < second:
             return None
         centre = x.mean(axis=0)
-        rows = cls._basis(x - centre)
-        # A window's height an octave^3 is what a term of the third degree may be.
+        rows = _terms(x - centre, 3)
+        # A third of the window's height an octave^3 is what a term of the third degree may be.
         prior = np.zeros(rows.shape[1])
-        prior[second:] = (noise / window) ** 2
+        prior[second:] = (3 * noise / window) ** 2
         spread = np.asarray(np.linalg.pinv(rows.T @ rows + np.diag(prior)), dtype=float)
         level = losses.mean()
         terms = spread @ (rows.T @ (losses - level))
@@ -159,19 +160,13 @@ class _Fit:
         terms[0] += level
         return cls(x, centre, terms, spread, float(left @ left), freedom)
 
-    @staticmethod
-    def _basis(x: Array) -> Array:
-        return np.hstack([_terms(x, range(3)), _terms(x, (3,))])
-
-    def at(self, points: Array, terms: Array | None = None) -> Array:
-        """Losses at points, by the polynomial or by draws of its terms [term, draw]."""
-        return np.asarray(
-            self._basis(points - self.centre) @ (self.terms if terms is None else terms)
-        )
+    def at(self, points: Array) -> Array:
+        """Losses at points."""
+        return np.asarray(_terms(points - self.centre, 3) @ self.terms)
 
 
 def _rank(x: Array) -> int:
-    return int(np.linalg.matrix_rank(_terms(x - x.mean(axis=0), range(3)), tol=1e-6))
+    return int(np.linalg.matrix_rank(_terms(x - x.mean(axis=0), 2), tol=1e-6))
 
 
 def _optimum(
@@ -184,7 +179,8 @@ def _optimum(
     scale = 0.0 if math.isnan(noise) else noise
     root = np.linalg.cholesky(fit.spread + 1e-15 * np.eye(len(fit.spread)))
     errors = scale * root @ generator.normal(size=(len(root), draws))
-    drawn = points[fit.at(points, fit.terms[:, None] + errors).argmin(axis=0)]
+    values = losses[:, None] + _terms(points - fit.centre, 3) @ errors
+    drawn = points[values.argmin(axis=0)]
     least = float(losses.min())
     gaps = []
     for side in (-1.0, 1.0):
