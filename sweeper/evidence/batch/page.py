@@ -15,7 +15,7 @@ from sweeper.evidence.batch.decision import FEWEST_BATCHES, CriticalBatch
 from sweeper.evidence.judge.verb import CriticalAnswer
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
-from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STRIP, STYLE, new_panels
+from sweeper.report.drawing import DOTTED, INK, LINE_COLOR, STRIP, STYLE, new_panels
 from sweeper.report.page import paged
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
@@ -86,10 +86,8 @@ def critical_shown(answer: CriticalAnswer) -> Shown:
 def critical_section(told: CriticalBatch) -> Section:
     """What is said of it, and its picture where there are points."""
     caption = (
-        "Points: runs, by the steps that they take to one loss. Line and band: what steps and "
-        "examples for one loss follow, with the 95 % of the critical batch. Dashed: the fewest "
-        "steps, and the fewest examples. Dotted and shaded: the critical batch, where both are "
-        "twice the least."
+        "Points: runs, by the steps that they take to one loss. Line and band: what these follow, "
+        "with the 95 % of the critical batch, which is dotted and shaded."
     )
     said = Sentence(" ".join(critical_lines(told)))
     drawing = Drawing(lambda: critical_figure(told), caption=caption)
@@ -101,27 +99,20 @@ def critical_figure(told: CriticalBatch) -> Figure:
     """Steps over batch as they were run, what they follow, and the critical batch."""
     figure, (ax,) = new_panels(1, 3.2, width=5.5)
     ran, steps = np.array(told.points).T
-    whole = told.code == "critical"
     low, high = ran.min() / 2, ran.max() * 2
-    if whole:
+    if told.code == "critical":
         low, high = min(low, told.batch.low / 1.5), max(high, told.batch.high * 1.5)
-    at = np.geomspace(low, high, 200)
-    # An open end of the interval is drawn as far as the picture goes.
-    ends = max(told.batch.low, low / 100), min(told.batch.high, high * 100)
-    inside = np.geomspace(*ends, 60)
-    curves = np.array([told.steps_at(at, float(critical)) for critical in inside])
-    ax.fill_between(at, curves.min(0), curves.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
-    ax.plot(at, told.steps_at(at, told.batch.value), color=LINE_COLOR, linewidth=1.2)
-    if whole:
         ax.axvspan(told.batch.low, told.batch.high, color=STRIP, zorder=0)
         ax.axvline(told.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
-        look: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": DASHED}
-        ax.axhline(told.least_steps.value, **look)
-        ax.plot(at, told.least_examples.value / at, **look)
+    at = np.geomspace(low, high, 200)
+    # An open end of the interval is drawn as far as the picture goes.
+    ends = np.clip([told.batch.low, told.batch.high], low / 100, high * 100)
+    edges = np.array([told.steps_at(at, float(critical)) for critical in ends])
+    ax.fill_between(at, edges.min(0), edges.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
+    line = told.steps_at(at, told.batch.value)
+    ax.plot(at, line, color=LINE_COLOR, linewidth=1.2)
     ax.plot(ran, steps, "o", color=INK, markersize=3.5)
-    ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)")
+    ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)", xlim=(low, high))
     ax.set_ylabel(f"steps to a loss of {told.loss:.4g}")
-    ax.set_xlim(low, high)
-    every = [*steps, told.steps_at(at, told.batch.value).min()]
-    ax.set_ylim(min(every) / 1.5, max(steps) * 1.5)
+    ax.set_ylim(min(*steps, *line) / 1.5, steps.max() * 1.5)
     return figure

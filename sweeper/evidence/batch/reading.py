@@ -96,14 +96,12 @@ def of_results(results: Iterable[Result]) -> BatchRuns | None:
     curves = []
     for result, kind in zip(ladder, kinds, strict=True):
         if kind == (width, depth, steps):
-            count = len(result.curve)
+            trial, losses = result.trial, np.array(result.curve, dtype=float)
             # A study keeps of a run the means over equal parts of it: each stands at its middle.
-            middles = (np.arange(count) + 0.5) / count * result.steps
-            batch, rate = result.trial.spec.train.batch_size, result.trial.log2_hps.get("eta")
-            seed = str(result.trial.seed)
-            losses = np.array(result.curve, dtype=float)
-            found = 0.0 if rate is None else float(rate)
-            curves.append(BatchCurve(batch, found, seed, middles, losses))
+            middles = (np.arange(len(losses)) + 0.5) / len(losses) * result.steps
+            rate = float(trial.log2_hps.get("eta", 0.0))
+            batch = trial.spec.train.batch_size
+            curves.append(BatchCurve(batch, rate, str(trial.seed), middles, losses))
     return BatchRuns(curves=tuple(curves), notes=(WITHIN,))
 
 

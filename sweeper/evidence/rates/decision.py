@@ -76,19 +76,13 @@ class CellOptimum:
 
     @classmethod
     def of(cls, cell: Cell, found: Optimum | None) -> CellOptimum:
-        """What the table and the page say of a cell."""
-        if found is None:
-            batch = UNKNOWN if cell.x.shape[1] > 1 else None
-            return cls(sizes=cell.sizes, eta=UNKNOWN, loss=math.nan, batch=batch)
-        both = len(found.best) > 1
-        return cls(
-            sizes=cell.sizes,
-            eta=found.estimate(0),
-            eta_end=found.ends[0],
-            loss=found.loss,
-            batch=found.estimate(1) if both else None,
-            batch_end=found.ends[1] if both else 0,
-        )
+        """What the table and the page say of a cell; nothing where it has too few runs."""
+        count = cell.x.shape[1]
+        told, ends, loss = [UNKNOWN] * count, (0,) * count, math.nan
+        if found is not None:
+            told, ends, loss = [*map(found.estimate, range(count))], found.ends, found.loss
+        rate = cls(sizes=cell.sizes, eta=told[0], eta_end=ends[0], loss=loss)
+        return rate if count == 1 else replace(rate, batch=told[1], batch_end=ends[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +141,7 @@ class PowerLaw:
     kept: float = 1.0
 
     @classmethod
-    def of(cls, x: Array, optima: Array, seed: int = 0) -> PowerLaw:
+    def of(cls, x: Array, optima: Array) -> PowerLaw:
         """Of `optima` [cell, response] at `x` [cell, axis], both log2."""
         from scipy.stats import invwishart
 
@@ -156,7 +150,7 @@ class PowerLaw:
         basis = np.column_stack([np.ones(count), x - centre])
         freedom = COUNTS_AS + count - int(np.linalg.matrix_rank(basis, tol=1e-6)) + responses - 1
         prior = np.diag([0.0, *[EXPONENT**-2] * x.shape[1]])
-        generator = np.random.default_rng([seed, count])
+        generator = np.random.default_rng(count)
         fits, scores = [], []
         for share in SHARED:
             # Runs of one model are off together: a law of four models has no sixteen cells.
@@ -368,12 +362,11 @@ def _target(runs: RateRuns, target: RateTarget) -> tuple[dict[str, float], list[
     models, horizons = np.log2([[size[runs.model], size[runs.horizon]] for size in sizes]).T
     line = np.polyfit(models, horizons, 1)
     off = (np.polyval(line, models) - horizons) * math.log(2)
-    as_runs = float(np.sqrt(np.mean(off**2))) < NEAR_A_LINE
-    if as_runs:
+    of = "those of the largest model run"
+    if float(np.sqrt(np.mean(off**2))) < NEAR_A_LINE:
         at[runs.horizon] = float(f"{2.0 ** np.polyval(line, math.log2(at[runs.model])):.3g}")
-    horizon, of = at[runs.horizon], "those of the largest model run"
-    if as_runs:
         of = "as the runs have them with their models"
+    horizon = at[runs.horizon]
     ratio = f", {horizon / at[runs.model]:.3g} a parameter" * (runs.model == "params")
     taken = f"the target's {runs.horizon} were not named: {horizon:.4g}{ratio}, {of}"
     if runs.horizon != "tokens":
