@@ -21,7 +21,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.rates.optima import Cell, Optimum, Ridge, optima_of
-from sweeper.evidence.rates.reading import RateRuns, no_law, rate_runs
+from sweeper.evidence.rates.reading import RateRuns, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.loss_runs import NEAR_A_LINE, SAME
 from sweeper.evidence.runs.run import Runs
@@ -356,7 +356,13 @@ def _target(runs: RateRuns, target: RateTarget) -> tuple[dict[str, float], list[
     for axis, value in asked.items():
         there = float(largest[axis])
         if value is not None and axis not in runs.varied and abs(value / there - 1) > 0.02:
-            raise no_law(axis, there)
+            name = {"params": "to_params", "batch_size": "to_batch"}.get(axis, f"to_{axis}")
+            raise BadInput(
+                f"all runs have one value of {axis.replace('_', ' ')}, {there:.4g}: they say "
+                "nothing of another; leave ",
+                Keyword(name, ...),
+                " out, or add runs that differ in it",
+            )
     if target.tokens is not None or not {runs.model, runs.horizon} <= {*runs.varied}:
         return at, []
     models, horizons = np.log2([[size[runs.model], size[runs.horizon]] for size in sizes]).T

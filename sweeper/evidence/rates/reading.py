@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.errors import BadInput, Keyword, Text
+from sweeper.errors import Text
 from sweeper.evidence.rates.optima import Cell
 from sweeper.evidence.runs.cells import final_losses
 from sweeper.evidence.runs.grid import GridOptions
@@ -191,13 +191,3 @@ def _tells_batch(table: pandas.DataFrame, model: str, horizon: str) -> bool:
     rates = finite.groupby([model, horizon, "batch_size"])["eta"].nunique()
     full = (batches >= FEWEST) & (rates.groupby(level=[0, 1]).mean() >= FEWEST)
     return bool(full.sum() >= min(FEWEST, len(full)) and 2 * full.sum() >= len(full) > 0)
-
-
-def no_law(axis: str, value: float) -> BadInput:
-    """That a target differs in what the runs do not."""
-    return BadInput(
-        f"all runs have one value of {axis.replace('_', ' ')}, {value:.4g}: they say nothing of "
-        "another; leave ",
-        Keyword({"params": "to_params", "batch_size": "to_batch"}.get(axis, f"to_{axis}"), ...),
-        " out, or add runs that differ in it",
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sweeper.evidence.judge.words import range_text, value_text
-from sweeper.evidence.rates.decision import AtBatch, CellOptimum, RateLaw, RatePrediction
+from sweeper.evidence.judge.words import range_text
+from sweeper.evidence.rates.decision import AtBatch, RateLaw, RatePrediction
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
@@ -108,11 +108,11 @@ def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
 def rates_notes(law: RateLaw) -> list[str]:
     """What stands against the answer: bounds, and how far the sizes are off the law."""
     notes: list[str] = []
-    ends = [cell for cell in law.cells if cell.eta_end or cell.batch_end]
+    ends = sum(bool(cell.eta_end or cell.batch_end) for cell in law.cells)
     if ends:
-        shown = "; ".join(map(_end_text, ends[:4])) + "; ..." * (len(ends) > 4)
         notes.append(
-            f"{counted(len(ends), 'size')} whose best lies at an end, a bound and no value: {shown}"
+            f"{counted(ends, 'size')} whose best lies at an end of what was run: a bound, and no "
+            "value, as the table of sizes says"
         )
     if law.scatter:
         rate = law.scatter[0]
@@ -121,12 +121,3 @@ def rates_notes(law: RateLaw) -> list[str]:
             f"{rate.high:.2f}), which the intervals hold"
         )
     return notes
-
-
-def _end_text(cell: CellOptimum) -> str:
-    said = []
-    if cell.eta_end:
-        said.append(f"rate {ENDS[cell.eta_end]} {value_text(cell.eta.value)}")
-    if cell.batch_end and cell.batch is not None:
-        said.append(f"batch {ENDS[cell.batch_end]} {2.0**cell.batch.value:.0f}")
-    return f"{', '.join(sized(axis, n) for axis, n in cell.sizes.items())}: {' and '.join(said)}"
