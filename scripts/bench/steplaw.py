@@ -2,7 +2,7 @@
 
 1,911 runs of step-law/steplaw, 17 sizes with rates and batches. The largest size is told from those
 of at most 537M parameters and 28B tokens; then each size from the sixteen others. A regret is what
-the told rate and batch lose on the surface of the size's own runs.
+the told rate and batch lose on a thin plate spline through the size's own runs, which no law uses.
 
     python scripts/bench/steplaw.py dense_lr_bs_loss.csv
 """
@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.findings import Findings
-from sweeper.evidence.rates.decision import RateLaw, RateOptima, RateTarget, law_of, optima_of
+from sweeper.evidence.rates.decision import RateTarget, law_of
+from sweeper.evidence.rates.optima import Cell, Optimum, optima_of
 from sweeper.evidence.rates.reading import RateRuns, rate_runs
-from sweeper.evidence.rates.surface import Surface, fit_surfaces
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
+from sweeper.stats.estimate import Array
 
 COLUMNS = "loss=smooth loss,batch_size=bs,steps=ti"
 OTHERS = ("loss",)
@@ -45,66 +46,59 @@ class Told:
     regret: float
 
 
-def only(runs: RateRuns, found: RateOptima, kept: Sequence[int]) -> tuple[RateRuns, RateOptima]:
-    """Some of the sizes."""
-    part = replace(
-        runs,
-        sizes=tuple(runs.sizes[i] for i in kept),
-        surfaces=tuple(runs.surfaces[i] for i in kept),
-    )
-    taken = {
-        name: [getattr(found, name)[i] for i in kept]
-        for name in ("centres", "draws", "ends", "losses", "gaps")
-    }
-    return part, replace(found, **taken)
+def regret(cell: Cell, at: Array) -> float:
+    """What `at` loses, by a smooth surface through the runs of a cell that lose at most 3 %."""
+    from scipy.interpolate import RBFInterpolator
+
+    near = cell.losses <= 1.03 * cell.losses.min()
+    x = cell.x[near]
+    surface = RBFInterpolator(x, cell.losses[near], smoothing=1.0)
+    axes = [np.linspace(low, high, 60) for low, high in zip(x.min(0), x.max(0), strict=True)]
+    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)
+    return float(surface(at[None])[0] - surface(grid).min())
 
 
-def tell(
-    runs: RateRuns, found: RateOptima, own: Sequence[Surface], kept: Sequence[int], of: int
-) -> Told:
+def tell(runs: RateRuns, found: Sequence[Optimum], kept: Sequence[int], of: int) -> Told:
     """What the sizes `kept` say of another."""
-    part, optima = only(runs, found, kept)
-    size = runs.sizes[of]
-    params, tokens = float(getattr(size, "params")), float(getattr(size, "tokens"))  # noqa: B009
-    law: RateLaw = law_of(part, optima, RateTarget(params=params, tokens=tokens))
-    assert law.law is not None and law.prediction is not None, law.code
-    drawn, surface = law.law.at(runs.log2(size)), own[of]
-    middle, best = drawn.mean(axis=0), surface.optimum
+    part, sizes = replace(runs, cells=tuple(runs.cells[i] for i in kept)), runs.cells[of].sizes
+    params, tokens = float(sizes["params"]), float(sizes["tokens"])
+    law = law_of(part, [found[i] for i in kept], RateTarget(params=params, tokens=tokens))
+    assert law.law is not None, law.code
+    drawn, own = law.law.at(runs.log2(sizes)), found[of]
     # Its own optimum has an error, too: that of a draw of each.
-    taken = np.resize(np.arange(len(surface.draws)), len(drawn))
-    measured = drawn + surface.draws[taken] - surface.draws.mean(axis=0)
+    taken = np.resize(np.arange(len(own.draws)), len(drawn))
+    measured = drawn + own.draws[taken] - own.draws.mean(axis=0)
     ends = [np.percentile(each, [2.5, 97.5], axis=0) for each in (drawn, measured)]
-    held = [(low <= best) & (best <= high) for low, high in ends]
+    held = [(low <= own.best) & (own.best <= high) for low, high in ends]
     low, high = ends[0]
     return Told(
         name=f"{params / 1e6:.0f}M, {tokens / 1e9:.1f}B",
-        told=tuple(middle),
-        own=tuple(best),
+        told=tuple(drawn.mean(axis=0)),
+        own=tuple(own.best),
         half=tuple((high - low) / 2),
         held=tuple(map(bool, held[0])),
         held_measured=tuple(map(bool, held[1])),
-        regret=surface.loss_gap(middle),
+        regret=regret(runs.cells[of], drawn.mean(axis=0)),
     )
 
 
 def bench(table: Path) -> Findings:
     """The largest size from the small ones, and each from the others."""
     runs = rate_runs(read(str(table), columns=COLUMNS, ignore=OTHERS), GridOptions())
-    found = optima_of(runs)
-    own = [surface for surface in fit_surfaces(runs.surfaces) if surface is not None]
-    assert len(own) == len(runs.sizes)
-    counts = [(getattr(size, "params"), getattr(size, "tokens")) for size in runs.sizes]  # noqa: B009
+    found = [one for one in optima_of(runs.cells) if one is not None]
+    counts = [(cell.sizes["params"], cell.sizes["tokens"]) for cell in runs.cells]
     small = [i for i, (n, d) in enumerate(counts) if n <= MOST_PARAMS and d <= MOST_TOKENS]
     every, largest = range(len(counts)), max(range(len(counts)), key=counts.__getitem__)
-    first = tell(runs, found, own, small, largest)
-    out = [tell(runs, found, own, [j for j in every if j != i], i) for i in every]
+    first = tell(runs, found, small, largest)
+    out = [tell(runs, found, [j for j in every if j != i], i) for i in every]
     rows = [
         _row(f"{first.name}, by {len(small)} small sizes", first),
         *(_row(t.name, t) for t in out),
     ]
-    smallest = own[min(every, key=counts.__getitem__)].optimum
-    nearest = ((runs.surfaces[largest].x - smallest) ** 2).sum(axis=1).argmin()
-    untransferred = float(runs.surfaces[largest].losses[nearest]) - own[largest].least.value
+    smallest = found[min(every, key=counts.__getitem__)].best
+    cell = runs.cells[largest]
+    nearest = ((cell.x - smallest) ** 2).sum(axis=1).argmin()
+    untransferred = float(cell.losses[nearest]) - found[largest].loss
     regrets = np.array([told.regret for told in out])
 
     def held(name: str, response: int) -> str:

@@ -2,7 +2,8 @@
 
 S steps of a batch B reach a loss where (S / S_min - 1) (E / E_min - 1) = 1, E = S B the examples
 (arXiv:1812.06162, eq. 2.7). So S = S_min (1 + B_crit / B) with B_crit = E_min / S_min: at B_crit
-twice the fewest steps are taken, and twice the fewest examples.
+twice the fewest steps are taken, and twice the fewest examples. Both are fitted to log S by least
+squares; the interval of B_crit is where an F test does not refuse it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.stats.estimate import Array, Estimate, quantile
+from sweeper.stats.estimate import Array, Estimate
 
-FEWEST_BATCHES, FEWEST_RUNS = 3, 4
-"""Batches, and runs in all, from which two unknowns and a noise are told."""
+FEWEST_BATCHES = 3
+"""Batches, and one run more in all, from which two unknowns and a noise are told."""
 BEYOND = 2.0**12
 """Up to so many times beyond the batches that were run B_crit is looked for."""
-POINTS = 4001
 LEAST_ERROR = 0.01
 """Of the logarithm of steps: losses are logged now and then, and read off between."""
 Code = Literal["critical", "at_least", "at_most", "too_few", "open"]
+NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,9 @@ class CriticalBatch:
     loss: float
     batches: tuple[int, ...]
     runs: int
-    batch: Estimate
-    least_steps: Estimate
-    least_examples: Estimate
+    batch: Estimate = NOTHING
+    least_steps: Estimate = NOTHING
+    least_examples: Estimate = NOTHING
     error: float = math.nan
     points: tuple[tuple[float, float], ...] = ()
 
@@ -51,66 +52,76 @@ class CriticalBatch:
         return np.asarray(least * (1 + critical / batches))
 
 
-NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
-
-
 def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
-    """B_crit from `steps` [run] that runs of `batches` [run] take to a loss, by a 95 % profile."""
+    """B_crit from `steps` [run] that runs of `batches` [run] take to a loss."""
+    from scipy.optimize import brentq, least_squares
+    from scipy.stats import t
+
     levels = tuple(int(batch) for batch in np.unique(batches))
-    common = {"loss": loss, "batches": levels, "runs": len(batches)}
-    if len(levels) < FEWEST_BATCHES or len(batches) < FEWEST_RUNS:
-        return CriticalBatch(
-            code="too_few",
-            batch=NOTHING,
-            least_steps=NOTHING,
-            least_examples=NOTHING,
-            **common,  # type: ignore[arg-type]
-        )
-    # Given B_crit, log S is log S_min and a known shape: the best S_min is a mean, and
-    # a grid over B_crit alone holds the whole profile.
+    if len(levels) < FEWEST_BATCHES or len(batches) <= FEWEST_BATCHES:
+        return CriticalBatch(code="too_few", loss=loss, batches=levels, runs=len(batches))
+
+    def left(log_critical: float) -> Array:
+        """Log S less its shape: log S_min, and what the runs are off."""
+        return np.asarray(np.log(steps) - np.log1p(np.exp(log_critical) / batches))
+
     ends = math.log(levels[0] / BEYOND), math.log(levels[-1] * BEYOND)
-    logs = np.linspace(*ends, POINTS)
-    shapes = np.log1p(np.exp(logs[:, None]) / batches)
-    off = np.log(steps) - shapes
-    level = off.mean(axis=1)
-    rest = ((off - level[:, None]) ** 2).sum(axis=1)
-    best, freedom = int(rest.argmin()), len(batches) - 2
-    variance = max(rest[best] / freedom, LEAST_ERROR**2)
-    # The F test of one parameter: F(1, freedom) is Student's t squared.
-    inside = rest - rest[best] <= variance * quantile(freedom, 0.975) ** 2
-    low_open, high_open = bool(inside[0]), bool(inside[-1])
+    fit = least_squares(
+        lambda p: left(p[1]) - p[0],
+        (np.log(steps).mean(), np.log(batches).mean()),
+        bounds=([-math.inf, ends[0]], [math.inf, ends[1]]),
+    )
+    best, freedom = float(fit.x[1]), len(batches) - 2
+    variance = max(2 * fit.cost / freedom, LEAST_ERROR**2)
+    student = float(t.ppf(0.975, freedom))
+
+    def refused(log_critical: float) -> float:
+        """Above 0 where the runs are too far off; F(1, freedom) is Student's t squared."""
+        off = left(log_critical) - left(log_critical).mean()
+        return float(off @ off - 2 * fit.cost - variance * student**2)
+
+    # An interval that reaches an end is cut there by what was looked at, not by the runs.
+    low_open, high_open = (refused(end) <= 0 for end in ends)
+    low = ends[0] if low_open else brentq(refused, ends[0], best)
+    high = ends[1] if high_open else brentq(refused, best, ends[1])
     code: Code = "critical"
-    # An interval that reaches an end of the grid is cut there by the grid, not by the runs.
     if low_open or high_open:
         code = "open" if low_open and high_open else "at_most" if low_open else "at_least"
-    of = np.exp(logs[inside])
-    batch = Estimate(
-        value=math.exp(logs[best]),
-        low=0.0 if low_open else float(of.min()),
-        high=math.inf if high_open else float(of.max()),
-    )
-    fewest = np.exp(level)
+    # The interval is of B_crit; what the mean itself is off by comes on top.
+    error = math.exp(math.sqrt(variance / len(batches)) * student)
+    fewest = [math.exp(left(each).mean()) for each in (best, low, high)]
+    examples = [steps * math.exp(at) for steps, at in zip(fewest, (best, low, high), strict=True)]
     # At an end that is open steps or examples are as few as anything.
-    # The profile is over B_crit; what the mean itself is off by comes on top.
-    error = math.sqrt(variance / len(batches)) * quantile(freedom, 0.975)
-    # As B_crit goes to infinity S_min goes to 0 and E_min stays, and the other way round.
-    examples = fewest * np.exp(logs)
     return CriticalBatch(
         code=code,
-        batch=batch,
-        least_steps=_between(fewest, best, inside, error, falls=high_open),
-        least_examples=_between(examples, best, inside, error, falls=low_open),
+        loss=loss,
+        batches=levels,
+        runs=len(batches),
+        batch=Estimate(
+            value=math.exp(best),
+            low=0.0 if low_open else math.exp(low),
+            high=math.inf if high_open else math.exp(high),
+        ),
+        least_steps=Estimate(
+            value=fewest[0],
+            low=0.0 if high_open else fewest[2] / error,
+            high=fewest[1] * error,
+        ),
+        least_examples=Estimate(
+            value=examples[0],
+            low=0.0 if low_open else examples[1] / error,
+            high=examples[2] * error,
+        ),
         error=math.sqrt(variance),
         points=tuple(zip(batches.tolist(), steps.tolist(), strict=True)),
-        **common,  # type: ignore[arg-type]
     )
 
 
-def _between(values: Array, best: int, inside: Array, error: float, *, falls: bool) -> Estimate:
-    """A value along the profile: it `falls` to nothing where that end of the profile is open."""
-    of = values[inside]
-    low, high = float(of.min()) * math.exp(-error), float(of.max()) * math.exp(error)
-    return Estimate(value=float(values[best]), low=0.0 if falls else low, high=high)
+def falling(losses: Array) -> Array:
+    """The nearest sequence that never rises: a curve's noise taken out."""
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(losses, increasing=False).x)
 
 
 def steps_to(steps: Array, losses: Array, loss: float) -> float:
@@ -119,26 +130,14 @@ def steps_to(steps: Array, losses: Array, loss: float) -> float:
     The curve is taken to fall: where it rises by its noise, stretches are averaged.
     """
     kept = np.isfinite(losses) & (steps > 0)
-    steps, falling = steps[kept], _falling(losses[kept])
-    if not len(falling) or falling[-1] > loss:
+    if not kept.any():
         return math.nan
-    place = int(np.argmax(falling <= loss))
+    logs, means = np.log(steps[kept]), falling(losses[kept])
     # Where the first logged loss lies below, nobody knows at which earlier step it was reached.
+    if means[-1] > loss or means[0] < loss:
+        return math.nan
+    place = int(np.argmax(means <= loss))
     if place == 0:
-        return float(steps[0]) if falling[0] == loss else math.nan
-    above, below = falling[place - 1], falling[place]
-    share = (above - loss) / (above - below)
-    logs = np.log(steps[place - 1 : place + 1])
-    return float(math.exp(logs[0] + share * (logs[1] - logs[0])))
-
-
-def _falling(losses: Array) -> Array:
-    """The nearest sequence that never rises, by least squares: adjacent violators are pooled."""
-    sums, counts = list[float](), list[int]()
-    for loss in losses:
-        sums.append(float(loss))
-        counts.append(1)
-        while len(sums) > 1 and sums[-2] / counts[-2] < sums[-1] / counts[-1]:
-            sums[-2:] = [sums[-2] + sums[-1]]
-            counts[-2:] = [counts[-2] + counts[-1]]
-    return np.repeat(np.array(sums) / np.array(counts), counts)
+        return float(steps[kept][0])
+    share = (means[place - 1] - loss) / (means[place - 1] - means[place])
+    return float(math.exp(logs[place - 1] + share * (logs[place] - logs[place - 1])))

@@ -6,15 +6,14 @@ Curves of runs, or the ends of runs of several lengths; of the rates of a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.command.series import Series
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, steps_to
+from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, falling, steps_to
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.evidence.runs.run import Runs, log2_of
 from sweeper.evidence.runs.series import step_column
@@ -71,8 +70,11 @@ def batch_runs(runs: Runs) -> BatchRuns | None:
     table, notes = _one_model(runs, table)
     if series is not None:
         kept: Any = series.iloc[table.index.to_numpy()]
+        # Steps count from 0, and their logarithm is taken.
         curves = [
-            BatchCurve(int(row.batch), row.rate, row.seed, *_of(one))
+            BatchCurve(
+                int(row.batch), row.rate, row.seed, np.array(one.steps) + 1.0, np.array(one.losses)
+            )
             for row, one in zip(table.itertuples(), kept, strict=True)
         ]
         return BatchRuns(curves=tuple(curves), notes=(*notes, WITHIN))
@@ -94,14 +96,12 @@ def of_results(results: Iterable[Result]) -> BatchRuns | None:
     curves = []
     for result, kind in zip(ladder, kinds, strict=True):
         if kind == (width, depth, steps):
-            count = len(result.curve)
+            trial, losses = result.trial, np.array(result.curve, dtype=float)
             # A study keeps of a run the means over equal parts of it: each stands at its middle.
-            middles = (np.arange(count) + 0.5) / count * result.steps
-            batch, rate = result.trial.spec.train.batch_size, result.trial.log2_hps.get("eta")
-            seed = str(result.trial.seed)
-            losses = np.array(result.curve, dtype=float)
-            found = 0.0 if rate is None else float(rate)
-            curves.append(BatchCurve(batch, found, seed, middles, losses))
+            middles = (np.arange(len(losses)) + 0.5) / len(losses) * result.steps
+            rate = float(trial.log2_hps.get("eta", 0.0))
+            batch = trial.spec.train.batch_size
+            curves.append(BatchCurve(batch, rate, str(trial.seed), middles, losses))
     return BatchRuns(curves=tuple(curves), notes=(WITHIN,))
 
 
@@ -133,22 +133,8 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
 
 def _least(curve: BatchCurve) -> float:
     """The loss at its end, as `steps_to` reads it: it need not be the lowest that noise shows."""
-    finite = curve.losses[np.isfinite(curve.losses)]
-    if not len(finite):
-        return math.inf
-    low, high = float(finite.min()), float(finite.max())
-    if math.isfinite(steps_to(curve.steps, curve.losses, low)):
-        return low
-    for _ in range(40):
-        middle = (low + high) / 2
-        reached = math.isfinite(steps_to(curve.steps, curve.losses, middle))
-        low, high = (low, middle) if reached else (middle, high)
-    return high
-
-
-def _of(series: Series) -> tuple[Array, Array]:
-    # Steps count from 0, and their logarithm is taken.
-    return np.array(series.steps, dtype=float) + 1, np.array(series.losses, dtype=float)
+    finite = curve.losses[np.isfinite(curve.losses) & (curve.steps > 0)]
+    return float(falling(finite)[-1]) if len(finite) else math.inf
 
 
 def _table(runs: Runs, step: str) -> pandas.DataFrame:
@@ -213,8 +199,3 @@ def _curves(table: pandas.DataFrame) -> Iterator[BatchCurve]:
         if len(rows):
             steps = rows.index.to_numpy(dtype=float)
             yield BatchCurve(int(batch), float(rate), str(seed), steps, rows.to_numpy(dtype=float))
-
-
-def critical_notes(runs: BatchRuns, told: CriticalBatch) -> Sequence[str | Text]:
-    """What was read how, and what stands against the answer."""
-    return () if told.code == "too_few" else runs.notes

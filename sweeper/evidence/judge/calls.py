@@ -10,22 +10,15 @@ from sweeper.api.calls import TURNS
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, drawn
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
+from sweeper.evidence.batch.page import critical_lines, critical_record
 from sweeper.evidence.each.page import each_text
 from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown, trend_lines
 from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import worded_judged
-from sweeper.evidence.rates.page import (
-    critical_lines,
-    critical_record,
-    rates_figure,
-    rates_lines,
-    rates_notes,
-    rates_record,
-    rates_report,
-    rates_tables,
-)
+from sweeper.evidence.rates.page import rates_figure, rates_record, rates_report, rates_tables
+from sweeper.evidence.rates.words import rates_lines, rates_notes
 from sweeper.records import to_json
 from sweeper.report.notebook import html
 from sweeper.report.present import Silent, perform, present

@@ -15,6 +15,7 @@ from sweeper.config.command_line import changed
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.evidence.batch.decision import CriticalBatch
+from sweeper.evidence.batch.page import critical_figure, critical_section, critical_shown
 from sweeper.evidence.each.page import each_items, each_sentence
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.verdict import TableVerdict
@@ -25,12 +26,7 @@ from sweeper.evidence.judge.words import (
     value_text,
     worded_judged,
 )
-from sweeper.evidence.rates.page import (
-    critical_figure,
-    critical_section,
-    critical_shown,
-    rates_shown,
-)
+from sweeper.evidence.rates.page import rates_shown
 from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
 from sweeper.records import to_json

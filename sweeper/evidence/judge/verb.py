@@ -14,7 +14,6 @@ from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.batch.reading import (
     BatchRuns,
     batch_runs,
-    critical_notes,
     critical_of,
     of_results,
 )
@@ -136,7 +135,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     critical, notes = None, tuple[Text, ...]()
     if over_batch and (found := _curves(source, runs, root)) is not None:
         critical = critical_of(found)
-        notes = tuple(map(as_text, critical_notes(found, critical)))
+        notes = () if critical.code == "too_few" else tuple(map(as_text, found.notes))
         # Series are no cells that settings could be compared by.
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
     elif over_batch:

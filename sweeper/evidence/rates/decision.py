@@ -1,4 +1,14 @@
-"""The learning rate and the batch for any model and horizon, by the optima of smaller ones."""
+"""The learning rate and the batch for any model and horizon, by the optima of smaller ones.
+
+log2 of the best rate and of the best batch are linear in log2 of the sizes, by least squares over
+the cells; what cells are off that, rate and batch together, has a covariance S, drawn from the
+inverse Wishart distribution that they leave (Gelman et al., Bayesian Data Analysis, 2013, 14.2):
+
+    y = B' h(x) + e,    e ~ N(0, S),    S ~ IW(rest),    B ~ N(B^, (H'H)^-1 x S).
+
+So intervals are Student's, with as many degrees of freedom as there are cells beyond the terms, and
+hold what a cell is off the law and what its optimum is off by noise.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +20,37 @@ from typing import Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.evidence.rates.optima_law import Bound, OptimaLaw, fit_law
-from sweeper.evidence.rates.reading import RateRuns, no_law, rate_runs
-from sweeper.evidence.rates.surface import Ridge, Surface, fit_surfaces
+from sweeper.evidence.rates.optima import Cell, Optimum, Ridge, optima_of
+from sweeper.evidence.rates.reading import RateRuns, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
-from sweeper.evidence.runs.loss_runs import NEAR_A_LINE
+from sweeper.evidence.runs.loss_runs import NEAR_A_LINE, SAME
 from sweeper.evidence.runs.run import Runs
 from sweeper.records import NOT_WRITTEN
-from sweeper.stats.curve import BIAS, CurveFit, fit_curves
-from sweeper.stats.estimate import Array, Estimate
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
+from sweeper.stats.gp import shares
 
+DRAWS = 4000
+"""Draws of a law."""
+SCATTER, COUNTS_AS = 0.15, 4
+"""Octaves that cells are off a law before anything is seen, and as how many cells that counts.
+Chosen on StepLaw's 17 cells; tested on made-up laws, and on its ladders of one batch."""
+SHARED = (0.0, 0.3, 0.6, 0.9)
+"""Of the variance, what all cells of one model are off together: looked for among these."""
+EXPONENT = 10.0
+"""Standard deviation of an exponent before anything is seen, in scatters: it says little."""
 BEYOND_LAW = 2
 """Cells with an optimum that a law takes beyond one for each exponent."""
-OCTAVE = 1.0
-"""How far off a rate is of which the cost is told."""
 KEPT = 0.02
 """Where bounds leave a smaller share of the draws, they contradict the law."""
 RIDGE = 2
 """Octaves of batch to both sides that are told."""
+WIDEST = 4.0
+"""Octaves: a rate whose interval is wider is known no better than by a grid of two on each side."""
 NO_BATCH = (
     "too few sizes have their best rate and batch inside what was run: the rate alone is told, at "
     "each batch"
 )
 Code = Literal["predicted", "law", "too_wide", "too_few_cells", "bounds_contradict"]
-WIDEST = 4.0
-"""Octaves: a rate whose interval is wider is known no better than by a grid of two on each side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +74,24 @@ class CellOptimum:
     batch: Estimate | None = None
     batch_end: int = 0
 
+    @classmethod
+    def of(cls, cell: Cell, found: Optimum | None) -> CellOptimum:
+        """What the table and the page say of a cell; nothing where it has too few runs."""
+        count = cell.x.shape[1]
+        told, ends, loss = [UNKNOWN] * count, (0,) * count, math.nan
+        if found is not None:
+            told, ends, loss = [*map(found.estimate, range(count))], found.ends, found.loss
+        rate = cls(sizes=cell.sizes, eta=told[0], eta_end=ends[0], loss=loss)
+        return rate if count == 1 else replace(rate, batch=told[1], batch_end=ends[1])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """An optimum goes as `axis` to this power; `bend` is what an octave changes it by.
-
-    `curved`: the bend is no chance.
-    """
+    """An optimum goes as `axis` to this power."""
 
     of: Literal["eta", "batch"]
     axis: str
     exponent: Estimate
-    bend: Estimate | None
-    curved: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +127,88 @@ class RatePrediction:
     ridge: tuple[AtBatch, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class PowerLaw:
+    """Draws of a law [DRAWS, response, term], and of the covariance of what cells are off it.
+
+    Terms are a constant and log2 of every size from `centre`. `kept` is the share of the draws
+    that the bounds left, or, if that is less, the chance that the least likely was so unlikely.
+    """
+
+    centre: Array
+    draws: Array
+    scatter: Array
+    kept: float = 1.0
+
+    @classmethod
+    def of(cls, x: Array, optima: Array) -> PowerLaw:
+        """Of `optima` [cell, response] at `x` [cell, axis], both log2."""
+        from scipy.stats import invwishart
+
+        count, responses = optima.shape
+        centre, level = x.mean(axis=0), optima.mean(axis=0)
+        basis = np.column_stack([np.ones(count), x - centre])
+        freedom = COUNTS_AS + count - int(np.linalg.matrix_rank(basis, tol=1e-6)) + responses - 1
+        prior = np.diag([0.0, *[EXPONENT**-2] * x.shape[1]])
+        generator = np.random.default_rng(count)
+        fits, scores = [], []
+        for share in SHARED:
+            # Runs of one model are off together: a law of four models has no sixteen cells.
+            same = share * np.isclose(x[:, None, 0], x[:, 0], atol=SAME)
+            root = np.linalg.inv(np.linalg.cholesky(same + (1 - share) * np.eye(count)))
+            rows, values = root @ basis, root @ (optima - level)
+            spread = np.linalg.inv(rows.T @ rows + prior)
+            terms = spread @ rows.T @ values
+            left = values - rows @ terms
+            rest = COUNTS_AS * SCATTER**2 * np.eye(responses) + left.T @ left
+            sizes = [np.linalg.slogdet(each)[1] for each in (root, spread, rest)]
+            scores.append(responses * (sizes[0] + sizes[1] / 2) - freedom * sizes[2] / 2)
+            terms[0] += level
+            fits.append((terms, spread, rest))
+        draws, scatters = [], []
+        counts = generator.multinomial(DRAWS, shares(np.array(scores)))
+        for drawn, (terms, spread, rest) in zip(counts, fits, strict=True):
+            drawn_scatter = invwishart.rvs(freedom, rest, int(drawn) + 1, random_state=generator)
+            scatter = np.reshape(drawn_scatter, (-1, responses, responses))[:drawn]
+            normal = generator.normal(size=(drawn, responses, len(spread)))
+            off = np.linalg.cholesky(scatter) @ normal @ np.linalg.cholesky(spread).T
+            draws.append(terms.T + off)
+            scatters.append(scatter)
+        return cls(centre, np.concatenate(draws), np.concatenate(scatters))
+
+    def middle(self, x: Array) -> Array:
+        """Draws [DRAWS, response] of the law itself at a size, without scatter."""
+        drawn: Array = self.draws @ np.append(1.0, np.asarray(x, dtype=float) - self.centre)
+        return drawn
+
+    def at(self, x: Array) -> Array:
+        """Draws [DRAWS, response] of the optima of a size: log2, with their scatter."""
+        generator = np.random.default_rng([1, len(self.draws)])
+        normal = generator.normal(size=(*self.scatter.shape[:2], 1))
+        return self.middle(x) + (np.linalg.cholesky(self.scatter) @ normal)[..., 0]
+
+    def within(self, bounds: Sequence[tuple[Array, int, int, float]]) -> PowerLaw:
+        """The draws by how likely they make all bounds: a size, response, side and value each."""
+        from scipy.special import log_ndtr
+
+        if not bounds:
+            return self
+        logs, least = np.zeros(len(self.draws)), 1.0
+        for x, response, side, value in bounds:
+            deviation = np.sqrt(self.scatter[:, response, response])
+            # A bound is no value: it weighs a law by the chance that its optimum lies beyond.
+            chance = log_ndtr(side * (self.middle(x)[:, response] - value) / deviation)
+            logs += chance
+            # A bound that no draw makes likely takes none of them out.
+            least = min(least, float(np.exp(chance).mean()) * len(bounds))
+        chances = np.exp(logs - logs.max())
+        chances /= chances.sum()
+        # Kish's effective sample size, as a share.
+        kept = min(least, float(1 / (chances**2).sum() / len(chances)))
+        taken = np.random.default_rng(len(bounds)).choice(len(chances), len(chances), p=chances)
+        return replace(self, draws=self.draws[taken], scatter=self.scatter[taken], kept=kept)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RateLaw:
     """What a table of rates over models and horizons says; `code` tells what it rests on.
@@ -118,6 +221,7 @@ class RateLaw:
     code: Code
     model: str
     horizon: str
+    varied: tuple[str, ...] = field(metadata=NOT_WRITTEN)
     cells: tuple[CellOptimum, ...]
     usable: int
     needed: int
@@ -129,7 +233,7 @@ class RateLaw:
     runs: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
     prediction: RatePrediction | None = None
-    law: OptimaLaw | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
+    law: PowerLaw | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     notes: tuple[str | Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
 
     @property
@@ -138,207 +242,95 @@ class RateLaw:
         return "predicted" if self.code in ("predicted", "law") else "cannot say yet"
 
 
-@dataclass(frozen=True, eq=False)
-class RateOptima:
-    """Of every cell its optimum [response], draws [draw, response], ends, and what a miss costs."""
-
-    centres: Sequence[Array]
-    draws: Sequence[Array]
-    ends: Sequence[tuple[int, ...]]
-    losses: Sequence[float]
-    gaps: Sequence[Mapping[float, float]]
-    noise: float
-
-    def bound(self, cell: int, response: int) -> float:
-        """Where a best that lies at an end is, at least or at most, with 95 %.
-
-        The estimate is none: of those that are called the end's a third lie inside of it.
-        """
-        value, draws = float(self.centres[cell][response]), self.draws[cell][:, response]
-        if self.ends[cell][response] > 0:
-            return min(value, float(np.quantile(draws, 0.05)))
-        return max(value, float(np.quantile(draws, 0.95)))
+def law_of_runs(runs: Runs, options: GridOptions, target: RateTarget | None = None) -> RateLaw:
+    """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
+    cells = rate_runs(runs, options)
+    law = rate_law(cells, target, options.noise)
+    # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
+    if law.code != "too_few_cells" or not cells.tells_batch:
+        return law
+    alone = rate_law(rate_runs(runs, options, tells_batch=False), target, options.noise)
+    if alone.code == "too_few_cells":
+        return law
+    return replace(alone, notes=(*alone.notes, NO_BATCH))
 
 
 def rate_law(
     runs: RateRuns, target: RateTarget | None = None, noise: float | None = None
 ) -> RateLaw:
     """The law of the runs' optima, and what it says of the target; BadInput for what none says."""
-    return law_of(runs, optima_of(runs, noise), target)
+    return law_of(runs, optima_of(runs.cells, noise), target)
 
 
-def law_of_runs(runs: Runs, options: GridOptions, target: RateTarget | None = None) -> RateLaw:
-    """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
-    cells = rate_runs(runs, options)
-    law = rate_law(cells, target, options.noise)
-    # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
-    if law.code != "too_few_cells" or not cells.surfaces:
-        return law
-    alone = rate_runs(runs, options, tells_batch=False)
-    rates = rate_law(alone, target, options.noise)
-    if rates.code == "too_few_cells":
-        return law
-    return replace(rates, notes=(*rates.notes, NO_BATCH))
-
-
-def optima_of(runs: RateRuns, noise: float | None = None) -> RateOptima:
-    """The optimum of every cell."""
-    return _of_surfaces(runs, noise) if runs.surfaces else _of_curves(runs)
-
-
-def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) -> RateLaw:
+def law_of(
+    runs: RateRuns, found: Sequence[Optimum | None], target: RateTarget | None = None
+) -> RateLaw:
     """The law of optima that are known, and what it says of the target."""
-    cells = tuple(_cell(runs, i, found) for i in range(len(runs.sizes)))
-    # A cell whose best lies at an end has no value; it still counts as a bound below.
-    inside = [i for i, ends in enumerate(found.ends) if not any(ends) and len(found.draws[i])]
-    needed = len(runs.varied) + BEYOND_LAW
-    common: dict[str, Any] = {
-        "model": runs.model,
-        "horizon": runs.horizon,
-        "cells": cells,
-        "usable": len(inside),
-        "needed": needed,
-        "noise": found.noise,
-        "unit": runs.unit,
-        "runs": runs.runs,
-        "columns": runs.columns,
-        "notes": runs.notes,
-    }
+    told = [(cell, one) for cell, one in zip(runs.cells, found, strict=True) if one is not None]
+    inside = [(cell, one) for cell, one in told if one.is_inside]
+    law = RateLaw(
+        code="too_few_cells",
+        model=runs.model,
+        horizon=runs.horizon,
+        varied=runs.varied,
+        cells=tuple(map(CellOptimum.of, runs.cells, found)),
+        usable=len(inside),
+        needed=len(runs.varied) + BEYOND_LAW,
+        noise=next((one.noise for _, one in told), math.nan),
+        unit=runs.unit,
+        runs=runs.runs,
+        columns=runs.columns,
+        notes=runs.notes,
+    )
     # One optimum for each exponent lies on any plane: the rest tell how far optima lie off it.
-    if len(inside) < needed:
-        return RateLaw(code="too_few_cells", **common)
-    x = np.array([runs.log2(size) for size in runs.sizes])
-    centres = np.array([found.centres[i] for i in inside])
-    errors = np.array([_covariance(found.draws[i]) for i in inside])
+    if len(inside) < law.needed:
+        return law
+    optima = np.array([one.best for _, one in inside])
+    powers = PowerLaw.of(np.array([runs.log2(cell.sizes) for cell, _ in inside]), optima)
     # Thrown out, cells at an end would bend the law towards those whose grids happened to fit.
-    bounds = [
-        Bound(x[i], response, side, found.bound(i, response))
-        for i, ends in enumerate(found.ends)
-        for response, side in enumerate(ends)
-        if side and len(found.draws[i])
-    ]
-    law = fit_law(x[inside], centres, errors, bounds)
+    powers = powers.within(
+        [
+            (runs.log2(cell.sizes), response, side, one.bound(response))
+            for cell, one in told
+            for response, side in enumerate(one.ends)
+            if side
+        ]
+    )
     ridge = None
-    if runs.surfaces:
+    if runs.tells_batch:
         # The ridge is read off cells that have both optima: the others do not show where it lies.
-        least = [found.losses[i] for i in inside]
-        ridge = Ridge.of([runs.surfaces[i] for i in inside], [*centres], least)
-    common |= {
-        "powers": tuple(_powers(runs, law)),
-        "scatter": tuple(_scatter(law, k) for k in range(centres.shape[1])),
-        "slopes": () if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
-        "law": law,
-    }
+        ridge = Ridge.of([cell for cell, _ in inside], [one for _, one in inside], DRAWS)
+    names: tuple[Literal["eta"], Literal["batch"]] = ("eta", "batch")
+    deviations = np.sqrt(np.diagonal(powers.scatter, axis1=1, axis2=2)).T
+    law = replace(
+        law,
+        powers=tuple(
+            Power(of=of, axis=axis, exponent=Estimate.mean_of(powers.draws[:, response, 1 + place]))
+            for response, of in enumerate(names[: len(deviations)])
+            for place, axis in enumerate(runs.varied)
+        ),
+        scatter=tuple(Estimate.from_draws(float(np.median(each)), each) for each in deviations),
+        slopes=() if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
+        law=powers,
+    )
     # Draws that break bounds are thrown out: if hardly any is left, no such law holds.
-    if law.kept < KEPT:
-        return RateLaw(code="bounds_contradict", **common)
+    if powers.kept < KEPT:
+        return replace(law, code="bounds_contradict")
     if target is None:
-        return RateLaw(code="law", **common)
+        return replace(law, code="law")
     at, taken = _target(runs, target)
-    common["notes"] = (*runs.notes, *taken)
-    prediction = _predict(runs, law, ridge, at, target.batch, [found.gaps[i] for i in inside])
-    wide = prediction.eta.high - prediction.eta.low > WIDEST
-    return RateLaw(code="too_wide" if wide else "predicted", prediction=prediction, **common)
-
-
-def _covariance(draws: Array) -> Array:
-    """That of draws, and what no noise shows: how a drawn curve misplaces a real one's optimum."""
-    return np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
-
-
-def _of_surfaces(runs: RateRuns, noise: float | None) -> RateOptima:
-    fits = fit_surfaces(runs.surfaces, noise)
-    nothing = np.full(2, math.nan)
-    return RateOptima(
-        centres=[nothing if fit is None else fit.optimum for fit in fits],
-        draws=[np.zeros((0, 2)) if fit is None else fit.draws for fit in fits],
-        ends=[(0, 0) if fit is None else fit.ends for fit in fits],
-        losses=[math.nan if fit is None else fit.least.value for fit in fits],
-        gaps=[{} if fit is None else _surface_gaps(fit) for fit in fits],
-        noise=next((fit.noise for fit in fits if fit is not None), math.nan),
+    predicted = _predict(runs, powers, ridge, at, target.batch, [one.gaps for _, one in inside])
+    wide = predicted.eta.high - predicted.eta.low > WIDEST
+    return replace(
+        law,
+        code="too_wide" if wide else "predicted",
+        prediction=predicted,
+        notes=(*runs.notes, *taken),
     )
 
 
-def _surface_gaps(fit: Surface) -> dict[float, float]:
-    """What an octave off costs, where it was measured, else by the curvature."""
-    gaps = {}
-    for side in (-OCTAVE, OCTAVE):
-        gap = fit.loss_gap(fit.optimum + np.array([side, 0.0]))
-        gaps[side] = gap if math.isfinite(gap) else float(fit.hessian[0, 0]) * side**2 / 2
-    return gaps
-
-
-def _of_curves(runs: RateRuns) -> RateOptima:
-    found = fit_curves(runs.curves, 0.0)
-    fits = [found[curve.size] for curve in runs.curves]
-    usable = [fit if fit is not None and not fit.noise_unknown else None for fit in fits]
-    return RateOptima(
-        centres=[np.array([math.nan if fit is None else fit.optimum.value]) for fit in fits],
-        draws=[
-            np.zeros((0, 1)) if fit is None else fit.free_optimum_draws[:, None] for fit in usable
-        ],
-        # A curve of one point has no side: both of its ends are open.
-        ends=[(0,) if fit is None else (fit.side or int(fit.at_end),) for fit in fits],
-        losses=[math.nan if fit is None else fit.loss.value for fit in fits],
-        gaps=[{} if fit is None else _curve_gaps(fit) for fit in usable],
-        noise=float(np.median([fit.noise for fit in usable if fit is not None] or [math.nan])),
-    )
-
-
-def _curve_gaps(fit: CurveFit) -> dict[float, float]:
-    gaps = {}
-    for side in (-OCTAVE, OCTAVE):
-        # Where the curve was not measured so far the gap is a bound, and no cost.
-        gap = fit.loss_gap(fit.optimum.value + side)
-        if math.isfinite(gap.high):
-            gaps[side] = gap.value
-    return gaps
-
-
-def _cell(runs: RateRuns, place: int, found: RateOptima) -> CellOptimum:
-    size, draws, centre = runs.sizes[place], found.draws[place], found.centres[place]
-
-    def told(response: int) -> Estimate:
-        value, side = float(centre[response]), found.ends[place][response]
-        if side and len(draws):
-            value = found.bound(place, response)
-        if side or not len(draws):
-            low = value if side > 0 else -math.inf
-            return Estimate(value=value, low=low, high=value if side < 0 else math.inf)
-        return Estimate.from_draws(value, draws[:, response])
-
-    ends = found.ends[place]
-    return CellOptimum(
-        sizes={axis: int(getattr(size, axis)) for axis in runs.axes},
-        eta=told(0),
-        eta_end=ends[0],
-        batch=told(1) if len(ends) > 1 else None,
-        batch_end=ends[1] if len(ends) > 1 else 0,
-        loss=found.losses[place],
-    )
-
-
-def _powers(runs: RateRuns, law: OptimaLaw) -> list[Power]:
-    names: tuple[Literal["eta", "batch"], ...] = ("eta", "batch")
-    powers = []
-    for of, bends, response in zip(names, law.bends, range(law.draws.shape[1]), strict=False):
-        for axis, exponent, bend in zip(runs.axes, law.exponents(response), bends, strict=True):
-            if axis in runs.varied:
-                curved = bend is not None and (bend.low > 0 or bend.high < 0)
-                power = Power(of=of, axis=axis, exponent=exponent, bend=bend, curved=curved)
-                powers.append(power)
-    return powers
-
-
-def _scatter(law: OptimaLaw, response: int) -> Estimate:
-    both = law.between[:, response, response] + law.within[:, response, response]
-    # What models are off together and what runs of one model are off alone: both in a new one.
-    deviations = np.sqrt(both)
-    return Estimate.from_draws(float(np.median(deviations)), deviations)
-
-
-def _target(runs: RateRuns, target: RateTarget) -> tuple[tuple[float, float], list[Text]]:
-    """The model's size and the horizon, and what is said of one that was not asked for.
+def _target(runs: RateRuns, target: RateTarget) -> tuple[dict[str, float], list[Text]]:
+    """The sizes of the target by axis, and what is said of one that was not asked for.
 
     It is what runs along one line have with such a model, else that of the largest cell.
     """
@@ -354,91 +346,88 @@ def _target(runs: RateRuns, target: RateTarget) -> tuple[tuple[float, float], li
             *(Keyword("to_tokens", ...), " needs the tokens of the runs, or steps and batches: "),
             *("name them by ", Keyword("columns", "tokens=COLUMN")),
         )
-    largest = max(runs.sizes, key=lambda s: (getattr(s, runs.model), getattr(s, runs.horizon)))
+    sizes = [cell.sizes for cell in runs.cells]
+    largest = max(sizes, key=lambda size: (size[runs.model], size[runs.horizon]))
     asked = {runs.model: getattr(target, runs.model), runs.horizon: target.tokens}
-    if not runs.surfaces:
+    at = {axis: float(asked[axis] or largest[axis]) for axis in asked}
+    if not runs.tells_batch:
         asked["batch_size"] = target.batch
+        at["batch_size"] = target.batch or float(max(size["batch_size"] for size in sizes))
     for axis, value in asked.items():
-        there = float(getattr(largest, axis))
+        there = float(largest[axis])
         if value is not None and axis not in runs.varied and abs(value / there - 1) > 0.02:
-            raise no_law(axis, there)
-    model, horizon = (
-        float(asked[axis] or getattr(largest, axis)) for axis in (runs.model, runs.horizon)
-    )
+            name = {"params": "to_params", "batch_size": "to_batch"}.get(axis, f"to_{axis}")
+            raise BadInput(
+                f"all runs have one value of {axis.replace('_', ' ')}, {there:.4g}: they say "
+                "nothing of another; leave ",
+                Keyword(name, ...),
+                " out, or add runs that differ in it",
+            )
     if target.tokens is not None or not {runs.model, runs.horizon} <= {*runs.varied}:
-        return (model, horizon), []
-    models, horizons = np.array([runs.log2(size)[:2] for size in runs.sizes]).T
+        return at, []
+    models, horizons = np.log2([[size[runs.model], size[runs.horizon]] for size in sizes]).T
     line = np.polyfit(models, horizons, 1)
     off = (np.polyval(line, models) - horizons) * math.log(2)
-    as_runs = float(np.sqrt(np.mean(off**2))) < NEAR_A_LINE
-    if as_runs:
-        horizon = float(f"{2.0 ** np.polyval(line, math.log2(model)):.3g}")
-    of = "as the runs have them with their models" if as_runs else "those of the largest model run"
-    ratio = f", {horizon / model:.3g} a parameter" * (runs.model == "params")
+    of = "those of the largest model run"
+    if float(np.sqrt(np.mean(off**2))) < NEAR_A_LINE:
+        at[runs.horizon] = float(f"{2.0 ** np.polyval(line, math.log2(at[runs.model])):.3g}")
+        of = "as the runs have them with their models"
+    horizon = at[runs.horizon]
+    ratio = f", {horizon / at[runs.model]:.3g} a parameter" * (runs.model == "params")
     taken = f"the target's {runs.horizon} were not named: {horizon:.4g}{ratio}, {of}"
     if runs.horizon != "tokens":
-        return (model, horizon), [(taken,)]
-    return (model, horizon), [(f"{taken}; ", Keyword("to_tokens", ...), " names others")]
+        return at, [(taken,)]
+    return at, [(f"{taken}; ", Keyword("to_tokens", ...), " names others")]
 
 
 def _predict(
     runs: RateRuns,
-    law: OptimaLaw,
+    law: PowerLaw,
     ridge: Ridge | None,
-    at: tuple[float, float],
+    at: Mapping[str, float],
     batch: float | None,
-    gaps: Sequence[Mapping[float, float]],
+    gaps: Sequence[tuple[float, float]],
 ) -> RatePrediction:
-    steps = 1 / runs.length if runs.length > 0 else math.nan
-    low, high = (_spread([gap[side] for gap in gaps if side in gap]) for side in (-OCTAVE, OCTAVE))
-    if ridge is None:
-        taken = batch or float(runs.batches[1])
-        drawn = law.at(np.log2([*at, taken]))
-        eta = Estimate.mean_of(drawn[:, 0])
-        # A quadratic through what an octave costs on both sides.
-        lost = (low.value + high.value) / 2 * (drawn[:, 0] - eta.value) ** 2
+    drawn = law.at(runs.log2(at))
+    low, high = (_spread([gap[side] for gap in gaps]) for side in (0, 1))
+    # A parabola through what an octave costs on both sides.
+    curvature = (low.value + high.value) / 2
+    common: dict[str, Any] = {"model": at[runs.model], "horizon": at[runs.horizon]}
+    eta = Estimate.mean_of(drawn[:, 0])
+    best = Estimate.mean_of(drawn[:, 1]) if runs.tells_batch else None
+    if ridge is None or best is None:
+        lost = curvature * (drawn[:, 0] - eta.value) ** 2
         miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-        at_batch = taken if "batch_size" in runs.varied else None
-        return RatePrediction(
-            model=at[0], horizon=at[1], eta=eta, batch=None, miss=miss, at_batch=at_batch
-        )
-    drawn = law.at(np.log2(at))
-    best = Estimate.mean_of(drawn[:, 1])
+        at_batch = at["batch_size"] if "batch_size" in runs.varied else None
+        return RatePrediction(eta=eta, batch=best, miss=miss, at_batch=at_batch, **common)
     planned = math.log2(batch) if batch else best.value
-    told = []
-    generator = np.random.default_rng(len(runs.sizes))
     lowest = ridge.cost(planned - drawn[:, 1])
-    nearest = round(planned)
+    steps = at[runs.horizon] / runs.length if runs.length > 0 else math.nan
+    told = []
+    generator = np.random.default_rng(len(runs.cells))
     # Whole octaves around the planned batch, as batches are powers of two.
-    for log2 in sorted({planned, *(float(nearest + k) for k in range(-RIDGE, RIDGE + 1))}):
-        rates = drawn[:, 0] + ridge.rate(log2 - drawn[:, 1], generator)
-        worse = ridge.cost(log2 - drawn[:, 1]) - lowest
-        told.append(
-            AtBatch(
-                batch=2.0**log2,
-                eta=Estimate.mean_of(rates),
-                loss=Estimate.mean_of(worse),
-                steps=at[1] * steps / 2.0**log2,
-                times_steps=2.0 ** (planned - log2),
-            )
+    near = [float(round(planned) + k) for k in range(-RIDGE, RIDGE + 1)]
+    for log2 in sorted({planned, *near}):
+        away = log2 - drawn[:, 1]
+        rates = drawn[:, 0] + ridge.rate(away, generator)
+        each = AtBatch(
+            batch=2.0**log2,
+            eta=Estimate.mean_of(rates),
+            loss=Estimate.mean_of(ridge.cost(away) - lowest),
+            steps=steps / 2.0**log2,
+            times_steps=2.0 ** (planned - log2),
         )
         if log2 == planned:
-            eta = told[-1].eta
-            # A quadratic through what an octave costs on both sides.
-            lost = (low.value + high.value) / 2 * (rates - eta.value) ** 2 + lowest
+            eta, lost = each.eta, curvature * (rates - each.eta.value) ** 2 + lowest
+        if log2 != planned or batch:
+            told.append(each)
     miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-    return RatePrediction(
-        model=at[0],
-        horizon=at[1],
-        eta=eta,
-        batch=best,
-        miss=miss,
-        ridge=tuple(each for each in told if each.batch != 2.0**planned or batch),
-    )
+    return RatePrediction(eta=eta, batch=best, miss=miss, ridge=tuple(told), **common)
 
 
 def _spread(values: Sequence[float]) -> Estimate:
     """The middle of cells, and what 95 % of them lie between."""
-    if not values:
+    there = np.array([value for value in values if math.isfinite(value)])
+    if not len(there):
         return Estimate(value=math.nan, low=0.0, high=math.inf)
-    return Estimate.from_draws(float(np.median(values)), np.array(values))
+    return Estimate.from_draws(float(np.median(there)), there)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,9 +10,9 @@ import pandas
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.evidence.rates.decision import RateTarget, law_of, optima_of, rate_law
+from sweeper.evidence.rates.decision import CellOptimum, RateTarget, rate_law
+from sweeper.evidence.rates.optima import Cell, optima_of
 from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
-from sweeper.evidence.rates.surface import SurfaceRuns
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
 
@@ -60,8 +59,8 @@ def runs_of(batches: tuple[int, ...]) -> RateRuns:
 
 def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     runs = runs_of((4, 5, 6, 7, 8, 9))
-    assert runs.axes == runs.varied == ("params", "tokens")
-    assert runs.length == pytest.approx(LENGTH, rel=0.01) and len(runs.surfaces) == 9
+    assert runs.tells_batch and runs.varied == ("params", "tokens")
+    assert runs.length == pytest.approx(LENGTH, rel=0.01) and len(runs.cells) == 9
     told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
     eta, batch = best(8e8, 4e10)
     assert told.code == "predicted" and told.usable == 9 and told.prediction is not None
@@ -90,7 +89,7 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
 
 def test_one_batch_tells_the_rate_at_it_alone() -> None:
     runs = runs_of((7,))
-    assert not runs.surfaces and runs.varied == ("params", "tokens")
+    assert not runs.tells_batch and runs.varied == ("params", "tokens")
     told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
     eta, batch = best(8e8, 4e10)
     assert told.prediction is not None and told.prediction.batch is None
@@ -128,17 +127,14 @@ def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate
     cells = []
     for best_there in bests:
         losses = 2.5 + ((x - best_there) ** 2 * (0.01, 0.005)).sum(axis=1)
-        cells.append(SurfaceRuns(x, losses + generator.normal(0, 0.003, len(x))))
-    usual = runs_of((4, 5, 6, 7, 8, 9))
-    runs = replace(usual, surfaces=tuple(cells), sizes=usual.sizes[:1] * len(cells))
-    found = optima_of(runs)
-    flagged = [i for i, ends in enumerate(found.ends) if ends[0] > 0]
-    beyond = [bests[i, 0] >= found.bound(i, 0) for i in flagged]
+        cells.append(Cell({}, x, losses + generator.normal(0, 0.003, len(x))))
+    found = optima_of(cells)
+    flagged = [(i, one) for i, one in enumerate(found) if one is not None and one.ends[0] > 0]
+    beyond = [bests[i, 0] >= one.bound(0) for i, one in flagged]
     assert len(flagged) >= 6 and np.mean(beyond) >= 0.9
-    cell = law_of(runs, found).cells[flagged[0]]
-    assert (
-        cell.eta.value == cell.eta.low == found.bound(flagged[0], 0) <= found.centres[flagged[0]][0]
-    )
+    place, one = flagged[0]
+    cell = CellOptimum.of(cells[place], one)
+    assert cell.eta.value == cell.eta.low == one.bound(0) <= one.best[0]
 
 
 def test_tokens_that_nobody_names_go_with_the_model_as_the_runs_have_them() -> None:

@@ -1,0 +1,118 @@
+"""The critical batch, where it is the whole answer or stands beside a ladder's: words, a page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from sweeper.errors import SHELL, spelled
+from sweeper.evidence.batch.decision import FEWEST_BATCHES, CriticalBatch
+from sweeper.evidence.judge.verb import CriticalAnswer
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
+from sweeper.report.drawing import DOTTED, INK, LINE_COLOR, STRIP, STYLE, new_panels
+from sweeper.report.page import paged
+from sweeper.stats.estimate import Estimate
+from sweeper.table import counted
+
+
+def critical_lines(told: CriticalBatch) -> list[str]:
+    """What steps and examples for one loss say of the batch, the answer last."""
+    ran = f"batches {told.batches[0]} to {told.batches[-1]}" if told.batches else "no batch"
+    where = f"at a loss of {told.loss:.4g}, by {counted(told.runs, 'run')} of {ran}"
+    match told.code:
+        case "too_few":
+            return [
+                f"No critical batch: that takes {FEWEST_BATCHES} batches and a run more that reach "
+                f"one loss, and there are {told.runs} runs of {len(told.batches)}."
+            ]
+        case "open":
+            return [f"The critical batch cannot be said {where}: steps scatter too much."]
+        case "at_least":
+            return [
+                f"The critical batch is at least {told.batch.low:.3g} {where}: larger ones still "
+                "save steps nearly in proportion."
+            ]
+        case "at_most":
+            return [
+                f"The critical batch is at most {told.batch.high:.3g} {where}: larger ones save "
+                "hardly any steps."
+            ]
+    return [
+        f"The loss takes {_range(told.least_steps)} steps at least, and "
+        f"{_range(told.least_examples)} examples at least; a run's steps scatter by "
+        f"{told.error:.1%}.".replace("%", " %"),
+        f"The critical batch is {_range(told.batch)} {where}: there it takes twice the least of "
+        "both.",
+    ]
+
+
+def _range(estimate: Estimate) -> str:
+    high = f"{estimate.high:.3g}" if math.isfinite(estimate.high) else "any"
+    return f"{estimate.value:.3g} ({estimate.low:.3g} to {high})"
+
+
+def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
+    """Plain JSON, with what it says in sentences."""
+    return {
+        "answer": answer.critical.code,
+        "critical_batch": to_json(answer.critical),
+        **answer.facts,
+        "sentences": critical_lines(answer.critical),
+        "notes": [spelled(note, SHELL) for note in answer.notes],
+    }
+
+
+def critical_shown(answer: CriticalAnswer) -> Shown:
+    """The critical batch where the runs tell nothing else; its page and picture are written."""
+    told = answer.critical
+    report = Report(
+        title="How large a batch?",
+        about="Steps and examples for one loss. Nothing was trained.",
+        answer=" ".join(critical_lines(told)),
+        sections=[replace(critical_section(told), is_answer=True), rests_on(answer.facts)],
+        notes=answer.notes,
+    )
+    drawn = {"critical": critical_figure(told)}
+    record = critical_record(answer)
+    return paged(report, answer.folder, "critical", record, drawn=drawn, kind="verdict")
+
+
+def critical_section(told: CriticalBatch) -> Section:
+    """What is said of it, and its picture where there are points."""
+    caption = (
+        "Points: runs, by the steps that they take to one loss. Line and band: what these follow, "
+        "with the 95 % of the critical batch, which is dotted and shaded."
+    )
+    said = Sentence(" ".join(critical_lines(told)))
+    drawing = Drawing(lambda: critical_figure(told), caption=caption)
+    return Section("The critical batch", [said, *[drawing] * bool(told.points)])
+
+
+@rc_context(STYLE)
+def critical_figure(told: CriticalBatch) -> Figure:
+    """Steps over batch as they were run, what they follow, and the critical batch."""
+    figure, (ax,) = new_panels(1, 3.2, width=5.5)
+    ran, steps = np.array(told.points).T
+    low, high = ran.min() / 2, ran.max() * 2
+    if told.code == "critical":
+        low, high = min(low, told.batch.low / 1.5), max(high, told.batch.high * 1.5)
+        ax.axvspan(told.batch.low, told.batch.high, color=STRIP, zorder=0)
+        ax.axvline(told.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
+    at = np.geomspace(low, high, 200)
+    # An open end of the interval is drawn as far as the picture goes.
+    ends = np.clip([told.batch.low, told.batch.high], low / 100, high * 100)
+    edges = np.array([told.steps_at(at, float(critical)) for critical in ends])
+    ax.fill_between(at, edges.min(0), edges.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
+    line = told.steps_at(at, told.batch.value)
+    ax.plot(at, line, color=LINE_COLOR, linewidth=1.2)
+    ax.plot(ran, steps, "o", color=INK, markersize=3.5)
+    ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)", xlim=(low, high))
+    ax.set_ylabel(f"steps to a loss of {told.loss:.4g}")
+    ax.set_ylim(min(*steps, *line) / 1.5, steps.max() * 1.5)
+    return figure

@@ -1,0 +1,123 @@
+"""What is said of a law of the rate and the batch: the answer, and what stands against it."""
+
+from __future__ import annotations
+
+import math
+
+from sweeper.evidence.judge.words import range_text
+from sweeper.evidence.rates.decision import AtBatch, RateLaw, RatePrediction
+from sweeper.stats.estimate import Estimate
+from sweeper.table import counted
+
+NAMES = {"params": "parameters", "batch_size": "batch"}
+ENDS = {-1: "at or below", 1: "at or above"}
+
+
+def axis_text(axis: str) -> str:
+    """A size's name as it is read."""
+    return NAMES.get(axis, axis)
+
+
+def sized(axis: str, value: float) -> str:
+    """A size with its name."""
+    return f"width {value:.0f}" if axis == "width" else f"{value:.4g} {axis_text(axis)}"
+
+
+def target_text(law: RateLaw, told: RatePrediction) -> str:
+    """The run that is asked about."""
+    return f"{sized(law.model, told.model)}, {told.horizon:.4g} {axis_text(law.horizon)}"
+
+
+def batch_text(estimate: Estimate) -> str:
+    """A batch of which log2 is given, with its interval."""
+    value, low, high = (2.0**log2 for log2 in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.0f} ({low:.0f} to {high:.0f})"
+
+
+def chosen_batch(told: RatePrediction) -> AtBatch | None:
+    """The batch that was asked for."""
+    return next((at for at in told.ridge if at.times_steps == 1 and at.eta == told.eta), None)
+
+
+def rates_lines(law: RateLaw) -> list[str]:
+    """What is found, the answer last."""
+    if law.code == "too_few_cells":
+        inside = counted(law.usable, "size")
+        return [
+            f"Cannot say: {inside} of {len(law.cells)} have their best inside what was run, and a "
+            f"law takes {law.needed}. Runs beyond the ends that are told would add some."
+        ]
+    if law.code == "bounds_contradict":
+        return [
+            "Cannot say: the sizes whose best lies at an end of what was run contradict the law of "
+            "the others. Runs beyond these ends would tell."
+        ]
+    lines = [_powers_text(law)] if law.powers else []
+    if law.slopes:
+        below, above = (f"{slope.value:+.2f}" for slope in law.slopes)
+        lines.append(
+            f"With a batch below the best one the rate goes as batch^{below}, above it as "
+            f"batch^{above}."
+        )
+    if law.prediction is None:
+        return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
+    lines += _prediction_lines(law, law.prediction)
+    if law.code == "too_wide":
+        octaves = law.prediction.eta.high - law.prediction.eta.low
+        lines.append(
+            f"Cannot say yet: the rate at the target is open by {octaves:.0f} octaves. Runs of "
+            "further sizes, or nearer to it, would tell."
+        )
+    return lines
+
+
+def _powers_text(law: RateLaw) -> str:
+    said = []
+    for of, what in (("eta", "rate"), ("batch", "batch")):
+        powers = [
+            f"{axis_text(power.axis)}^{power.exponent.value:+.2f} ({power.exponent.low:+.2f} to "
+            f"{power.exponent.high:+.2f})"
+            for power in law.powers
+            if power.of == of
+        ]
+        if powers:
+            said.append(f"the best {what} goes as {' '.join(powers)}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
+    miss, lines = told.miss, []
+    if math.isfinite(miss.too_low.value + miss.too_high.value):
+        lines.append(
+            f"At the target a rate half as high loses about {miss.too_low.value:.4f} {law.unit}, "
+            f"one twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
+            f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
+        )
+    answer = f"At {target_text(law, told).replace(', ', ' and ')} the learning rate is "
+    answer += range_text(told.eta)
+    if told.at_batch is not None:
+        answer += f" at the batch of {told.at_batch:.0f}"
+    if told.batch is not None and (chosen := chosen_batch(told)) is not None:
+        answer += f" at the batch of {chosen.batch:.0f}; the best batch is {batch_text(told.batch)}"
+    elif told.batch is not None:
+        answer += f" at a batch of {batch_text(told.batch)}"
+    return [*lines, f"{answer}."]
+
+
+def rates_notes(law: RateLaw) -> list[str]:
+    """What stands against the answer: bounds, and how far the sizes are off the law."""
+    notes: list[str] = []
+    ends = sum(bool(cell.eta_end or cell.batch_end) for cell in law.cells)
+    if ends:
+        notes.append(
+            f"{counted(ends, 'size')} whose best lies at an end of what was run: a bound, and no "
+            "value, as the table of sizes says"
+        )
+    if law.scatter:
+        rate = law.scatter[0]
+        notes.append(
+            f"sizes scatter about the law by {rate.value:.2f} octaves of rate ({rate.low:.2f} to "
+            f"{rate.high:.2f}), which the intervals hold"
+        )
+    return notes
