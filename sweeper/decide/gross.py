@@ -1,0 +1,72 @@
+"""A loss at a larger size that no noise explains, and no movement within the threshold.
+
+Where a table has too few rates or seeds for a noise, an interval of a curve is infinite and says
+nothing, also of a rate that the base trains best with and the next size comes apart at. A valley
+needs no noise for that. A larger size whose optimum has moved by at most `max_shift` loses at a
+rate no more than the base does `max_shift` further out: what it loses beyond that by a `GROSS`
+share of the loss, in all runs from there on, is a failure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.stats.ladder import LadderRule, SizeCurve
+from sweeper.stats.shapes import SAME_ETA
+
+GROSS = 0.06
+"""A share of the loss. Chosen as twice the noisiest runs of any public table, and
+tried on the ladders of `scripts/bench/verdict.py` with steps of 0.5 to 2."""
+APART = 0.5
+"""A share that no valley rises by within a step: a run came apart. Chosen below the 0.7 to 1.5 of
+language models that did, tried on the same ladders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrossLoss:
+    """At the rate `log2` a size loses at least a `share` of its least loss more; +inf: diverges."""
+
+    log2: float
+    share: float
+
+
+def gross_loss(curve: SizeCurve, base: SizeCurve, rule: LadderRule) -> GrossLoss | None:
+    """What a size grossly loses beyond what the base's own curve explains; None where nothing."""
+    planned = curve.planned_log2 - base.planned_log2
+    for side in (1.0, -1.0):
+        ours = {side * eta: runs for eta, runs in curve.losses.items()}
+        theirs = {side * (eta + planned): runs for eta, runs in base.losses.items()}
+        if (found := _above_best(ours, theirs, rule.max_shift)) is not None:
+            return GrossLoss(log2=side * found[0], share=found[1])
+    return None
+
+
+Losses = Mapping[float, tuple[float, ...]]
+
+
+def _above_best(ours: Losses, theirs: Losses, shift: float) -> tuple[float, float] | None:
+    """The lowest rate above the size's best that tells, and the share; None where none does."""
+    (best, least), (base_best, base_least) = _best(ours), _best(theirs)
+    if not (least > 0 and base_least > 0 and math.isfinite(least + base_least)):
+        return None
+    for eta in sorted(eta for eta in ours if eta > best):
+        # Of all runs from there on: one that is off by itself is no side of a valley.
+        lost = min(min(runs) for other, runs in ours.items() if other >= eta) / least - 1
+        # Farther than the threshold by a step: that a cliff moved by just as much is no failure.
+        beyond = [other for other in theirs if other > eta + shift + SAME_ETA]
+        end = min(beyond, default=max(theirs))
+        explained = max(theirs[end]) / base_least - 1
+        # Where the base's curve ends in its basin, a run that came apart at its best or below it.
+        apart = not beyond and eta <= base_best + SAME_ETA and explained < GROSS
+        if lost > explained + GROSS if beyond else apart and lost > APART:
+            return eta, lost
+    return None
+
+
+def _best(losses: Losses) -> tuple[float, float]:
+    """The rate with the lowest mean of its runs, and that."""
+    means = {eta: sum(runs) / len(runs) for eta, runs in losses.items()}
+    best = min(means, key=means.__getitem__, default=math.nan)
+    return best, means.get(best, math.nan)
