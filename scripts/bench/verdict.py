@@ -222,7 +222,7 @@ COARSE = (
         name="coarse, three seeds: beside a cliff", **SKEWED, cliff=(0.3, 1.5), step=2.0, seeds=3
     ),
 )
-"""Steps of two octaves, of which no noise is told or a cliff leaves two points: a gross loss fails."""
+"""Steps of two octaves: they tell no noise, or a cliff leaves two points. A gross loss fails."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,8 @@ class SizeVerdict:
     the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
 
     `code` says why, `failed` how many runs did, `cliff` from where on losses count as diverged,
-    `missed` what the base misses, `gross` what is lost beyond any noise; a record has the `reason` in words instead, which
-    `report/sentences.py` makes of them.
+    `missed` what the base misses, `gross` what is lost beyond any noise; a record has the `reason`
+    in words instead, which `report/sentences.py` makes of them.
     """
 
     size: LadderSize
