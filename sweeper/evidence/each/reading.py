@@ -32,7 +32,7 @@ from sweeper.study.study import Study
 from sweeper.table import counted
 
 TAKEN = {
-    **{role: LADDER_ROLES[role] for role in (*SIZES[:5], *SIZES[6:], *RATES, "loss")},
+    **{role: LADDER_ROLES[role] for role in (*SIZES, *RATES, "loss") if role != "params"},
     **{role: LADDER_ROLES[role] for role in ("seed", "status", "first", "reached")},
     "params": LAW_ROLES["params"],
 }
