@@ -30,6 +30,7 @@ import numpy as np
 from scipy import stats
 
 from sweeper.evidence.each.reading import SettingLine, VariedSettings
+from sweeper.evidence.runs.cells import MOST_SEEDS
 from sweeper.stats.curve import BASIN_TOLERANCE, DRAWS, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import KnownNoise, LadderRule, LadderSize, SizeCurve
@@ -463,7 +464,11 @@ def _answered(tried: Tried, error: float, tests: int, seen: float) -> Hyperparam
     if error > ERROR:
         # A gain worth having takes seeds at the two values; a small one may belong to any of them.
         at = (base.default, best) if gain.value > seen / 2 else values
-        return lacks("seeds", at, (base.size,), 2 * gains.seeds)
+        # With so many times the runs the low end reaches 0, or the high one what is seen.
+        ways = [(gain.value - gain.low) / gain.value] if gain.value > 0 else []
+        ways += [(gain.high - gain.value) / (seen - gain.value)] if gain.value < seen else []
+        times = max(1.5, min(ways, default=math.inf)) ** 2
+        return lacks("seeds", at, (base.size,), int(min(MOST_SEEDS, gains.seeds * times)))
     if not at_sizes:
         return lacks("sizes", around, (2 * base.size, 4 * base.size), gains.seeds)
     size, there = [*at_sizes.items()][-1]

@@ -245,7 +245,8 @@ def study_lines(folder: Path) -> VariedSettings:
     space = searched.space if searched is not None else {}
     defaults = {name: round(axis.default, 12) for name, axis in space.items() if not axis.choices}
     try:
-        return varied_settings(replace(frame_runs(rows), name=str(folder)), None, defaults)
+        found = varied_settings(replace(frame_runs(rows), name=str(folder)), None, defaults)
+        return replace(found, columns={})  # its names are nobody's to tell
     except BadInput:
         raise BadInput(
             f"no hyperparameter of {folder.name} was varied around a point: ",
