@@ -164,7 +164,7 @@ def suspects_text(verdict: Verdict) -> str:
             f"curves whose lowest point is at their end, at {names(at_end, verdict.axis)} "
             "(transfer.extend, transfer.span)"
         )
-    if 0 < seeds < FEW_SEEDS:
+    if 0 < seeds < FEW_SEEDS and not any(size.gross for size in verdict.sizes):
         many = f"{seeds} seed{'s' * (seeds != 1)} a point"
         suspects.append(f"the noise of {many} (transfer.seeds={FEW_SEEDS})")
     if verdict.axis in ("width", "depth"):
