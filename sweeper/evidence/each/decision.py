@@ -162,33 +162,61 @@ def _holm(errors: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class RunNoise:
-    """The standard deviation of a run at one size; NaN where nothing shows it.
+    """The noise of a run at one size; None where nothing shows it.
 
     `paired`: beside another run of its seed, of which what the seed does to both is no part.
     """
 
-    deviation: float
-    freedom: float
+    known: KnownNoise | None
     paired: bool
     by: Literal["", "seeds", "curves", "given"]
+
+    @property
+    def deviation(self) -> float:
+        """NaN where nothing shows it."""
+        return self.known.deviation if self.known else math.nan
 
     @classmethod
     def of(cls, lines: Sequence[SettingLine], given: float | None) -> RunNoise:
         """As seeds show it, else what smooth curves leave."""
         if given is not None:
-            return cls(given, math.inf, True, "given")
-        for paired, rests in ((True, map(_beside, lines)), (False, [_within(lines)])):
-            squares, freedoms = np.array([*chain.from_iterable(rests)]).reshape(-1, 2).sum(axis=0)
-            if squares > 0:
-                return cls(math.sqrt(squares / freedoms), freedoms, paired, "seeds")
+            return cls(KnownNoise(deviation=given, freedom=10**6), True, "given")
+        if known := _pooled([*chain.from_iterable(map(_beside, lines))]):
+            return cls(known, True, "seeds")
+        if known := _pooled(_within(lines)):
+            return cls(known, False, "seeds")
         # One run a cell: what a cubic leaves. A line that no cubic fits would make it all too
         # large, so it is the median, which tells as much as 2 / pi of the lines.
         left = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
         squares, freedoms = left.T
         if freedoms.sum() < 2 or not squares.sum() > 0:
-            return cls(math.nan, 1, True, "")
+            return cls(None, True, "")
         level = float(np.median(squares / stats.chi2.median(freedoms)))
-        return cls(math.sqrt(level), max(1.0, 2 / math.pi * freedoms.sum()), True, "curves")
+        freedom = max(1, round(2 / math.pi * freedoms.sum()))
+        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True, "curves")
+
+
+def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:
+    """By what means over the axes of so many values leave of losses; the kurtosis with it."""
+    freedom = sum(math.prod(count - 1 for count in counts) for _, counts in rests)
+    squares = sum(float((rest**2).sum()) for rest, _ in rests)
+    if not freedom or not squares > 0:
+        return None
+    # A residual is the sum of a_j x_j. Its square has the mean sum a^2, its fourth power
+    # 3 (sum a^2)^2 + excess x sum a^4, with sums that are products over the axes.
+    sums = [
+        (rest.size, math.prod(1 - 1 / n for n in counts), [(n - 1) / n**4 for n in counts], counts)
+        for rest, counts in rests
+    ]
+    normal = sum(3 * size * mean**2 for size, mean, _, _ in sums)
+    fourth = sum(
+        size * math.prod(p * ((n - 1) ** 3 + 1) for p, n in zip(parts, counts, strict=True))
+        for size, _, parts, counts in sums
+    )
+    seen = sum(float((rest**4).sum()) for rest, _ in rests) * (freedom / squares) ** 2
+    # Of normal noise it has the variance 24 / sum a^4: what is within a deviation is none.
+    excess = max(0.0, (seen - normal) / fourth - math.sqrt(24 / fourth))
+    return KnownNoise(deviation=math.sqrt(squares / freedom), freedom=freedom, excess=excess)
 
 
 def _finite_means(line: SettingLine) -> dict[float, float]:
@@ -206,8 +234,8 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     return {value: line.losses[value] for value in (near if len(near) > 1 else finite)}
 
 
-def _beside(line: SettingLine) -> list[tuple[float, int]]:
-    """Squares that values and seeds leave of the losses, and their freedom; none of too few."""
+def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
+    """What values and seeds leave of the losses, and how many they are; none of too few."""
     # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
@@ -215,15 +243,15 @@ def _beside(line: SettingLine) -> list[tuple[float, int]]:
         return []
     runs = np.array([[cell[seed] for seed in seeds] for cell in cells])
     rest = runs - runs.mean(axis=1, keepdims=True) - runs.mean(axis=0) + runs.mean()
-    return [(float((rest**2).sum()), (len(cells) - 1) * (len(seeds) - 1))]
+    return [(rest, rest.shape)]
 
 
-def _within(lines: Sequence[SettingLine]) -> list[tuple[float, int]]:
-    """Of every cell the squares of its runs about their mean."""
+def _within(lines: Sequence[SettingLine]) -> list[tuple[Array, tuple[int, ...]]]:
+    """Of every cell its runs about their mean."""
     # Once each, since the point's own cell lies on every line, and in their order.
     cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
-    return [(float(each.var() * len(each)), len(each) - 1) for each in losses]
+    return [(each - each.mean(), each.shape) for each in losses]
 
 
 def _rest(line: SettingLine) -> tuple[float, int]:
@@ -269,11 +297,13 @@ class LineGains:
             gain = np.mean([default[s] for s in ours]) - np.mean([cell[s] for s in theirs])
             shared = noise.deviation**2 / len(ours)
             variance = shared + noise.deviation**2 / len(theirs)
-            rows.append((value, float(gain), variance, shared, len(theirs)))
+            counts = len(ours), len(theirs)
+            freedom = noise.known.freedom_of_difference(counts) if noise.known else 1
+            rows.append((value, float(gain), variance, shared, freedom, len(theirs)))
         if not rows:
             return None
-        values, gains, variances, shares, counts = np.array(rows).T
-        return cls(values, gains, variances, shares, noise.freedom, int(counts.min()))
+        values, gains, variances, shares, freedoms, seeds = np.array(rows).T
+        return cls(values, gains, variances, shares, float(freedoms.min()), int(seeds.min()))
 
     @property
     def best(self) -> float:
@@ -531,7 +561,7 @@ def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> 
 
 def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
     """The curve of a line's means with the noise of their seeds; None where it has none."""
-    if line.choices or math.isnan(noise.deviation):
+    if line.choices or noise.known is None:
         return None
     # The thinnest cell decides how noisy a mean is taken to be: never less than it is.
     deviation = noise.deviation / math.sqrt(min(map(len, line.losses.values())))
@@ -540,6 +570,6 @@ def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
         # A size's width is a name here: the fit asks for a size, and draws by it.
         size=LadderSize(width=max(1, int(line.size)), depth=1, batch_size=1, steps=1),
         losses=means,
-        noise=KnownNoise(deviation=max(deviation, 1e-12), freedom=int(min(noise.freedom, 10**6))),
+        noise=replace(noise.known, deviation=max(deviation, 1e-12)),
     )
     return fit_curves([curve], 0.0)[curve.size]

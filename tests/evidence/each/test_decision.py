@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from sweeper.evidence.each.decision import (
     EachAnswer,
@@ -20,6 +21,8 @@ from sweeper.evidence.each.decision import (
     judge_each,
 )
 from sweeper.evidence.each.reading import SettingLine, VariedSettings
+from sweeper.stats.estimate import Array
+from sweeper.stats.ladder import KnownNoise
 
 NOISE, GAIN = 0.001, 0.006
 VALUES = (-2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
@@ -126,7 +129,7 @@ def test_a_default_that_was_not_run_is_asked_for() -> None:
 
 
 def test_the_luckiest_of_many_is_taken_out() -> None:
-    noise = RunNoise(NOISE, 1000, True, "given")
+    noise = RunNoise(KnownNoise(deviation=NOISE, freedom=1000), True, "given")
     generator, seemed, told = np.random.default_rng(3), list[float](), list[float]()
     for _ in range(150):
         cells = {
@@ -190,3 +193,33 @@ def test_holms_rule_is_that_of_the_textbook(errors: list[float]) -> None:
         passed = [error * (count - i) <= level for i, error in enumerate(ordered)]
         rejected = count if all(passed) else passed.index(False)
         assert sum(p <= level for p in adjusted) == rejected
+
+
+def test_heavy_tails_widen_what_a_difference_shows_and_normal_noise_nothing() -> None:
+    """By Laplace's noise, of excess 3, beside normal noise; and Student's own excess as oracle."""
+    generator = np.random.default_rng(2)
+
+    def noise(draw: Callable[..., Array], paired: bool) -> KnownNoise:
+        lines = []
+        for place in range(60):
+            runs = 1.0 + NOISE * draw(size=(5, 4)) + (generator.normal(size=4) if paired else 0.0)
+            names = "abcd" if paired else [f"{place}{n}" for n in range(4)]
+            cells = {
+                float(v): dict(zip((f"{n}{'' if paired else v}" for n in names), row, strict=True))
+                for v, row in enumerate(runs)
+            }
+            lines.append(SettingLine(name=f"h{place}", size=64, default=0.0, losses=cells))
+        found = RunNoise.of(lines, None)
+        assert found.known is not None and found.paired == paired
+        return found.known
+
+    for paired in (True, False):
+        heavy, normal = (noise(d, paired) for d in (generator.laplace, generator.standard_normal))
+        assert normal.excess < 0.3 and 1.5 < heavy.excess < 4
+        assert heavy.freedom_of_difference((3, 3)) < 0.3 * normal.freedom_of_difference((3, 3))
+        assert heavy.freedom_of_difference((1, 9)) < heavy.freedom_of_difference((1, 1)) < 12
+    # A difference of two runs halves the excess: 6 of a run is 3, that of 6 degrees.
+    known = KnownNoise(deviation=1.0, freedom=100, excess=6.0)
+    assert known.freedom_of_difference((1, 1)) == round(4 + 6 / 3)
+    assert float(stats.t(6).stats("k")) == pytest.approx(3)
+    assert replace(known, excess=0.0).freedom_of_difference((1, 1)) == 100
