@@ -4,7 +4,7 @@ Where a table has too few rates or seeds for a noise, an interval of a curve is 
 nothing, also of a rate that the base trains best with and the next size comes apart at. A valley
 needs no noise for that. A larger size whose optimum has moved by at most `max_shift` loses at a
 rate no more than the base does `max_shift` further out: what it loses beyond that by a `GROSS`
-share of the loss, in all runs from there on, is a failure.
+share of the loss at the base's best rate or before it, in all runs from there on, is a failure.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ Losses = Mapping[float, tuple[float, ...]]
 
 
 def _above_best(ours: Losses, theirs: Losses, shift: float) -> tuple[float, float] | None:
-    """The lowest rate above the size's best that tells, and the share; None where none does."""
+    """The lowest rate from the size's best to the base's that tells, and the share; else None."""
     (best, least), (base_best, base_least) = _best(ours), _best(theirs)
     if not (least > 0 and base_least > 0 and math.isfinite(least + base_least)):
         return None
-    for eta in sorted(eta for eta in ours if eta > best):
+    # Beyond the base's best a size may well have a cliff: nothing is trained there.
+    for eta in sorted(eta for eta in ours if best < eta <= base_best + SAME_ETA):
         # Of all runs from there on: one that is off by itself is no side of a valley.
         lost = min(min(runs) for other, runs in ours.items() if other >= eta) / least - 1
         # Farther than the threshold by a step: that a cliff moved by just as much is no failure.
         beyond = [other for other in theirs if other > eta + shift + SAME_ETA]
         end = min(beyond, default=max(theirs))
         explained = max(theirs[end]) / base_least - 1
-        # Where the base's curve ends in its basin, a run that came apart at its best or below it.
-        apart = not beyond and eta <= base_best + SAME_ETA and explained < GROSS
-        if lost > explained + GROSS if beyond else apart and lost > APART:
+        # Where the base's curve ends in its basin, a run that came apart tells.
+        if lost > explained + GROSS if beyond else explained < GROSS and lost > APART:
             return eta, lost
     return None
 
