@@ -17,11 +17,11 @@ from sweeper.stats.ladder import LadderRule, SizeCurve
 from sweeper.stats.shapes import SAME_ETA
 
 GROSS = 0.06
-"""A share of the loss. Chosen as twice the noisiest runs of any public table, and
-tried on the ladders of `scripts/bench/verdict.py` with steps of 0.5 to 2."""
-APART = 0.5
-"""A share that no valley rises by within a step: a run came apart. Chosen below the 0.7 to 1.5 of
-language models that did, tried on the same ladders."""
+"""A share of the loss, beyond any noise of two runs. Chosen on ladders of all kinds of
+`scripts/bench/verdict.py` with steps of 2, tried on those with steps of 0.5 and 1."""
+APART = 0.3
+"""A share beyond which a run came apart. Chosen on ladders with finite cliffs of 1 to 8 nats and
+steps of 2; language models that came apart lost 0.7 to 1.5 of their loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,10 @@ def _above_best(ours: Losses, theirs: Losses, shift: float) -> tuple[float, floa
         beyond = [other for other in theirs if other > eta + shift + SAME_ETA]
         end = min(beyond, default=max(theirs))
         explained = max(theirs[end]) / base_least - 1
-        # Where the base's curve ends in its basin, a run that came apart tells.
-        if lost > explained + GROSS if beyond else explained < GROSS and lost > APART:
+        # Where the base came apart there, too, a cliff lies between, nobody knows where. Where its
+        # curve ends in its basin a run that came apart tells.
+        least_told, most_explained = (explained + GROSS, APART) if beyond else (APART, GROSS)
+        if explained < most_explained and lost > least_told:
             return eta, lost
     return None
 
