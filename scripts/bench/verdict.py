@@ -191,6 +191,37 @@ SINGLE = (
     Scenario(name="one seed, finite cliffs", **SKEWED, cliff=(0.1, 3.0), height=(1, 8), seeds=1),
 )
 """As tables are: the noise is what smooth curves leave."""
+COARSE = (
+    Scenario(name="coarse, one seed: skewed", **SKEWED, step=2.0, seeds=1),
+    Scenario(name="coarse, one seed: parabolas", step=2.0, seeds=1),
+    Scenario(
+        name="coarse, one seed: the right side steeper",
+        steep=(1.5, 3.0),
+        rise=1.0,
+        step=2.0,
+        seeds=1,
+    ),
+    Scenario(
+        name="coarse, one seed: finite cliffs",
+        **SKEWED,
+        cliff=(0.1, 3),
+        height=(1, 8),
+        step=2.0,
+        seeds=1,
+    ),
+    Scenario(
+        name="coarse, three seeds: beside a finite cliff",
+        **SKEWED,
+        cliff=(0.1, 1.5),
+        height=(1, 8),
+        step=2.0,
+        seeds=3,
+    ),
+    Scenario(
+        name="coarse, three seeds: beside a cliff", **SKEWED, cliff=(0.3, 1.5), step=2.0, seeds=3
+    ),
+)
+"""Steps of two octaves: they tell no noise, or a cliff leaves two points. A gross loss fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -662,7 +693,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     chosen = [
         scenario
-        for scenario in (*SCENARIOS, *AFTERWARDS, *CLIFFS, *SINGLE)
+        for scenario in (*SCENARIOS, *AFTERWARDS, *CLIFFS, *SINGLE, *COARSE)
         if any(part in scenario.name for part in given.only.split("|"))
     ]
     play: Callable[..., Tally] = run

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.decide.gross import GrossLoss, gross_loss
 from sweeper.decide.target import OptimumBackTest
 from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
@@ -60,7 +61,7 @@ WORST_FIRST: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
 
 SizeReason = (
     Literal["", "within", "same_seeds", "noise_unknown", "failed", "base_failed", "missed_optimum"]
-    | Literal["diverged", "base_diverged", "diverges_at_base_optimum", "loses", "shifts"]
+    | Literal["diverged", "base_diverged", "diverges_at_base_optimum", "loses", "shifts", "gross"]
     | Literal["edge", "not_measured", "may_lose", "may_shift"]
 )
 """Why a size has its answer; its numbers are those of its verdict."""
@@ -79,8 +80,8 @@ class SizeVerdict:
     the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
 
     `code` says why, `failed` how many runs did, `cliff` from where on losses count as diverged,
-    `missed` what the base misses; a record has the `reason` in words instead, which
-    `report/sentences.py` makes of them.
+    `missed` what the base misses, `gross` what is lost beyond any noise; a record has the `reason`
+    in words instead, which `report/sentences.py` makes of them.
     """
 
     size: LadderSize
@@ -100,6 +101,7 @@ class SizeVerdict:
     failed: int = field(default=0, compare=False, metadata=NOT_WRITTEN)
     cliff: Cliff | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     missed: MissedOptimum | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    gross: GrossLoss | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +276,7 @@ def judge_ladder(
         judged = _judge_size(
             size, fits[size], base_fit, rule, confidence, is_base=size == base, told=told
         )
-        failed = _failed(curve, base_curve)
+        failed = _failed(curve, base_curve) or _gross(judged, curve, base_curve, rule)
         sizes.append(replace(judged, planned_log2=curve.planned_log2, **failed))
     # Judged after the sizes, since it is the search's fault: the base's row alone tells it, and is
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
@@ -340,6 +342,16 @@ def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
         return {}
     code = "failed" if curve.failed else "base_failed"
     return {"answer": "cannot say yet", "code": code, "failed": count}
+
+
+def _gross(
+    judged: SizeVerdict, curve: SizeCurve, base: SizeCurve, rule: LadderRule
+) -> dict[str, Any]:
+    """The answer where a size that is open loses more than any noise explains."""
+    if judged.is_base or judged.answer != "cannot say yet":
+        return {}
+    found = gross_loss(curve, base, rule)
+    return {"answer": "fails", "code": "gross", "gross": found} if found else {}
 
 
 def _judge_size(

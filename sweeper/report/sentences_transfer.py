@@ -118,6 +118,13 @@ def size_reason(size: SizeVerdict, unit: str) -> str:
             return "every run of the base diverged"
         case "diverges_at_base_optimum":
             return "training at the base's optimum diverges"
+        case "gross" if size.gross is not None:
+            at = f"at {2**size.gross.log2:.3g} "
+            if math.isinf(size.gross.share):
+                return f"{at}training diverges, where the base's own curve goes on"
+            return (
+                f"{at}it loses {size.gross.share:.0%} more than at its best rate, beyond any noise"
+            )
         case "loses":
             return f"training at the base's optimum loses at least {gap.low:.4f} {unit}"
         case "shifts":
@@ -157,7 +164,7 @@ def suspects_text(verdict: Verdict) -> str:
             f"curves whose lowest point is at their end, at {names(at_end, verdict.axis)} "
             "(transfer.extend, transfer.span)"
         )
-    if 0 < seeds < FEW_SEEDS:
+    if 0 < seeds < FEW_SEEDS and not any(size.gross for size in verdict.sizes):
         many = f"{seeds} seed{'s' * (seeds != 1)} a point"
         suspects.append(f"the noise of {many} (transfer.seeds={FEW_SEEDS})")
     if verdict.axis in ("width", "depth"):

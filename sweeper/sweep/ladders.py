@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
+from sweeper.decide.ladder import judge_with_target
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
-from sweeper.decide.transfer import NoiseLeft, Verdict, judge_ladder, missed_optimum
+from sweeper.decide.transfer import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.trend import (
     MIN_SIZES,
     FittedExponents,
     Trend,
     fit_exponents,
     fit_trend,
-    judge_joint_target,
-    judge_target,
-    shifts_along,
 )
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
@@ -448,28 +446,15 @@ class LadderJudge:
         fits = {axis: fit_curves(of_axis, centre) for axis, of_axis in curves.items()}
         for axis, of_axis in curves.items():
             law = describe_law(experiment, [curve.size for curve in of_axis], best)
-            joint, prior = axis == JOINT_AXIS, _prior(settings, axis)
-            verdict = judge_ladder(
-                axis,
-                of_axis,
-                centre,
-                base,
-                rule,
-                law,
-                self.confidence,
-                fits[axis],
-                settings.not_taken,
-                {} if joint else shifts_along(axis, fits[axis], base, prior),
+            verdict, trend = judge_with_target(
+                *(axis, of_axis, fits[axis], centre, base, rule, _prior(settings, axis), whole),
+                law=law,
+                confidence=self.confidence,
+                fixed=settings.not_taken,
             )
-            if joint:
-                verdict = replace(verdict, target=judge_joint_target(verdict, whole))
-            else:
-                size = getattr(whole, axis)
-                answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
+            # The base's own size asks for no extrapolation; the trend is shown all the same.
+            if axis != JOINT_AXIS:
                 trends[axis] = trend and self.words.worded(trend)
-                # The base's own size asks for no extrapolation; the trend is shown all the same.
-                if size != getattr(base, axis):
-                    verdict = verdict.at_target(answer)
             verdicts.append(self.words.worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,

@@ -14,6 +14,7 @@ import pytest
 
 from sweeper.config.settings import Experiment
 from sweeper.config.studies import split_root
+from sweeper.decide import ladder
 from sweeper.decide.transfer import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
@@ -424,7 +425,7 @@ def trend_to_256(*, warranted: bool) -> Trend:
     )
 
 
-def judged_by_trend(*_: object, warranted: bool) -> tuple[TargetAnswer, Trend]:
+def judged_by_trend(*_: object, warranted: bool, **_given: object) -> tuple[TargetAnswer, Trend]:
     """The answer of a target where the trend says that eta fails."""
     answer = TargetAnswer(
         axis="width",
@@ -522,7 +523,7 @@ class TestCorrection:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
-        monkeypatch.setattr(ladders, "judge_target", partial(judged_by_trend, warranted=True))
+        monkeypatch.setattr(ladder, "judge_target", partial(judged_by_trend, warranted=True))
         monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
@@ -542,7 +543,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(ladders, "judge_target", partial(judged_by_trend, warranted=False))
+        monkeypatch.setattr(ladder, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "no correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]

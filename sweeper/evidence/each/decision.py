@@ -1,21 +1,17 @@
 """One hyperparameter at a time: is its tuned value worth carrying to the target?
 
-A line of runs varies one hyperparameter, all others held. Its best value was chosen for its noise,
-too, so that what it seems to gain over the default is too much. Three numbers allow for that:
+A line of runs varies one hyperparameter, all others held. A value's gain is the default's loss
+less its own, seed by seed, with the variance of a run that all lines of a size share: a paired
+t-test with a pooled noise. Over several sizes the gains of a value are averaged by their inverse
+variances. A table tests many values, of which the luckiest seems to gain:
 
-- The **gain**'s value is what a choice gains by runs that did not make it. Runs are split by noise
-  that is added (data thinning: with e ~ N(0, S), S the variance of y, y + e sqrt(f) and
-  y - e / sqrt(f) are independent). The first part chooses, the second one tells, averaged over
-  `THINNINGS` splits. The choice has a little more noise than the real one, so that what is told is
-  rather too small.
-- Its low end holds for all values of all hyperparameters at once, with 95 %, so that of twenty
-  without effect any seems to gain in one table of twenty (Bonferroni, over values and lines).
-- Its high end is that of the value that may gain most, each with 95 %: that *all* gain less than
-  some limit is wrong only where one does not, so it needs no correction (an intersection-union
-  test).
-
-Runs of larger sizes did not choose the value that is best at the base. So that it gains there, too,
-is a second piece of evidence, which is combined with the first by Fisher's rule.
+- Whether any gains is told for all values of all hyperparameters at once, by **Holm's** rule: of
+  twenty without effect any seems to gain in one table of twenty. The low end of the best value's
+  gain is Bonferroni's, and not below 0 where Holm's rule has it gain.
+- The gain's value is what a choice gains by runs that did not make it: with e ~ N(0, S), S the
+  variance of y, y + e and y - e are independent (data thinning). One chooses, the other one tells.
+- Its high end is that of the value that may gain most, each with 95 %: that all gain less than some
+  limit is wrong only where one does not, so it needs no correction (an intersection-union test).
 
 The answers: *carry*, it gains, and its optimum stays; *retune*, it gains, and moves by so many
 octaves a doubling; *leave*, no value gains what one run of each at the target would show; *cannot
@@ -31,41 +27,26 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 from sweeper.evidence.each.reading import SettingLine, VariedSettings
-from sweeper.stats.curve import CurveFit, fit_curves
-from sweeper.stats.estimate import UNKNOWN, Array, Estimate, quantile, student_above
-from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
+from sweeper.evidence.runs.cells import MOST_SEEDS
+from sweeper.stats.curve import BASIN_TOLERANCE, DRAWS, CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
+from sweeper.stats.ladder import KnownNoise, LadderRule, LadderSize, SizeCurve
 from sweeper.stats.line import FLAT
-from sweeper.stats.noise import left_by_cubic
-from sweeper.stats.paired import paired_difference
+from sweeper.stats.noise import fit_plane, left_by_cubic
 
 EachCode = Literal["carry", "retune", "leave", "cannot say"]
 Lacking = Literal["", "noise", "seeds", "sizes", "seeds at sizes", "fades", "runs around"]
-
+ORDER: Sequence[EachCode] = ("carry", "retune", "cannot say", "leave")
 ERROR = 0.05
 """The chance that any of a table's hyperparameters without effect seems to gain."""
-SEEN = 1.645 * math.sqrt(2)
-"""Deviations of a run from which on a gain shows between one run of each, with 95 %.
-
-A large run is less noisy than small ones, and nobody leaves a gain for the noise of these: what is
-above `FLAT` of the loss is seen.
-"""
-STAYS = 1.0
-"""Octaves within which an optimum stays over the sizes that were run: `transfer.max_shift`."""
-SLOW = 0.05
-"""Octaves a doubling: what moves by less has moved half an octave at a thousand times the size."""
-THINNINGS, SHARE = 4000, 0.5
-"""Splits of the noise, and how much is added for the choice: that of two seeds of three."""
-NEAR = 0.01
-"""The noise is read off values whose losses are within this fraction of the default's."""
-MOST_SEEDS = 64
-"""No advice asks for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GainAtSize:
-    """What the base's best value gains at a `size`, with 95 %, and the optimum there in log2."""
+    """What the base's best value gains at a `size`, with 90 %, and the optimum there in log2."""
 
     size: float
     gain: Estimate
@@ -79,11 +60,6 @@ class TellingRuns:
     values: tuple[float | str, ...]
     sizes: tuple[float, ...]
     seeds: int
-
-    @property
-    def count(self) -> int:
-        """How many runs they are."""
-        return len(self.values) * max(1, len(self.sizes)) * self.seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,45 +112,49 @@ class EachAnswer:
         return [each.name for each in self.hyperparameters if each.answer == answer]
 
 
-ORDER: Sequence[EachCode] = ("carry", "retune", "cannot say", "leave")
-
-
 def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer:
     """Carry, retune, leave, or cannot say, of each setting; `noise` is a run's, where known."""
-    lines = {(line.name, line.size): line for line in varied.lines}
     sizes = sorted({line.size for line in varied.lines})
-    noises = {
-        size: RunNoise.of([line for line in varied.lines if line.size == size], noise)
-        for size in sizes
-    }
-    names = sorted({line.name for line in varied.lines})
-    seen = math.nan
-    if sizes:
-        means = (_means(line) for line in varied.lines if line.size == sizes[-1])
-        losses = [least for of in means if math.isfinite(least := min(of.values()))]
-        flat = FLAT * abs(float(np.median(losses))) if losses else 0.0
-        # What shows between two runs, or is no flat difference: whichever is less.
-        seen = min(SEEN * noises[sizes[-1]].deviation, flat)
+    at_size = {size: [line for line in varied.lines if line.size == size] for size in sizes}
+    noises = {size: RunNoise.of(lines, noise) for size, lines in at_size.items()}
+    # What shows between a run of each at the largest size, or is no flat difference: the lesser.
+    losses = [min(_finite_means(line).values(), default=math.inf) for line in at_size[sizes[-1]]]
+    flat = FLAT * abs(float(np.median([loss for loss in losses if math.isfinite(loss)] or [0.0])))
+    seen = min(float(stats.norm.isf(ERROR)) * math.sqrt(2) * noises[sizes[-1]].deviation, flat)
+    tried = [
+        Tried.of([line for line in varied.lines if line.name == name], noises)
+        for name in sorted({line.name for line in varied.lines})
+    ]
+    errors = iter(_holm([p for one in tried for p in one.errors]))
+    tests = sum(len(one.errors) for one in tried)
     found = [
-        _judged([lines[name, size] for size in sizes if (name, size) in lines], noises, names, seen)
-        for name in names
+        _answered(one, min([next(errors) for _ in one.errors], default=1.0), tests, seen)
+        for one in tried
     ]
 
     def place(gain: HyperparameterGain) -> tuple[int, float, str]:
         value = gain.gain.value
         return ORDER.index(gain.answer), math.inf if math.isnan(value) else -value, gain.name
 
-    found.sort(key=place)
     return EachAnswer(
-        hyperparameters=tuple(found),
+        hyperparameters=tuple(sorted(found, key=place)),
         axis=varied.axis,
         sizes=tuple(sizes),
-        noise=noises[sizes[0]].deviation if sizes else math.nan,
-        noise_by=noises[sizes[0]].by if sizes else "",
+        noise=noises[sizes[0]].deviation,
+        noise_by=noises[sizes[0]].by,
         seen=seen,
         unit=varied.unit,
         runs=varied.used,
     )
+
+
+def _holm(errors: Sequence[float]) -> list[float]:
+    """Errors of single tests made those of all together, by Holm's rule."""
+    order, adjusted, largest = np.argsort(errors, kind="stable"), [1.0] * len(errors), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(errors) - rank) * errors[place]))
+        adjusted[place] = largest
+    return adjusted
 
 
 # The noise of a run, which all lines of a size share.
@@ -182,81 +162,80 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
 
 @dataclass(frozen=True)
 class RunNoise:
-    """Variances of a run at one size: `paired` beside the same seed's, and `alone`."""
+    """The noise of a run at one size; None where nothing shows it.
 
-    paired: KnownNoise | None
-    alone: KnownNoise | None
+    `paired`: beside another run of its seed, of which what the seed does to both is no part.
+    """
+
+    known: KnownNoise | None
+    paired: bool
     by: Literal["", "seeds", "curves", "given"]
 
     @property
     def deviation(self) -> float:
-        """Of a run beside another one of its seed, or alone; NaN where nothing shows it."""
-        noise = self.paired or self.alone
-        return noise.deviation if noise else math.nan
+        """NaN where nothing shows it."""
+        return self.known.deviation if self.known else math.nan
 
     @classmethod
     def of(cls, lines: Sequence[SettingLine], given: float | None) -> RunNoise:
         """As seeds show it, else what smooth curves leave."""
         if given is not None:
-            # A given noise has no doubt of its own: so many degrees of freedom are a normal's.
-            known = KnownNoise(deviation=given, freedom=10**6)
-            return cls(known, known, "given")
-        paired, alone = _pooled([*chain(*map(_beside, lines))]), _pooled(_within(lines))
-        if paired or alone:
-            return cls(paired, alone, "seeds")
-        # One run a cell. A line that no cubic fits would make the noise of all too large.
-        rests = [rest for line in lines if (rest := _rest(line))[1]]
-        if sum(freedom for _, freedom in rests) < 2:
-            return cls(None, None, "")
-        levels = np.array([squares / freedom for squares, freedom in rests])
-        freedoms = np.array([float(freedom) for _, freedom in rests])
-        # The median of chi^2 / freedom is about (1 - 2 / (9 freedom))^3.
-        typical = levels / (1 - 2 / (9 * freedoms)) ** 3
-        if len(rests) > 4:
-            # A median tells as much as two thirds of the lines.
-            level, freedom = float(np.median(typical)), round(0.64 * freedoms.sum())
-        else:
-            level, freedom = float(np.average(levels, weights=freedoms)), round(freedoms.sum())
-        known = KnownNoise(deviation=math.sqrt(level), freedom=max(1, freedom), single=True)
-        return cls(known, known, "curves") if level > 0 else cls(None, None, "")
+            return cls(KnownNoise(deviation=given, freedom=10**6), True, "given")
+        if known := _pooled([*chain.from_iterable(map(_beside, lines))]):
+            return cls(known, True, "seeds")
+        if known := _pooled(_within(lines)):
+            return cls(known, False, "seeds")
+        # One run a cell: what a cubic leaves. A line that no cubic fits would make it all too
+        # large, so it is the median, which tells as much as 2 / pi of the lines.
+        left = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
+        squares, freedoms = left.T
+        if freedoms.sum() < 2 or not squares.sum() > 0:
+            return cls(None, True, "")
+        level = float(np.median(squares / stats.chi2.median(freedoms)))
+        freedom = max(1, round(2 / math.pi * freedoms.sum()))
+        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True, "curves")
 
 
 def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:
-    """By what means over the axes of so many values leave of losses."""
-    squares, fourths, of_normal, of_excess, freedom = 0.0, 0.0, 0.0, 0.0, 0
-    for rest, counts in rests:
-        squares, fourths = squares + float((rest**2).sum()), fourths + float((rest**4).sum())
-        freedom += math.prod(count - 1 for count in counts)
-        # A residual is the sum of a_j x_j. Its square has the mean sum a^2, its fourth power
-        # 3 (sum a^2)^2 + excess x sum a^4, with sums that are products over the axes.
-        of_normal += 3 * rest.size * math.prod((1 - 1 / n) ** 2 for n in counts)
-        of_excess += rest.size * math.prod(((n - 1) ** 4 + n - 1) / n**4 for n in counts)
+    """By what means over the axes of so many values leave of losses; the kurtosis with it."""
+    freedom = sum(math.prod(count - 1 for count in counts) for _, counts in rests)
+    squares = sum(float((rest**2).sum()) for rest, _ in rests)
     if not freedom or not squares > 0:
         return None
+    # A residual is the sum of a_j x_j. Its square has the mean sum a^2, its fourth power
+    # 3 (sum a^2)^2 + excess x sum a^4, with sums that are products over the axes.
+    sums = [
+        (rest.size, math.prod(1 - 1 / n for n in counts), [(n - 1) / n**4 for n in counts], counts)
+        for rest, counts in rests
+    ]
+    normal = sum(3 * size * mean**2 for size, mean, _, _ in sums)
+    fourth = sum(
+        size * math.prod(p * ((n - 1) ** 3 + 1) for p, n in zip(parts, counts, strict=True))
+        for size, _, parts, counts in sums
+    )
+    seen = sum(float((rest**4).sum()) for rest, _ in rests) * (freedom / squares) ** 2
     # Of normal noise it has the variance 24 / sum a^4: what is within a deviation is none.
-    excess = (fourths * (freedom / squares) ** 2 - of_normal) / of_excess
-    excess = max(0.0, excess - math.sqrt(24 / of_excess))
+    excess = max(0.0, (seen - normal) / fourth - math.sqrt(24 / fourth))
     return KnownNoise(deviation=math.sqrt(squares / freedom), freedom=freedom, excess=excess)
+
+
+def _finite_means(line: SettingLine) -> dict[float, float]:
+    means = {value: float(np.mean([*cell.values()])) for value, cell in line.losses.items()}
+    return {value: mean for value, mean in means.items() if math.isfinite(mean)}
 
 
 def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     """The cells whose losses are near the default's: noise rises where training comes apart."""
-    finite = {value: mean for value, mean in _means(line).items() if math.isfinite(mean)}
-    if not finite:
-        return {}
+    finite = _finite_means(line)
     # A default that diverged is no middle: then the best value is.
-    middle = finite.get(line.default, min(finite.values()))
-    near = [value for value, mean in finite.items() if mean - middle <= NEAR * abs(middle)]
+    middle = finite.get(line.default, min(finite.values(), default=0.0))
+    near = [v for v, mean in finite.items() if mean - middle <= BASIN_TOLERANCE * abs(middle)]
     # Fewer than two values tell no noise: then all that trained, noisier ones as well.
     return {value: line.losses[value] for value in (near if len(near) > 1 else finite)}
 
 
-def _means(line: SettingLine) -> dict[float, float]:
-    return {value: float(np.mean([*cell.values()])) for value, cell in line.losses.items()}
-
-
 def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
-    """What values and seeds leave of the losses, none where they are too few."""
+    """What values and seeds leave of the losses, and how many they are; none of too few."""
     # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
@@ -268,7 +247,7 @@ def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
 
 
 def _within(lines: Sequence[SettingLine]) -> list[tuple[Array, tuple[int, ...]]]:
-    """Of every cell the runs about its mean; the point's own cell is on all lines."""
+    """Of every cell its runs about their mean."""
     # Once each, since the point's own cell lies on every line, and in their order.
     cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
@@ -293,329 +272,159 @@ def _rest(line: SettingLine) -> tuple[float, int]:
 class LineGains:
     """Of a line's other values [values], ascending: gain over the default, its variance, freedom.
 
-    The default's own runs are in all of them: `shared` is that part of each variance. Where it was
-    not run, the gains are over the chord between its neighbours, and too large by `slack` at most.
+    The default's own runs are in all of them: `shared` is that part of each variance.
     """
 
     values: Array
     gains: Array
     variances: Array
     shared: Array
-    freedom: int
+    freedom: float
     seeds: int
-    slack: float = 0.0
 
     @classmethod
     def of(cls, line: SettingLine, noise: RunNoise) -> LineGains | None:
-        """None where the default was not run, nor values that hold it between, or diverged."""
-        default, (slack, times) = cell_at(line, line.default), _below_chord(line, line.default)
-        if not default or not all(map(math.isfinite, [*default.values(), slack])):
+        """None where the default was not run, nor values around it, or diverged."""
+        default, rows = cell_at(line, line.default), list[tuple[float, ...]]()
+        if not default or not all(map(math.isfinite, default.values())):
             return None
-        rows, counts, freedoms = list[tuple[float, ...]](), list[int](), list[int]()
         for value, cell in sorted(line.losses.items()):
             if value == line.default or not all(map(math.isfinite, cell.values())):
                 continue
-            both = sorted(default.keys() & cell.keys())
-            # By the same seeds where the default has them, or with all runs: whichever is surer.
-            ways = []
-            if both and noise.paired:
-                variance = noise.paired.deviation**2 / len(both)
-                gain, part = float(np.mean([default[s] - cell[s] for s in both])), times * variance
-                freedom = noise.paired.freedom_of_difference((len(both), len(both)))
-                ways.append((part + variance, gain, part, len(both), freedom))
-            if noise.alone or not ways:
-                variance = noise.alone.deviation**2 if noise.alone else math.nan
-                gain = float(np.mean([*default.values()]) - np.mean([*cell.values()]))
-                part = times * variance / len(default)
-                counts_of = len(default), len(cell)
-                freedom = noise.alone.freedom_of_difference(counts_of) if noise.alone else 1
-                ways.append((part + variance / len(cell), gain, part, len(cell), freedom))
-            variance, gain, part, count, freedom = min(ways)
-            rows.append((value, gain, variance, part))
-            counts.append(count)
-            freedoms.append(freedom)
+            both = sorted(default.keys() & cell.keys()) if noise.paired else []
+            # Without a seed in common means are compared, and what seeds do is in their noise.
+            ours, theirs = (both, both) if both else (sorted(default), sorted(cell))
+            gain = np.mean([default[s] for s in ours]) - np.mean([cell[s] for s in theirs])
+            shared = noise.deviation**2 / len(ours)
+            variance = shared + noise.deviation**2 / len(theirs)
+            counts = len(ours), len(theirs)
+            freedom = noise.known.freedom_of_difference(counts) if noise.known else 1
+            rows.append((value, float(gain), variance, shared, freedom, len(theirs)))
         if not rows:
             return None
-        values, gains, variances, shared = np.array(rows).T
-        # Beyond a thousand, Student's distribution is the normal one.
-        freedom = min(1000, *freedoms)
-        return cls(values, gains, variances, shared, freedom, min(counts), slack)
+        values, gains, variances, shares, freedoms, seeds = np.array(rows).T
+        return cls(values, gains, variances, shares, float(freedoms.min()), int(seeds.min()))
 
     @property
-    def winner(self) -> int:
-        """The place of the value that gains most."""
-        return int(self.gains.argmax())
+    def best(self) -> float:
+        """The value that gains most."""
+        return float(self.values[self.gains.argmax()])
 
-    def low(self, error: float) -> float:
-        """What some value gains at least, for all values at once."""
-        half = quantile(self.freedom, 1 - error / len(self.gains))
-        return float((self.gains - half * np.sqrt(self.variances)).max()) - self.slack
+    def quantile(self, error: float) -> float:
+        """Student's, above which the error lies."""
+        return float(stats.t.isf(error, self.freedom))
 
-    def high(self, error: float) -> float:
+    def high(self) -> float:
         """What no value gains more than."""
-        half = quantile(self.freedom, 1 - error)
-        return float((self.gains + half * np.sqrt(self.variances)).max())
+        return float((self.gains + self.quantile(ERROR) * np.sqrt(self.variances)).max())
 
-    def error(self) -> float:
-        """The chance that of values without a gain any seems to gain so much."""
-        largest = float(((self.gains - self.slack) / np.sqrt(self.variances)).max())
-        return min(1.0, len(self.gains) * student_above(largest, self.freedom))
+    def errors(self) -> list[float]:
+        """The chance of each gain without one."""
+        errors = stats.t.sf(self.gains / np.sqrt(self.variances), self.freedom)
+        return [float(error) for error in errors]
 
     def unlucky(self) -> float:
         """The gain of a choice by runs that did not make it; see the file's head."""
         # Two gains have the default's runs in common: they share the smaller part of the two.
         covariance = np.minimum.outer(self.shared, self.shared)
         np.fill_diagonal(covariance, self.variances)
-        generator = np.random.default_rng(0)
-        noise = generator.standard_normal((THINNINGS, len(self.gains)))
+        noise = np.random.default_rng(0).standard_normal((DRAWS, len(self.gains)))
         noise = noise @ np.linalg.cholesky(covariance).T
         # Both signs of every draw: what is added is 0 in the mean.
         noise = np.vstack([noise, -noise])
-        # Chosen with e, told with -e / f: of normal noise the two are independent (data thinning).
-        chosen = (self.gains + noise * math.sqrt(SHARE)).argmax(axis=1)
-        told = self.gains[chosen] - noise[np.arange(len(noise)), chosen] / math.sqrt(SHARE)
-        return float(told.mean()) - self.slack
+        chosen = (self.gains + noise).argmax(axis=1)
+        return float((self.gains[chosen] - noise[np.arange(len(noise)), chosen]).mean())
 
     def beside(self, others: Sequence[LineGains]) -> LineGains:
         """The mean of what each value gains here and at other sizes, by the inverse variances."""
         rows = []
-        for place, value in enumerate(self.values):
-            of = [(self, place)]
-            for other in others:
-                of += [(other, int(at)) for at in np.flatnonzero(other.values == value)]
-            weights = np.array([1 / one.variances[at] for one, at in of])
-            weights /= weights.sum()
-            parts = np.array([[o.gains[at], o.variances[at], o.shared[at]] for o, at in of])
-            rows.append((weights @ parts[:, 0], *(weights**2 @ parts[:, 1:])))
-        gains, variances, shared = np.array(rows).T
-        freedom = min([self.freedom, *(other.freedom for other in others)])
-        return LineGains(self.values, gains, variances, shared, freedom, self.seeds, self.slack)
+        for value in self.values:
+            parts = np.array(
+                [
+                    (one.gains[at], one.variances[at], one.shared[at], one.freedom)
+                    for one in (self, *others)
+                    for at in np.flatnonzero(one.values == value)
+                ]
+            )
+            weights = 1 / parts[:, 1] / (1 / parts[:, 1]).sum()
+            of_mean = weights**2 @ parts[:, 1:3]
+            # Of a sum of variances that are told apart, by Welch and Satterthwaite.
+            freedom = of_mean[0] ** 2 / ((weights**2 * parts[:, 1]) ** 2 @ (1 / parts[:, 3]))
+            rows.append((weights @ parts[:, 0], *of_mean, freedom))
+        gains, variances, shared, freedoms = np.array(rows).T
+        return LineGains(self.values, gains, variances, shared, freedoms.min(), self.seeds)
 
-    def estimate(self, lines: int) -> Estimate:
-        """The gain of the best value, the luckiest taken out, and its ends for so many lines."""
+    def estimate(self, tests: int) -> Estimate:
+        """The gain of the best value, the luckiest taken out, and its ends for so many tests."""
         if not np.isfinite(self.variances).all():
             return UNKNOWN
-        low, high = self.low(ERROR / lines), self.high(ERROR)
-        # No noise at all: nothing is there to be thinned.
-        value = self.unlucky() if self.variances.all() else float(self.gains.max()) - self.slack
-        return Estimate(value=min(max(value, low), high), low=low, high=high)
+        low = float((self.gains - self.quantile(ERROR / tests) * np.sqrt(self.variances)).max())
+        value = min(max(self.unlucky(), low), self.high())
+        return Estimate(value=value, low=low, high=self.high())
 
     def at(self, value: float) -> Estimate:
         """The gain of one value that these runs did not choose, with 90 %: 95 % to each side."""
-        nearest = int(np.abs(self.values - value).argmin())
-        if self.values[nearest] != value:
+        if not (place := np.flatnonzero(self.values == value)).size:
             return UNKNOWN
-        gain = float(self.gains[nearest])
-        half = quantile(self.freedom, 1 - ERROR) * math.sqrt(self.variances[nearest])
-        least = gain - self.slack
-        return Estimate(value=least, low=least - half, high=gain + half)
+        gain = float(self.gains[place[0]])
+        half = self.quantile(ERROR) * math.sqrt(self.variances[place[0]])
+        return Estimate(value=gain, low=gain - half, high=gain + half)
 
 
 def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
     """The losses of a value by seed, on the chord between its neighbours where it was not run."""
-    if value in line.losses:
-        return line.losses[value]
-    below = [each for each in line.losses if each < value]
-    above = [each for each in line.losses if each > value]
-    if not below or not above or line.choices:
-        return {}
-    # A convex curve lies below its chord: a default that was not run seems a little worse.
+    below, above = [v for v in line.losses if v <= value], [v for v in line.losses if v >= value]
+    if value in line.losses or not below or not above or line.choices:
+        return line.losses.get(value, {})
     low, high = max(below), min(above)
-    share = (value - low) / (high - low)
-    cells = line.losses[low], line.losses[high]
+    share, cells = (value - low) / (high - low), (line.losses[low], line.losses[high])
     both = cells[0].keys() & cells[1].keys()
     return {seed: (1 - share) * cells[0][seed] + share * cells[1][seed] for seed in both}
-
-
-def _below_chord(line: SettingLine, value: float) -> tuple[float, float]:
-    """How far a loss that was not run may lie below its chord, and times what variance of a run.
-
-    A curve that is convex there lies above what goes on from the two values to either side.
-    """
-    if value in line.losses:
-        return 0.0, 1.0
-    means, least, times = _means(line), -math.inf, 1.0
-    for side in (-1, 1):
-        beyond = sorted((side * v, mean) for v, mean in means.items() if side * (v - value) > 0)
-        if len(beyond) > 1 and math.isfinite(beyond[1][1]):
-            (near, low), (far, high) = beyond[:2]
-            share = (near - side * value) / (far - near)
-            if (there := low - share * (high - low)) > least:
-                least, times = there, (1 + share) ** 2 + share**2
-    chord = cell_at(line, value)
-    return (max(0.0, float(np.mean([*chord.values()])) - least) if chord else math.inf), times
 
 
 # The answer to one hyperparameter.
 
 
-def _judged(
-    lines: Sequence[SettingLine],
-    noises: Mapping[float, RunNoise],
-    names: Sequence[str],
-    seen: float,
-) -> HyperparameterGain:
-    """Of one hyperparameter's lines, ascending in size; the first is the base's."""
-    base, count = lines[0], len(names)
-    gains = LineGains.of(base, noises[base.size])
-    if gains is None:
-        return _without_default(base, count)
-    best, values = float(gains.values[gains.winner]), sorted(base.losses)
-    found = HyperparameterGain(
-        name=base.name,
-        answer="cannot say",
-        default=_shown(base, base.default),
-        best=_shown(base, best),
-        gain=gains.estimate(count),
-        seemed=float(gains.gains.max()),
-        error=1.0,
-        values=len(values),
-        seeds=gains.seeds,
-        at_end=not base.choices and best in (values[0], values[-1]) and len(values) > 2,
-    )
-    if not math.isfinite(found.gain.low):
-        near = (base.default,)
-        # Without any noise three seeds of the default are the cheapest runs that show it.
-        return replace(found, lacking="noise", next=(_telling(base, near, (base.size,), 3),))
-    larger = [
-        (line.size, other.at(best), other)
-        for line in lines[1:]
-        if (other := LineGains.of(_with(line, best), noises[line.size])) is not None
-    ]
-    larger = [each for each in larger if math.isfinite(each[1].low)]
-    told = [(gain, other.freedom) for _, gain, other in larger]
-    # Of all hyperparameters together (Bonferroni), and of the base and the larger sizes as one.
-    error = min(1.0, count * _combined(gains.error(), told))
-    # Where nothing is gained there is no optimum that could move.
-    moved = movement(lines, noises) if error <= ERROR and not base.choices else None
-    optima = moved.optima if moved else {}
-    found = replace(
-        found,
-        error=error,
-        octaves_per_doubling=moved.slope if moved else UNKNOWN,
-        optimum_log2=optima.get(base.size, UNKNOWN),
-        sizes=tuple(
-            GainAtSize(size=size, gain=gain, optimum_log2=optima.get(size, UNKNOWN))
-            for size, gain, _ in larger
-        ),
-    )
-    return _answered(found, base, best, gains, larger, moved, seen)
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """One hyperparameter's lines, ascending in size, the first is the base's, with their gains.
 
+    `gains` are None where the base's default was not run or diverged; `larger` are those of other
+    sizes that tell something.
+    """
 
-def _answered(
-    found: HyperparameterGain,
-    base: SettingLine,
-    best: float,
-    gains: LineGains,
-    larger: Sequence[tuple[float, Estimate, LineGains]],
-    moved: Moved | None,
-    seen: float,
-) -> HyperparameterGain:
-    """The answer by the gain, then by the sizes, then by where the optimum goes."""
-    others = [other for _, _, other in larger]
-    # A gain that shows first at larger sizes is growing: it is not left for the base's sake.
-    grows = any(other.error() <= ERROR for other in others) and found.error > ERROR
-    # All sizes together say that no value gains what would be seen: that settles it, moved or not.
-    if gains.beside(others).high(ERROR) < seen and not grows:
-        return replace(found, answer="leave", lacking="fades" if found.gain.low > 0 else "")
-    if found.error > ERROR and gains.slack:
-        runs = _telling(base, (base.default, best), (base.size,), found.seeds)
-        return replace(found, lacking="runs around", next=(runs,))
-    if found.error > ERROR:
-        seeds = _seeds_for_gain(gains, found, seen)
-        both = (base.default, best)
-        # A gain worth having takes seeds at the two values; a small one may belong to any of them.
-        told = both if found.gain.value > seen / 2 else tuple(base.losses)
-        runs = _telling(base, told, (base.size,), seeds)
-        return replace(found, lacking="seeds", next=(runs,))
-    if not larger:
-        runs = _telling(base, _around(base, best), (2 * base.size, 4 * base.size), found.seeds)
-        return replace(found, lacking="sizes", next=(runs,))
-    size, gain, there = larger[-1]
-    moves = moved is not None and (moved.slope.low > 0 or moved.slope.high < 0)
-    # The movement must be sure and large enough to matter, and a gain left there.
-    if moves and moved and abs(moved.slope.value) >= SLOW and there.error() <= ERROR:
-        return replace(found, answer="retune")
-    if there.high(ERROR) < seen:
-        return replace(found, answer="leave", lacking="fades")
-    # Of a flat optimum nobody knows where it goes, and it matters little.
-    stays = moved is None or moved.stays or moved.regret.value <= max(seen, gain.value / 2)
-    # At an end there is a gain, and where the optimum lies is open on the far side alone.
-    if gain.low > 0 and (stays or found.at_end):
-        return replace(found, answer="carry")
-    values = _around(base, best)
-    seeds = min(MOST_SEEDS, max(2 * there.seeds, there.seeds + 1))
-    return replace(found, lacking="seeds at sizes", next=(_telling(base, values, (size,), seeds),))
+    lines: Sequence[SettingLine]
+    noises: Mapping[float, RunNoise]
+    gains: LineGains | None
+    larger: Mapping[float, LineGains]
 
+    @classmethod
+    def of(cls, lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> Tried:
+        """With the base's best value on every line."""
+        base, *others = sorted(lines, key=lambda line: line.size)
+        # Of a chord a default seems worse than it is: at the base it must have been run.
+        gains, larger = None, dict[float, LineGains]()
+        if base.default in base.losses:
+            gains = LineGains.of(base, noises[base.size])
+        for line in others:
+            if gains is None:
+                break
+            found = LineGains.of(_with(line, gains.best), noises[line.size])
+            if found and np.isfinite(found.variances).all() and gains.best in found.values:
+                larger[line.size] = found
+        return cls([base, *others], noises, gains, larger)
 
-def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
-    """Of a line without its default, or with one that diverged."""
-    default = base.losses.get(base.default, {})
-    finite = {
-        value: cell for value, cell in base.losses.items() if all(map(math.isfinite, cell.values()))
-    }
-    best = min(finite, key=lambda v: np.mean([*finite[v].values()]), default=base.default)
-    both = sorted(default.keys() & finite.get(best, {}).keys())
-    gain = UNKNOWN
-    if both:
-        cells = (default, finite[best])
-        before, after = (np.array([cell[seed] for seed in both]) for cell in cells)
-        gain = paired_difference(before, after, ERROR / (count * max(1, len(finite))))
-    return HyperparameterGain(
-        name=base.name,
-        answer="cannot say",
-        default=_shown(base, base.default),
-        best=_shown(base, best),
-        gain=gain,
-        seemed=gain.value,
-        error=1.0,
-        values=len(base.losses),
-        seeds=len(both),
-        lacking="runs around",
-        next=(_telling(base, (base.default, best), (base.size,), max(3, 2 * len(both))),),
-    )
+    @property
+    def everywhere(self) -> LineGains | None:
+        """The gains of the base's values over all sizes."""
+        if self.gains is None or not np.isfinite(self.gains.variances).all():
+            return None
+        return self.gains.beside([*self.larger.values()])
 
-
-def _combined(first: float, others: Sequence[tuple[Estimate, int]]) -> float:
-    """Fisher's rule over the base's error and that of the other sizes' gains together."""
-    if not others:
-        return first
-    # Standard errors, out of intervals that reach Student's quantile of them to each side.
-    errors = [(gain.high - gain.low) / 2 / quantile(freedom, 1 - ERROR) for gain, freedom in others]
-    if not all(errors):
-        return first if all(gain.value > 0 for gain, _ in others) else 1.0
-    weights = np.array(errors) ** -2.0
-    mean = float(weights @ [gain.value for gain, _ in others] / weights.sum())
-    freedom = min(freedom for _, freedom in others)
-    product = first * student_above(mean * math.sqrt(weights.sum()), freedom)
-    # The product of two uniform errors is at most p with probability p (1 - log p).
-    return product * (1 - math.log(product)) if product > 0 else 0.0
-
-
-def _seeds_for_gain(gains: LineGains, found: HyperparameterGain, seen: float) -> int:
-    """Seeds with which either end of the gain's interval decides, if all stays as it is."""
-    value, low, high = found.gain.value, found.gain.low, found.gain.high
-    # An interval shrinks as the root of the number of seeds.
-    # Up to 0 from below its low end, or up to `seen` from above its high end.
-    ways = [(value - low) / value] if value > 0 else []
-    ways += [(high - value) / (seen - value)] if value < seen else []
-    factor = min(ways, default=math.inf) ** 2
-    needed = gains.seeds * factor if math.isfinite(factor) else math.inf
-    return int(min(MOST_SEEDS, max(gains.seeds + 1, math.ceil(min(needed, MOST_SEEDS)))))
-
-
-def _telling(
-    line: SettingLine, values: Sequence[float], sizes: Sequence[float], seeds: int
-) -> TellingRuns:
-    shown = tuple(_shown(line, value) for value in sorted(set(values)))
-    return TellingRuns(values=shown, sizes=tuple(filter(None, sizes)), seeds=max(1, seeds))
-
-
-def _around(line: SettingLine, best: float) -> list[float]:
-    """The default, the best value and its neighbours."""
-    values = sorted(line.losses)
-    at = values.index(best)
-    return [line.default, *values[max(0, at - 1) : at + 2]]
+    @property
+    def errors(self) -> list[float]:
+        """Of each value's gain over all sizes."""
+        return self.everywhere.errors() if self.everywhere else []
 
 
 def _with(line: SettingLine, value: float) -> SettingLine:
@@ -623,6 +432,89 @@ def _with(line: SettingLine, value: float) -> SettingLine:
     if value in line.losses or not (cell := cell_at(line, value)):
         return line
     return replace(line, losses=dict(sorted({**line.losses, value: cell}.items())))
+
+
+def _answered(tried: Tried, error: float, tests: int, seen: float) -> HyperparameterGain:
+    """The answer by the gain, then by the sizes, then by where the optimum goes."""
+    base, gains, everywhere = tried.lines[0], tried.gains, tried.everywhere
+    values = sorted(base.losses)
+    best = (
+        gains.best
+        if gains
+        else min(finite := _finite_means(base), key=finite.__getitem__, default=base.default)
+    )
+    found = HyperparameterGain(
+        name=base.name,
+        answer="cannot say",
+        default=_shown(base, base.default),
+        best=_shown(base, best),
+        gain=gains.estimate(max(1, tests)) if gains else UNKNOWN,
+        seemed=float(gains.gains.max()) if gains else math.nan,
+        error=error,
+        values=len(values),
+        seeds=gains.seeds if gains else min(map(len, base.losses.values())),
+        at_end=not base.choices and best in (values[0], values[-1]) and len(values) > 2,
+    )
+
+    def lacks(
+        what: Lacking, at: Sequence[float], sizes: Sequence[float], seeds: int
+    ) -> HyperparameterGain:
+        shown = tuple(_shown(base, value) for value in sorted(set(at)))
+        runs = TellingRuns(values=shown, sizes=tuple(filter(None, sizes)), seeds=seeds)
+        return replace(found, lacking=what, next=(runs,))
+
+    around, place = [base.default, best], values.index(best)
+    around += values[max(0, place - 1) : place + 2]
+    if gains is None:
+        return lacks("runs around", (base.default, best), (base.size,), max(3, 2 * found.seeds))
+    if everywhere is None:
+        # Without any noise three seeds of the default are the cheapest runs that show it.
+        return lacks("noise", (base.default,), (base.size,), 3)
+    gain = found.gain
+    if error <= ERROR and not base.choices:
+        moved = movement(tried.lines, tried.noises)
+    else:  # where nothing is gained there is no optimum that could move
+        moved = Moved({}, UNKNOWN, UNKNOWN, UNKNOWN)
+    at_sizes = {size: other.at(best) for size, other in tried.larger.items()}
+    found = replace(
+        found,
+        gain=replace(gain, low=max(0.0, gain.low), value=max(0.0, gain.value))
+        if error <= ERROR
+        else gain,
+        octaves_per_doubling=moved.slope,
+        optimum_log2=moved.optima.get(base.size, UNKNOWN),
+        sizes=tuple(
+            GainAtSize(size=size, gain=at, optimum_log2=moved.optima.get(size, UNKNOWN))
+            for size, at in at_sizes.items()
+        ),
+    )
+    # All sizes together say that no value gains what would be seen: that settles it, moved or not.
+    if everywhere.high() < seen:
+        return replace(found, answer="leave", lacking="fades" if gain.low > 0 else "")
+    if error > ERROR:
+        # A gain worth having takes seeds at the two values; a small one may belong to any of them.
+        at = (base.default, best) if gain.value > seen / 2 else values
+        # With so many times the runs the low end reaches 0, or the high one what is seen.
+        ways = [(gain.value - gain.low) / gain.value] if gain.value > 0 else []
+        ways += [(gain.high - gain.value) / (seen - gain.value)] if gain.value < seen else []
+        times = max(1.5, min(ways, default=math.inf)) ** 2
+        return lacks("seeds", at, (base.size,), int(min(MOST_SEEDS, gains.seeds * times)))
+    if not at_sizes:
+        return lacks("sizes", around, (2 * base.size, 4 * base.size), gains.seeds)
+    size, there = [*at_sizes.items()][-1]
+    # It moves for sure, by what is seen at the largest size, and something is to be gained there.
+    moves = moved.slope.low > 0 or moved.slope.high < 0
+    if moves and moved.regret.value > seen and min(_holm(tried.larger[size].errors())) <= ERROR:
+        return replace(found, answer="retune")
+    if there.high < seen:
+        return replace(found, answer="leave", lacking="fades")
+    # Of a flat optimum nobody knows where it goes, and it matters little. At an end there is a
+    # gain, and where the optimum lies is open on the far side alone.
+    stays = bool(base.choices) or max(-moved.shift.low, moved.shift.high) <= LadderRule.max_shift
+    stays = stays or found.at_end or moved.regret.value <= max(seen, there.value / 2)
+    if there.low > 0 and stays:
+        return replace(found, answer="carry")
+    return lacks("seeds at sizes", around, (size,), 2 * tried.larger[size].seeds)
 
 
 def _shown(line: SettingLine, place: float) -> float | str:
@@ -635,55 +527,49 @@ def _shown(line: SettingLine, place: float) -> float | str:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Optima in log2 by size, and octaves a doubling of the size; UNKNOWN with one optimum.
+    """Optima in log2 by size, octaves a doubling of the size, and from the base to the largest.
 
-    It `stays` within `STAYS` at the largest size; `regret` is lost there at the base's optimum.
+    `regret` is lost there at the base's optimum. UNKNOWN with one optimum.
     """
 
     optima: Mapping[float, Estimate]
     slope: Estimate
-    stays: bool
+    shift: Estimate
     regret: Estimate
 
 
-def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> Moved | None:
+def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> Moved:
     """The movement of a hyperparameter's optimum over its lines, ascending in size."""
-    fits = dict[float, CurveFit]()
-    for line in lines:
-        if (fit := optimum_fit(line, noises[line.size])) is not None:
-            fits[line.size] = fit
-    optima = {size: fit.optimum for size, fit in fits.items()}
-    inner = {s: fit for s, fit in fits.items() if not fit.at_end and not fit.noise_unknown}
+    fits = {line.size: optimum_fit(line, noises[line.size]) for line in lines}
+    optima = {size: fit.optimum for size, fit in fits.items() if fit}
+    inner = {s: f for s, f in fits.items() if f and not f.at_end and not f.noise_unknown}
     # Size 0 stands for runs of one size that nobody named: it has no logarithm.
     if len(inner) < 2 or 0 in inner:
-        return Moved(optima, UNKNOWN, False, UNKNOWN)
+        return Moved(optima, UNKNOWN, UNKNOWN, UNKNOWN)
     x = np.log2([*inner])
-    draws = np.stack([fit.free_optimum_draws for fit in inner.values()])
-    # A twentieth of an octave, so that no size alone decides.
-    weights = 1 / (draws.var(axis=1) + 0.05**2)
-    away = x - np.average(x, weights=weights)
-    # The slope of a weighted line as one linear map: values and draws go through the same.
-    line_of = weights * away / (weights * away**2).sum()
     values = np.array([fit.optimum.value for fit in inner.values()])
-    slope = Estimate.from_draws(float(line_of @ values), line_of @ draws)
+    draws = np.stack([fit.free_optimum_draws for fit in inner.values()])
+    slope = fit_plane(np.stack([np.ones(len(x)), x - x.mean()]), values, draws)[1]
     first, last = min(inner), max(inner)
-    shift = Estimate.from_draws(float(values[-1] - values[0]), draws[-1] - draws[0])
-    regret = inner[last].loss_gap(inner[first].optimum.value)
-    return Moved(optima, slope, max(-shift.low, shift.high) <= STAYS, regret)
+    return Moved(
+        optima,
+        Estimate.from_draws(float(slope[0]), slope[1:]),
+        Estimate.from_draws(float(values[-1] - values[0]), draws[-1] - draws[0]),
+        inner[last].loss_gap(inner[first].optimum.value),
+    )
 
 
 def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
     """The curve of a line's means with the noise of their seeds; None where it has none."""
-    if line.choices or math.isnan(noise.deviation):
+    if line.choices or noise.known is None:
         return None
     # The thinnest cell decides how noisy a mean is taken to be: never less than it is.
-    seeds = min(map(len, line.losses.values()))
-    known = noise.paired or noise.alone
-    assert known
+    deviation = noise.deviation / math.sqrt(min(map(len, line.losses.values())))
+    means = {value: (float(np.mean([*c.values()])),) for value, c in line.losses.items()}
     curve = SizeCurve(
         # A size's width is a name here: the fit asks for a size, and draws by it.
         size=LadderSize(width=max(1, int(line.size)), depth=1, batch_size=1, steps=1),
-        losses={value: (mean,) for value, mean in _means(line).items()},
-        noise=replace(known, deviation=max(known.deviation / math.sqrt(seeds), 1e-12)),
+        losses=means,
+        noise=replace(noise.known, deviation=max(deviation, 1e-12)),
     )
     return fit_curves([curve], 0.0)[curve.size]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from sweeper.evidence.each.decision import EachAnswer, EachCode, HyperparameterGain, TellingRuns
-from sweeper.evidence.runs.sizes import axis_name
 from sweeper.plan.plan import value_text
 from sweeper.report.answer import Item, Sentence
 from sweeper.stats.estimate import Estimate
@@ -104,39 +103,11 @@ def telling_text(runs: TellingRuns) -> str:
     return f"would tell: {values}{sizes}, {counted(runs.seeds, 'seed')} each"
 
 
-def sizes_table(each: EachAnswer) -> Table:
-    """What the base's best value gains at the other sizes, and where the optimum is there."""
-    table = Table(
-        "What the base's best value gains at larger sizes",
-        [
-            Column("hyperparameter", left=True),
-            Column(axis_name(each.axis) or "size", left=True),
-            Column("gain", unit=each.unit, left=True),
-            Column("optimum", left=True, importance=1),
-        ],
-        detail=True,
-    )
-    for one in each.hyperparameters:
-        for at in one.sizes:
-            optimum = at.optimum_log2
-            table.add(
-                one.name,
-                f"{at.size:g}",
-                Cell(at.gain.value, ends_text(at.gain, "+.4f")),
-                Cell(optimum.value, f"2^{ends_text(optimum, '.2f')}")
-                if math.isfinite(optimum.value)
-                else "-",
-            )
-    return table
-
-
 def each_items(each: EachAnswer) -> list[Item]:
-    """The tables of an answer; where the noise of a run is from."""
+    """The table of an answer; where the noise of a run is from."""
     items: list[Item] = [each_table(each)]
     whys = [f"{one.name}: {why}" for one in each.hyperparameters if (why := why_text(one))]
     items += [Sentence(why, listed=True) for why in whys]
-    if any(one.sizes for one in each.hyperparameters):
-        items.append(sizes_table(each))
     return [*items, Sentence(noise_text(each), detail=True)]
 
 

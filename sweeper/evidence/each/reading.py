@@ -6,9 +6,11 @@ The point is not named: it is the configuration from which most others differ in
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,16 +22,17 @@ from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.evidence.runs.settings import NEARLY_ALL, is_one_number
 from sweeper.evidence.runs.sizes import follows, sizes_of
+from sweeper.evidence.runs.table import frame_runs
 from sweeper.records import as_number
-from sweeper.stats.ladder import LADDER_AXES, LadderSize
+from sweeper.stats.ladder import LADDER_AXES
+from sweeper.study.rows import trials_table
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.table import counted
-from sweeper.trial import Result, Space
 
 TAKEN = {
-    **{role: LADDER_ROLES[role] for role in (*SIZES[:5], *SIZES[6:], *RATES, "loss")},
+    **{role: LADDER_ROLES[role] for role in (*SIZES, *RATES, "loss") if role != "params"},
     **{role: LADDER_ROLES[role] for role in ("seed", "status", "first", "reached")},
     "params": LAW_ROLES["params"],
 }
@@ -70,50 +73,79 @@ class VariedSettings:
     used: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Points:
-    """Runs as an array of their settings [runs, settings], with what each gave."""
+def varied_settings(
+    runs: Runs, axis: str | None = None, defaults: Mapping[str, float] = MappingProxyType({})
+) -> VariedSettings:
+    """The lines of a table's runs; BadInput where no setting was varied around a point.
 
-    names: Sequence[str]
-    values: Array
-    sizes: Array
-    seeds: Sequence[str]
-    losses: Array
-    choices: Mapping[str, tuple[str, ...]]
+    `defaults` (log2) stand in place of the point's values, where they are known.
+    """
+    import pandas  # type: ignore[import-untyped]
 
-    def lines(self, defaults: Mapping[str, float]) -> tuple[list[SettingLine], int]:
-        """The lines through every size's point, and how many runs lie on them."""
-        found, used = list[SettingLine](), set[int]()
-        for size in np.unique(self.sizes):
-            there = np.flatnonzero(self.sizes == size)
-            kinds, kind = np.unique(self.values[there], axis=0, return_inverse=True)
-            kind = kind.reshape(-1)
-            # On a setting's line lies what differs from the point in that alone, or in nothing.
-            apart = kinds != kinds[_point(kinds, np.bincount(kind))]
-            for place, name in enumerate(self.names):
-                on = ~np.delete(apart, place, axis=1).any(axis=1)
-                rows = there[on[kind]]
-                losses: dict[float, dict[str, list[float]]] = {}
-                for row in rows:
-                    cell = losses.setdefault(float(self.values[row, place]), {})
-                    cell.setdefault(self.seeds[row], []).append(float(self.losses[row]))
-                if len(losses) < 2:
-                    continue
-                used.update(map(int, rows))
-                [middle] = np.unique(kinds[~apart.any(axis=1), place])
-                found.append(
-                    SettingLine(
-                        name=name,
-                        size=float(size),
-                        default=defaults.get(name, float(middle)),
-                        losses={
-                            value: {seed: float(np.mean(cell[seed])) for seed in sorted(cell)}
-                            for value, cell in sorted(losses.items())
-                        },
-                        choices=self.choices.get(name, ()),
-                    )
+    runs = runs.with_roles(TAKEN)
+    runs.check_columns(END_LOSS)
+    notes: list[str | Text] = [*runs.notes]
+    counts = sizes_of(runs)
+    along = _axis(counts, axis)
+    sizes = counts[along] if along else np.zeros(len(runs), int)
+    names, choices = _setting_columns(runs, sizes, counts), dict[str, tuple[str, ...]]()
+    # The rule by which a run diverged compares runs of one size, whichever the axis is.
+    table = pandas.DataFrame({"loss": runs.numbers(runs.columns["loss"]), "width": sizes})
+    for place, name in enumerate(names):
+        table[place], choices[name] = _values(runs, name)
+    rate = next((runs.columns[role] for role in RATES if role in runs.columns), None)
+    table["eta"] = table[names.index(rate)] if rate in names else 0.0
+    # Runs without a seed are no pairs: each has one of its own.
+    table["seed"] = [f"#{row}" for row in range(len(runs))]
+    if "seed" in runs.columns:
+        told = runs.frame[runs.columns["seed"]].reset_index(drop=True)
+        table["seed"] = told.map(str).where(told.notna(), table["seed"])
+    table = with_diverged(runs, ended_runs(runs, table, notes), None, notes, "width")
+    lines, used = list[SettingLine](), set[int]()
+    for size, there in table.groupby("width"):
+        values = there[[*range(len(names))]].to_numpy(dtype=float)
+        kinds, kind = np.unique(values, axis=0, return_inverse=True)
+        kind = kind.reshape(-1)
+        # On a setting's line lies what differs from the point in that alone, or in nothing.
+        point = kinds[_point(kinds, np.bincount(kind))] if names else np.zeros(0)
+        for place, name in enumerate(names):
+            rows = there[(np.delete(values != point, place, axis=1) == 0).all(axis=1)]
+            if rows[place].nunique() < 2:
+                continue
+            used.update(rows.index)
+            cells = rows.groupby([place, "seed"])["loss"].mean()
+            losses = {
+                float(value): {str(seed): float(loss) for (_, seed), loss in cell.items()}
+                for value, cell in cells.groupby(level=0)
+            }
+            lines.append(
+                SettingLine(
+                    name=name,
+                    size=float(size),
+                    default=defaults.get(name, float(point[place])),
+                    losses=losses,
+                    choices=choices[name],
                 )
-        return found, len(used)
+            )
+    if not lines:
+        raise BadInput(
+            f"no setting of {runs.name or 'the table'} was varied around a point: runs that "
+            "differ in one setting alone, a value each, tell what it gains"
+        )
+    if apart := len(table) - len(used):
+        notes.append(
+            f"{counted(apart, 'run')} that differ from the point in several settings: not counted"
+        )
+    return VariedSettings(
+        lines=tuple(lines),
+        axis=along if len({line.size for line in lines}) > 1 else "",
+        unit=runs.unit,
+        name=runs.name,
+        columns=runs.columns,
+        notes=tuple(notes),
+        runs=len(runs),
+        used=len(used),
+    )
 
 
 def _point(kinds: Array, runs: Any) -> int:
@@ -127,65 +159,6 @@ def _point(kinds: Array, runs: Any) -> int:
     ranks = np.stack([np.unique(column, return_inverse=True)[1] for column in kinds.T], axis=1)
     off = np.abs(ranks - ranks.max(axis=0) / 2).sum(axis=1)
     return int(np.lexsort((off, -runs, -neighbours))[0])
-
-
-def varied_settings(runs: Runs, axis: str | None = None) -> VariedSettings:
-    """The lines of a table's runs; BadInput where no setting was varied around a point."""
-    import pandas  # type: ignore[import-untyped]
-
-    runs = runs.with_roles(TAKEN)
-    runs.check_columns(END_LOSS)
-    notes: list[str | Text] = [*runs.notes]
-    counts = sizes_of(runs)
-    along = _axis(counts, axis)
-    sizes = counts[along] if along else np.zeros(len(runs), int)
-    names, columns, choices = list[str](), list[Array](), dict[str, tuple[str, ...]]()
-    for name in _setting_columns(runs, sizes, counts):
-        values, kinds = _values(runs, name)
-        names.append(name)
-        columns.append(values)
-        choices |= {name: kinds} if kinds else {}
-    rate = next((runs.columns[role] for role in RATES if role in runs.columns), None)
-    eta = columns[names.index(rate)] if rate in names else np.zeros(len(runs))
-    table = pandas.DataFrame({"eta": eta, "loss": runs.numbers(runs.columns["loss"])})
-    # The rule by which a run diverged compares runs of one size, whichever the axis is.
-    table["width"] = sizes
-    table = with_diverged(runs, ended_runs(runs, table, notes), None, notes, "width")
-    kept = table.index.to_numpy()
-    # Runs without a seed are no pairs: each has one of its own.
-    seeds = [f"#{row}" for row in range(len(runs))]
-    if "seed" in runs.columns:
-        told = runs.frame[runs.columns["seed"]]
-        seeds = [str(seed) if pandas.notna(seed) else seeds[row] for row, seed in enumerate(told)]
-    points = _Points(
-        names=names,
-        values=np.stack(columns, axis=1)[kept] if columns else np.zeros((len(kept), 0)),
-        sizes=sizes[kept].astype(float),
-        seeds=[seeds[row] for row in kept],
-        losses=table["loss"].to_numpy(dtype=float),
-        choices=choices,
-    )
-    lines, used = points.lines({}) if names else ([], 0)
-    if not lines:
-        raise BadInput(
-            f"no setting of {runs.name or 'the table'} was varied around a point: runs that "
-            "differ in one setting alone, a value each, tell what it gains"
-        )
-    if used < len(kept):
-        notes.append(
-            f"{counted(len(kept) - used, 'run')} that differ from the point in several settings: "
-            "not counted"
-        )
-    return VariedSettings(
-        lines=tuple(lines),
-        axis=along if len(np.unique(sizes)) > 1 else "",
-        unit=runs.unit,
-        name=runs.name,
-        columns=runs.columns,
-        notes=tuple(notes),
-        runs=len(runs),
-        used=used,
-    )
 
 
 def _axis(counts: Mapping[str, Any], asked: str | None) -> str:
@@ -258,56 +231,25 @@ def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
 def study_lines(folder: Path) -> VariedSettings:
     """The lines of a study's search and ladders; BadInput where nothing was searched."""
     searched = read_searched(folder, [])
-    varied = VariedSettings(lines=())
-    if searched is not None:
-        results = trials_of(Study.read(folder)).current
-        varied = replace(varied_trials(results, searched.space), name=str(folder))
-    if not varied.lines:
+    results = trials_of(Study.read(folder)).current if searched is not None else []
+    # One that failed is no trial, and a ladder along a second axis is of another size by all that
+    # it changes: the usual one counts.
+    rows = [row for row in trials_table(results) if row["status"] in ("complete", "diverged")]
+    axes = [key for key in LADDER_AXES if len({row.get(key) for row in rows}) > 1]
+    for axis in axes[1:]:
+        usual = Counter(row.get(axis) for row in rows).most_common(1)[0][0]
+        rows = [row for row in rows if row.get(axis) == usual]
+    for row in rows:
+        if "log2_eta" in row:
+            row["eta"] = 2.0 ** row.pop("log2_eta")
+    space = searched.space if searched is not None else {}
+    defaults = {name: round(axis.default, 12) for name, axis in space.items() if not axis.choices}
+    try:
+        found = varied_settings(replace(frame_runs(rows), name=str(folder)), None, defaults)
+        return replace(found, columns={})  # its names are nobody's to tell
+    except BadInput:
         raise BadInput(
             f"no hyperparameter of {folder.name} was varied around a point: ",
             Call("search", Keyword("study", folder.name), "search=independent"),
             " varies each",
-        )
-    return varied
-
-
-def varied_trials(results: Sequence[Result], space: Space) -> VariedSettings:
-    """The lines of a study's trials, each with the default that its `space` has."""
-    done = [result for result in results if result.status in ("complete", "diverged")]
-    names = [name for name in space if all(_place(r, name, space) is not None for r in done)]
-    specs = {result.trial.spec.digest: result.trial.spec for result in done}
-    size_of = {digest: LadderSize.of_spec(spec) for digest, spec in specs.items()}
-    sizes = [size_of[result.trial.spec.digest] for result in done]
-    counts = {role: np.array([getattr(size, role) for size in sizes]) for role in LADDER_AXES}
-    axis = _axis(counts, None) if done else ""
-    # A ladder along another axis is of another size by all that it changes: the first axis counts.
-    alike = np.ones(len(done), bool)
-    for role, values in counts.items():
-        if role != axis and len(values) and not follows(values, counts[axis] if axis else values):
-            usual = np.bincount(values).argmax()
-            alike &= values == usual
-    kept = np.flatnonzero(alike)
-    points = _Points(
-        names=names,
-        values=np.array([[_place(done[i], name, space) for name in names] for i in kept]).round(9),
-        sizes=(counts[axis] if axis else np.zeros(len(done)))[kept].astype(float),
-        seeds=[str(done[i].trial.seed) for i in kept],
-        losses=np.array([done[i].objective for i in kept]),
-        choices={n: tuple(map(str, axis.choices)) for n, axis in space.items() if axis.choices},
-    )
-    lines, used = (
-        points.lines({name: round(space[name].default, 9) for name in names})
-        if names and len(kept)
-        else ([], 0)
-    )
-    several = len({line.size for line in lines}) > 1
-    return VariedSettings(
-        lines=tuple(lines), axis=axis if several else "", runs=len(results), used=used
-    )
-
-
-def _place(result: Result, name: str, space: Space) -> float | None:
-    trial = result.trial
-    if name in trial.choices:
-        return space[name].place(trial.choices[name])
-    return trial.log2_hps.get(name)
+        ) from None

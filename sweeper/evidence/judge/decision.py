@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.decide.ladder import judge_with_target
 from sweeper.decide.target import prior_for
-from sweeper.decide.transfer import judge_ladder, worst
-from sweeper.decide.trend import judge_joint_target, judge_target, shifts_along
+from sweeper.decide.transfer import worst
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.evidence.judge.next_runs import next_of_one_size, next_runs_of
 from sweeper.evidence.judge.verdict import UNDECIDED, Edge, TableQuestion, TableVerdict
 from sweeper.evidence.runs.cells import step_of
 from sweeper.evidence.runs.grid import Grid, grid_of, ladders_of
 from sweeper.evidence.runs.run import Runs, unit_of
-from sweeper.evidence.runs.sizes import axis_name
+from sweeper.evidence.runs.sizes import axis_name, axis_of_size
 from sweeper.stats.curve import CurveFit, fit_curves
-from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize
+from sweeper.stats.ladder import LadderRule, LadderSize
 from sweeper.table import counted
 
 
@@ -117,25 +117,15 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         for size, fit in fits.items()
     }
     prior = prior_for(grid.axis, grid.parameterization, question.theory)
-    joint = grid.axis == JOINT_AXIS
-    shifts = {} if joint else shifts_along(grid.axis, fits, grid.base, prior)
-    verdict = judge_ladder(
-        grid.axis, grid.curves, transferred, grid.base, rule, fits=fits, shifts=shifts
+    target = None
+    if question.to is not None:
+        # A target is named by its size along the axis; the rest of it is that of the largest run.
+        largest = max(curve.size for curve in grid.curves)
+        target = replace(largest, **{axis_of_size(grid.axis): question.to})
+    verdict, trend = judge_with_target(
+        *(grid.axis, grid.curves, fits, transferred, grid.base, rule, prior, target),
+        given=question.eta is not None and target is not None,
     )
-    trend = None
-    if grid.axis == JOINT_AXIS:
-        if question.to is not None:
-            # A target is named by its width; the rest of a joint size is that of the largest run.
-            target = replace(max(curve.size for curve in grid.curves), width=question.to)
-            verdict = replace(verdict, target=judge_joint_target(verdict, target))
-    else:
-        # Without a target the trend is still told, for the largest size.
-        to = question.to or max(int(getattr(c.size, grid.axis)) for c in grid.curves)
-        given = question.eta is not None and question.to is not None
-        answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
-        # At the base's own size nothing is carried, unless a value was named to be judged there.
-        if question.to is not None and (given or to != getattr(grid.base, grid.axis)):
-            verdict = verdict.at_target(answer)
     predicted = None
     # Of a plan by a law the trend is of what the law leaves: no learning rate by itself.
     if trend is not None and verdict.target and not any(c.planned_log2 for c in grid.curves):

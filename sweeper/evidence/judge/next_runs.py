@@ -14,7 +14,7 @@ from sweeper.evidence.runs.cells import step_of
 from sweeper.evidence.runs.grid import Grid
 from sweeper.evidence.runs.roles import AXES
 from sweeper.records import NOT_WRITTEN
-from sweeper.stats.curve import CurveFit
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve
 
 NextReason = (
@@ -46,10 +46,9 @@ def _key(size: LadderSize, axis: str) -> dict[str, int]:
 def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
     """The values of a curve within so many octaves of its best, its neighbours at least."""
     etas = sorted(curve.losses)
-    at = min(range(len(etas)), key=lambda i: float(np.mean(curve.losses[etas[i]])))
-    return tuple(
-        eta for i, eta in enumerate(etas) if abs(i - at) <= 1 or abs(eta - etas[at]) <= reach + 1e-9
-    )
+    at = int(np.argmin([np.mean(curve.losses[eta]) for eta in etas]))
+    within = [abs(eta - etas[at]) <= reach + 1e-9 for eta in etas]
+    return tuple(eta for i, eta in enumerate(etas) if within[i] or abs(i - at) <= 1)
 
 
 def _beyond(curve: SizeCurve, side: int) -> tuple[float, ...]:
@@ -89,21 +88,24 @@ def next_runs_of(
 ) -> tuple[NextRuns, ...]:
     """The cells that would settle an open answer, by the verdict's advice; none if settled."""
     # A ladder that fails is settled by that, whatever is open about a target.
-    target_open = verdict.target is not None and verdict.target.answer == "cannot say yet"
-    if verdict.answer == "fails" or (verdict.answer == "holds" and not target_open):
+    target = verdict.target
+    open_target = target is not None and target.answer == "cannot say yet"
+    if verdict.answer == "fails" or (verdict.answer == "holds" and not open_target):
         return ()
     # Where the noise is known one run a cell does, as in the table.
     axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
-    curves = {curve.size: curve for curve in grid.curves}
+    curves, proposed = {curve.size: curve for curve in grid.curves}, list[NextRuns]()
 
     def more(
         size: LadderSize, etas: tuple[float, ...], code: NextReason, runs: int = seeds
-    ) -> NextRuns:
-        return NextRuns(size=_key(size, axis), etas=etas, runs=runs, code=code)
+    ) -> None:
+        proposed.append(NextRuns(size=_key(size, axis), etas=etas, runs=runs, code=code))
 
-    proposed = [more(size, _beyond(curves[size], side), "edge") for size, side in sides.items()]
-    unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
-    proposed += [more(size, _near(curves[size]), "no_noise", 1) for size in unknown]
+    for size, side in sides.items():
+        more(size, _beyond(curves[size], side), "edge")
+    for size, fit in fits.items():
+        if fit is not None and fit.noise_unknown:
+            more(size, _near(curves[size]), "no_noise", 1)
     # Ends and noise first: what else is advised rests on curves that have both.
     if proposed:
         return tuple(proposed)
@@ -111,30 +113,27 @@ def next_runs_of(
     if needed := advice.needed if advice.seeds is not None else {}:
         # As many as the size that needs least: the base is no noisier than any.
         least = min(needed.values())
-        return tuple(
-            more(s, _near(c, 2.0), "seeds", max(needed.get(s, 0), least) - rule.seeds)
-            for s, c in curves.items()
-            if s in needed or s == grid.base
-        )
+        for s, c in curves.items():
+            if s in needed or s == grid.base:
+                extra = max(needed.get(s, 0), least) - rule.seeds
+                more(s, _near(c, NOISE_RADIUS), "seeds", extra)
+        return tuple(proposed)
     # Of several sizes the largest stands for one beyond: its curve lies nearest.
     widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
-    for asked in (advice, verdict.target.advice if verdict.target else Advice()):
+    for asked in (advice, target.advice if target else Advice()):
+        etas = _near(widest, NOISE_RADIUS)
         proposed += [
-            NextRuns(size={axis: size}, etas=_near(widest, 2.0), runs=seeds, code="longer_ladder")
+            NextRuns(size={axis: size}, etas=etas, runs=seeds, code="longer_ladder")
             for size in asked.ladder
             if size not in {getattr(s, axis) for s in curves}
         ]
-        if "seeds" in asked.settings:
-            extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
-            proposed += [more(s, _near(c, 2.0), "errors", extra) for s, c in curves.items()]
-        if "step" in asked.settings:
-            for size, curve in curves.items():
-                between = tuple((a + b) / 2 for a, b in pairwise(_near(curve)))
-                proposed.append(more(size, between, "finer"))
-        if asked.settings.keys() & {"span", "extend"}:
-            proposed += [
-                more(s, _beyond(c, side), "longer_curves")
-                for s, c in curves.items()
-                for side in (-1, 1)
-            ]
+        for s, c in curves.items():
+            if "seeds" in asked.settings:
+                extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
+                more(s, _near(c, NOISE_RADIUS), "errors", extra)
+            if "step" in asked.settings:
+                more(s, tuple((a + b) / 2 for a, b in pairwise(_near(c))), "finer")
+            if asked.settings.keys() & {"span", "extend"}:
+                more(s, _beyond(c, -1), "longer_curves")
+                more(s, _beyond(c, 1), "longer_curves")
     return tuple(proposed)

@@ -28,6 +28,7 @@ from sweeper.evidence.judge.words import (
 )
 from sweeper.evidence.rates.page import rates_shown
 from sweeper.evidence.runs.run import unit_of
+from sweeper.evidence.runs.sizes import axis_name
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
@@ -39,11 +40,6 @@ from sweeper.report.sentences_transfer import names
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import Column, Table, counted
 from sweeper.verbs.requests import TransferRequest
-
-SHOWN_RUNS = 24
-"""Rows of the table of runs that would tell; the rest is counted."""
-SHOWN_LADDERS, DRAWN_LADDERS, TOLD_LADDERS = 12, 12, 3
-"""Ladders of a table with several that have a row, that are drawn, that have their sentences."""
 
 
 def headline(judged: TableVerdict) -> list[str]:
@@ -65,9 +61,6 @@ def answers(judged: TableVerdict) -> list[str]:
         some = bool(failing) and verdict.axis != JOINT_AXIS
         at = f"{names(failing, verdict.axis)}, of " if some else ""
         lines += [str(sentence) for sentence in verdict_sentences(verdict, at=at)]
-    if len(judged.ladders) <= TOLD_LADDERS:
-        for each in judged.ladders:
-            lines += [f"{_capital(key_text(each))}: {line}" for line in answers(each)]
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
@@ -83,18 +76,18 @@ def rate_lines(judged: TableVerdict) -> list[str]:
         said += f", a bound: the best one of the base lies {judged.bound} it"
     if (best := judged.predicted) is not None:
         said += (
-            f"; at {_said(judged.axis)} {judged.to} the best one is predicted to be "
+            f"; at {axis_name(judged.axis)} {judged.to} the best one is predicted to be "
             f"{range_text(best)}"
         )
     sizes = judged.verdict.sizes if judged.verdict is not None else ()
     if any(each.is_base and getattr(each.size, judged.axis, None) == judged.to for each in sizes):
-        said += f", the best at {_said(judged.axis)} {judged.to}, which is the base"
+        said += f", the best at {axis_name(judged.axis)} {judged.to}, which is the base"
     lines = []
     if judged.predicted is not None and (trend := judged.trend) is not None:
         predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
         lines.append(
-            f"At {_said(judged.axis)} {judged.to} the predicted one would lose {predicted}, the "
-            f"transferred one {kept}."
+            f"At {axis_name(judged.axis)} {judged.to} the predicted one would lose {predicted}, "
+            f"the transferred one {kept}."
         )
     return [*lines, f"{said}."]
 
@@ -105,10 +98,6 @@ def trend_lines(judged: TableVerdict) -> list[str]:
         return []
     # A key of a study means nothing where there is none.
     return [trend_text(judged.trend, judged.unit, applied=False, of_plan=bool(judged.study))]
-
-
-def _said(axis: str) -> str:
-    return axis.replace("_", " ")
 
 
 def _capital(text: str) -> str:
@@ -129,23 +118,20 @@ def tables(judged: TableVerdict) -> list[Table]:
 
 def ladders_table(judged: TableVerdict) -> Table:
     """A row a ladder, by the sizes that it has beside its own."""
-    target = f"best at {_said(judged.axis)} {judged.to}"
-    legend = ["Each is judged by itself. Learning rate: the base's best one."]
-    if (more := len(judged.ladders) - SHOWN_LADDERS) > 0:
-        legend.append(f"{counted(more, 'ladder')} more stand on the page and in the record.")
+    target = f"best at {axis_name(judged.axis)} {judged.to}"
     table = Table(
-        f"Ladders over {_said(judged.axis)}",
+        f"Ladders over {axis_name(judged.axis)}",
         [
-            *(Column(_said(role), form="d") for role in judged.ladders[0].key),
+            *(Column(axis_name(role), form="d") for role in judged.ladders[0].key),
             Column("sizes", left=True),
             Column("learning rate", left=True),
             *[Column(target, left=True)] * (judged.to is not None),
             Column("largest shift", unit="log2", form="+z.2f", importance=1),
             Column("answer", left=True),
         ],
-        legend=legend,
+        legend=["Each is judged by itself. Learning rate: the base's best one."],
     )
-    for ladder in judged.ladders[:SHOWN_LADDERS]:
+    for ladder in judged.ladders:
         sizes = ladder.verdict.sizes if ladder.verdict else ()
         values = sorted(getattr(size.size, ladder.axis) for size in sizes)
         shifts = [size.shift_log2 for size in sizes if not size.is_base]
@@ -168,7 +154,7 @@ def runs_table(judged: TableVerdict) -> Table:
     table = Table(
         "Runs that would tell",
         [
-            Column(_said(judged.axis), left=True),
+            Column(axis_name(judged.axis), left=True),
             Column("learning rates", left=True),
             Column("runs at each", form="d"),
             Column("why", left=True, importance=1),
@@ -179,10 +165,10 @@ def runs_table(judged: TableVerdict) -> Table:
     alike: dict[tuple[str, int, str], list[str]] = {}
     for proposed in judged.next_runs:
         etas = ", ".join(value_text(eta, plain=judged.plain) for eta in proposed.etas)
-        size = " ".join(f"{_said(key)} {value}" for key, value in proposed.size.items())
-        name = size.removeprefix(f"{_said(judged.axis)} ") if len(proposed.size) == 1 else size
+        size = " ".join(f"{axis_name(key)} {value}" for key, value in proposed.size.items())
+        name = size.removeprefix(f"{axis_name(judged.axis)} ") if len(proposed.size) == 1 else size
         alike.setdefault((etas, proposed.runs, proposed.why), []).append(name)
-    for (etas, runs, why), sizes in [*alike.items()][:SHOWN_RUNS]:
+    for (etas, runs, why), sizes in alike.items():
         table.add(", ".join(sizes), etas, runs, why)
     return table
 
@@ -196,7 +182,7 @@ def loss_label(judged: TableVerdict) -> str:
 def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The curves, by the names of their pictures."""
     pictures: dict[str, Figure] = {}
-    for ladder in judged.ladders[:DRAWN_LADDERS]:
+    for ladder in judged.ladders:
         name = "-".join(f"{role}-{value}" for role, value in ladder.key.items())
         pictures |= {f"{name}-{what}": figure for what, figure in figures(ladder).items()}
     if judged.curves:

@@ -119,14 +119,13 @@ class TableQuestion:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(Keyword(keyword), value, "a positive number")
-        if self.eta is not None and not (math.isfinite(self.eta) and self.eta > LEAST_LOG2):
+        # A logarithm below all numbers is that of a learning rate of 0.
+        if self.eta is not None and not (math.isfinite(self.eta) and 2.0 ** min(self.eta, 0.0)):
             raise ConfigError(
                 Keyword("eta"), self.eta, "a learning rate, or its log2 where it is negative"
             )
 
 
-LEAST_LOG2 = -1000.0
-"""A learning rate below it is 0 in numbers."""
 POSITIVE = {
     "to": "to_width",
     "max_shift": "max_shift",

@@ -11,7 +11,7 @@ from sweeper.decide.transfer import WORST_FIRST, SizeVerdict, TargetAnswer, Verd
 from sweeper.errors import SHELL, Keyword, Spelling, spelled
 from sweeper.evidence.judge.next_runs import NextReason, NextRuns
 from sweeper.evidence.judge.verdict import UNDECIDED, TableVerdict
-from sweeper.evidence.runs.sizes import name_size
+from sweeper.evidence.runs.sizes import axis_name, name_size
 from sweeper.report.sentences_transfer import (
     SAID,
     advice_parts,
@@ -74,7 +74,7 @@ def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerd
 
 def key_text(judged: TableVerdict) -> str:
     """The sizes that a ladder has beside its own."""
-    return ", ".join(f"{role.replace('_', ' ')} {value}" for role, value in judged.key.items())
+    return ", ".join(f"{axis_name(role)} {value}" for role, value in judged.key.items())
 
 
 def several_text(judged: TableVerdict) -> str:
@@ -87,9 +87,9 @@ def several_text(judged: TableVerdict) -> str:
         for answer in WORST_FIRST[::-1]
         if counts[answer]
     ]
-    keys = " and ".join(role.replace("_", " ") for role in judged.ladders[0].key)
+    keys = " and ".join(axis_name(role) for role in judged.ladders[0].key)
     return (
-        f"{len(judged.ladders)} ladders over {judged.axis.replace('_', ' ')}, one for each value "
+        f"{len(judged.ladders)} ladders over {axis_name(judged.axis)}, one for each value "
         f"of {keys}: {', '.join(answers)}"
     )
 
@@ -104,7 +104,7 @@ def runs_text(next_runs: Sequence[NextRuns]) -> str:
     if not next_runs:
         return ""
     sizes = dict.fromkeys(
-        " ".join(f"{key.replace('_', ' ')} {value}" for key, value in proposed.size.items())
+        " ".join(f"{axis_name(key)} {value}" for key, value in proposed.size.items())
         for proposed in next_runs
     )
     return f"{_count_text(next_runs)}, at {listed_sizes([*sizes])}"
@@ -119,7 +119,7 @@ def _sentences(judged: TableVerdict) -> list[str]:
     """The answer where no ladder gives it."""
     if judged.finding != "one_size":
         return []
-    axis = judged.axis.replace("_", " ")
+    axis = axis_name(judged.axis)
     only = name_size(judged.curves[0].size, judged.axis)
     said = [f"There is one {axis}, so nothing transfers: {only} alone"]
     noise = "There is one seed a cell: nothing shows the noise"
@@ -153,7 +153,7 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = S
     no_noise = verdict.answer == UNDECIDED and not judged.noise and verdict.advice.code != "edge"
 
     def plain_size(size: SizeVerdict) -> SizeVerdict:
-        if no_noise and size.answer == UNDECIDED and size.code == "noise_unknown":
+        if size.code == "noise_unknown" and not judged.noise:
             return replace(size, reason="nothing shows the noise: there is one run a cell")
         return size
 
@@ -208,7 +208,7 @@ def _plain_target(judged: TableVerdict, target: TargetAnswer) -> TargetAnswer:
 def _wrong_rate(judged: TableVerdict, best: Estimate, target: TargetAnswer) -> str:
     """Why a learning rate that was asked about is none for the target."""
     asked, off, gap = value_text(judged.transferred_log2_eta), target.off_log2, target.loss_gap
-    side, axis = "below" if off.value > 0 else "above", target.axis.replace("_", " ")
+    side, axis = "below" if off.value > 0 else "above", axis_name(target.axis)
     costs = (
         f"about {gap.value:.2g} {judged.unit}"
         if math.isfinite(gap.value)

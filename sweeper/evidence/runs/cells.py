@@ -13,7 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import MakeSize, axis_of_size, name_size
-from sweeper.stats.curve import with_noise_left
+from sweeper.stats.curve import NOISE_RADIUS, with_noise_left
 from sweeper.stats.ladder import KnownNoise, SizeCurve
 from sweeper.table import counted
 
@@ -24,8 +24,8 @@ MOST_SEEDS = 64
 """More runs a cell than this are averaged in as many groups: it is plain what they say."""
 MOST_VALUES = 512
 """Learning rates of one size beyond which a table is a log of something else."""
-NEAR = 2.0
-"""Octaves around a curve's best cell in which runs count for the verdict."""
+OUTCOMES = ("loss", "planned")
+"""Columns of a run that are no part of what makes its cell."""
 
 
 def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
@@ -44,14 +44,6 @@ def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
     return 0.0
 
 
-OUTCOMES = ("loss", "planned")
-"""Columns of a run that are no part of what makes its cell."""
-
-
-FEW_COPIES = 1 / 3
-"""Of the runs: a table in which more losses are alike was made up, on both sides of its optima."""
-
-
 def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """Without losses of one size that stand under two learning rates to the last digit.
 
@@ -62,16 +54,16 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
     loss = table["loss"]
     exact = np.isfinite(loss) & (np.abs(loss * 1e6 - np.round(loss * 1e6)) > 1e-6)
     exact &= loss <= 1.25 * loss.groupby([table[c] for c in size]).transform("min")
-    rows = table[exact]
-    twice = rows.groupby([*size, "loss"])["eta"].transform("nunique") > 1
-    tied = table.index.isin(rows.index[twice])
+    rates = table[exact].groupby([*size, "loss"])["eta"].transform("nunique")
+    tied = rates.reindex(table.index, fill_value=0) > 1
     if not tied.any():
         return table
     other = table.groupby([*size, "eta"])["loss"].transform("nunique") > 1
     # Where one of a pair is surely the copy, the other is the run.
     known = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
     copies = tied & (other | ~known)
-    if copies.sum() > FEW_COPIES * len(table):
+    # A table in which every third loss is alike was made up, on both sides of its optima.
+    if 3 * copies.sum() > len(table):
         return table
     shown = ", ".join(f"{value:.6g}" for value in loss[copies].unique()[:3])
     notes.append(
@@ -97,62 +89,52 @@ def final_losses(
 def with_seeds(
     runs: Runs, table: pandas.DataFrame, notes: list[str | Text], rounded: float
 ) -> pandas.DataFrame:
-    """With a number of its seed to every run, and each run once."""
+    """With a number of its seed to every run, and each run once.
+
+    A run without a seed gets a number that no run of its cell has.
+    """
+    import pandas
+
     cell = [column for column in table.columns if column not in OUTCOMES]
     before = len(table)
-    if "seed" in runs.columns:
-        table = _numbered_seeds(runs, table, cell, notes)
-        key = [*cell, "seed"]
-        again = table.duplicated(key, keep=False)
-        if again.any():
-            some = table[again]
-            # A row that was written twice is one run; two losses of one run are a mistake to name.
-            spread = some.groupby(key)["loss"].transform("nunique")
-            if (spread > 1).any():
-                first = some[spread > 1].iloc[0]
-                alike = (some[key] == first[key]).all(axis=1)
-                places = [int(place) for place in some[alike].index[:2]]
-                same = runs.frame[runs.columns["seed"]].iloc[places[0]]
-                raise BadInput(
-                    f"{runs.row(places[0])} and {runs.row(places[1])} have one size, learning "
-                    f"rate and seed ({same}) and different "
-                    "losses: name the column that tells them apart with ",
-                    Keyword("where", ...),
-                    ", or leave the seed out with ",
-                    Keyword("columns", "seed="),
-                    " if they are repeats",
-                )
-            table = table.drop_duplicates(key)
-    else:
+    if "seed" not in runs.columns:
         # Rounded losses are alike by chance: equal rows are repeats then.
         if not rounded and before < 1_000_000:
             twice = runs.frame.iloc[table.index.to_numpy()].duplicated().to_numpy()
             table = table[~twice].copy()
         table["seed"] = table.groupby(cell).cumcount()
+    else:
+        seeds = runs.frame[runs.columns["seed"]].iloc[table.index.to_numpy()]
+        table = table.assign(seed=pandas.factorize(seeds, sort=True)[0])
+        if unnamed := int((table["seed"] < 0).sum()):
+            notes.append(f"{counted(unnamed, 'run')} without a seed: each counts as one of its own")
+            place = table.groupby([*cell, table["seed"] < 0]).cumcount()
+            free = table.groupby(cell)["seed"].transform("max") + 1
+            table["seed"] = table["seed"].where(table["seed"] >= 0, free + place)
+        table = _once(runs, table, [*cell, "seed"])
     if len(table) < before:
         notes.append(f"{before - len(table)} rows stand there twice and are counted once")
     return table
 
 
-def _numbered_seeds(
-    runs: Runs, table: pandas.DataFrame, cell: Sequence[str], notes: list[str | Text]
-) -> pandas.DataFrame:
-    """With seeds as numbers; a run without one gets a number that its cell does not have."""
-    import pandas
-
-    seeds = runs.frame[runs.columns["seed"]].iloc[table.index.to_numpy()]
-    table = table.assign(seed=pandas.factorize(seeds, sort=True)[0])
-    unnamed = table.index[table["seed"] < 0]
-    if not len(unnamed):
-        return table
-    notes.append(f"{counted(len(unnamed), 'run')} without a seed: each counts as one of its own")
-    if len(unnamed) == len(table):
-        return table.assign(seed=table.groupby([*cell]).cumcount())
-    number = table.groupby([*cell]).ngroup()
-    for place in unnamed:
-        there = {*table.loc[number == number[place], "seed"]}
-        table.loc[place, "seed"] = next(n for n in range(len(there) + 1) if n not in there)
-    return table
+def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
+    """A row that was written twice is one run; two losses of one run are a mistake to name."""
+    again = table[table.duplicated(key, keep=False)]
+    differ = again[again.groupby(key)["loss"].transform("nunique") > 1]
+    if not len(differ):
+        return table.drop_duplicates(key)
+    first = differ.iloc[0]
+    places = [int(place) for place in differ[(differ[key] == first[key]).all(axis=1)].index[:2]]
+    same = runs.frame[runs.columns["seed"]].iloc[places[0]]
+    raise BadInput(
+        f"{runs.row(places[0])} and {runs.row(places[1])} have one size, learning "
+        f"rate and seed ({same}) and different "
+        "losses: name the column that tells them apart with ",
+        Keyword("where", ...),
+        ", or leave the seed out with ",
+        Keyword("columns", "seed="),
+        " if they are repeats",
+    )
 
 
 def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
@@ -182,18 +164,15 @@ def curves_of(
 
     Without two runs a cell the noise is `asked_noise`, else what repeated cells show.
     """
-    shown = _repeats(table, [*keys, "eta"])
-    uncounted, means = [], []
-    curves: list[SizeCurve] = []
+    uncounted, means, curves = list[str](), list[str](), list[SizeCurve]()
     for values, rows in table.groupby(list(keys)):
         size = make(
-            dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
-        )
+            dict(zip(keys, values, strict=True))
+        )  # `values` are a tuple, of one key as well
         etas = np.unique(rows["eta"].to_numpy())
         if len(etas) > MOST_VALUES:
             raise BadInput(
-                f"{name_size(size, axis)} has {len(etas)} learning rates: more than {MOST_VALUES} "
-                "are no grid; ",
+                f"{name_size(size, axis)} has {len(etas)} learning rates: so many are no grid; ",
                 Keyword("columns", "eta=COLUMN"),
                 " names the peak one of a run",
             )
@@ -201,23 +180,15 @@ def curves_of(
         runs = np.full((len(etas), int(rows["seed"].max()) + 1), math.nan)
         runs[np.searchsorted(etas, rows["eta"].to_numpy()), rows["seed"].to_numpy()] = rows["loss"]
         chosen, left = rectangle(etas, runs)
-        planned = float(rows["planned"].iloc[0])
         if left:
             uncounted.append(f"{left} at {name_size(size, axis)}")
-        # No two seeds cover the best cell and its neighbours: means, without noise.
-        if chosen is None:
-            counts = (~np.isnan(runs)).sum(axis=1)
+        if chosen is not None:
+            etas, losses = etas[chosen[0]], runs[np.ix_(*chosen)]
+        else:  # no two seeds cover the best cell and its neighbours: means, without noise
             losses = np.nanmean(runs, axis=1)[:, None]
-            if counts.max() > 1:
-                means.append(name_size(size, axis))
-            keep = np.arange(len(etas))
-        else:
-            keep, seeds = chosen
-            losses = runs[np.ix_(keep, seeds)]
-        points = {
-            float(eta): tuple(map(float, cell))
-            for eta, cell in zip(etas[keep], losses, strict=True)
-        }
+            means += [name_size(size, axis)] * bool((~np.isnan(runs)).sum(axis=1).max() > 1)
+        points = {float(eta): tuple(cell) for eta, cell in zip(etas, losses.tolist(), strict=True)}
+        planned = float(rows["planned"].iloc[0])
         curves.append(SizeCurve(size=size, losses=points, planned_log2=planned))
     if uncounted:
         notes.append(
@@ -225,48 +196,48 @@ def curves_of(
             "with most runs near its best is judged, and these are left out: "
             f"{', '.join(uncounted)}"
         )
-    few = [c for c in curves if min(map(len, c.losses.values())) < 2]
-    noise = ""
-    if asked_noise is not None:
-        # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
-        # What a user gives is taken as known: with so many degrees of freedom t is normal.
-        run_noise = KnownNoise(deviation=math.hypot(asked_noise, rounded / 12**0.5), freedom=10**6)
-        curves = [replace(curve, noise=run_noise) for curve in curves]
-        noise = f"given: {asked_noise:g} {unit} a run"
-    elif few and shown is not None:
-        run_noise = KnownNoise(
-            deviation=math.hypot(
-                shown.deviation, rounded / 12**0.5 if len(few) == len(curves) else 0
-            ),
-            freedom=shown.freedom,
-        )
-        curves = [replace(c, noise=run_noise) if c in few else c for c in curves]
-        names = ", ".join(name_size(curve.size, axis) for curve in few)
-        noise = f"{run_noise.deviation:.4g} {unit} a run, by repeated cells"
-        notes.append(
-            f"no rectangle of repeated cells at {names}: the noise there is "
-            f"{run_noise.deviation:.4g} {unit} a run, by the repeated cells of the table "
-            f"({run_noise.freedom} degrees of freedom)"
-        )
-    elif few:
-        curves = with_noise_left(curves)
-        if levels := [curve.noise.deviation for curve in curves if curve.noise]:
-            low, high = f"{min(levels):.2g}", f"{max(levels):.2g}"
-            level = f"{low if low == high else f'{low} to {high}'} {unit} a run"
-            noise = f"{level}, by what smooth curves leave"
-            notes.append(
-                f"one run a cell: the noise is {level}, by what a smooth curve leaves of each size"
-            )
-    else:
-        noise = "by the seeds of each size"
+    curves, noise = _with_noise(curves, _repeats(table, [*keys, "eta"]), asked_noise, rounded, unit)
+    if "a run, by" in noise:
+        notes.append(f"of single runs the noise is {noise}")
     if means:
         notes.append(
             f"the few repeated cells at {', '.join(means)} count by their means, with the error of "
             "a single run"
         )
-    return sorted(
-        curves, key=lambda curve: (getattr(curve.size, axis_of_size(axis)), curve.size)
-    ), noise
+    extent = axis_of_size(axis)
+    return sorted(curves, key=lambda curve: (getattr(curve.size, extent), curve.size)), noise
+
+
+def _with_noise(
+    curves: list[SizeCurve],
+    shown: KnownNoise | None,
+    asked: float | None,
+    rounded: float,
+    unit: str,
+) -> tuple[list[SizeCurve], str]:
+    """Curves with the noise that their own seeds do not show, and where it is from in words."""
+    few = [c for c in curves if min(map(len, c.losses.values())) < 2]
+    # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
+    of_rounding = rounded / 12**0.5
+    if asked is not None:
+        # What a user gives is taken as known: with so many degrees of freedom t is normal.
+        known = KnownNoise(deviation=math.hypot(asked, of_rounding), freedom=10**6)
+        return [replace(c, noise=known) for c in curves], f"given: {asked:g} {unit} a run"
+    if not few:
+        return curves, "by the seeds of each size"
+    if shown is not None:
+        # Where some sizes have seeds, theirs show the rounding, too.
+        level = math.hypot(shown.deviation, of_rounding if len(few) == len(curves) else 0.0)
+        known = replace(shown, deviation=level)
+        curves = [replace(c, noise=known) if c in few else c for c in curves]
+        return curves, f"{level:.4g} {unit} a run, by the repeated cells of the table"
+    curves = with_noise_left(curves)
+    levels = [f"{c.noise.deviation:.2g}" for c in curves if c.noise]
+    if not levels:
+        return curves, ""
+    low, high = min(levels, key=float), max(levels, key=float)
+    level_text = f"{low if low == high else f'{low} to {high}'} {unit} a run"
+    return curves, f"{level_text}, by what smooth curves leave"
 
 
 def _repeats(table: pandas.DataFrame, cell: Sequence[str]) -> KnownNoise | None:
@@ -275,10 +246,8 @@ def _repeats(table: pandas.DataFrame, cell: Sequence[str]) -> KnownNoise | None:
     spread = finite.groupby(list(cell))["loss"].agg(["size", "var"])
     spread = spread[spread["size"] > 1]
     freedom = int((spread["size"] - 1).sum())
-    if not freedom:
-        return None
-    variance = float(((spread["size"] - 1) * spread["var"]).sum() / freedom)
-    return KnownNoise(deviation=math.sqrt(variance), freedom=freedom) if variance > 0 else None
+    squares = float(((spread["size"] - 1) * spread["var"]).sum())
+    return KnownNoise(deviation=math.sqrt(squares / freedom), freedom=freedom) if squares else None
 
 
 def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
@@ -288,15 +257,10 @@ def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
     cells; with fewer than two seeds there is none. The number of runs left out comes with it.
     """
     there = ~np.isnan(runs)
-    total = int(there.sum())
-    with np.errstate(invalid="ignore"):
-        means = np.array([row[here].mean() for row, here in zip(runs, there, strict=True)])
-    best = int(np.argmin(np.where(np.isnan(means), math.inf, means)))
-    needed = np.arange(max(0, best - 1), min(len(etas), best + 2))
-    near = np.abs(etas - etas[best]) <= NEAR
-    usable = np.flatnonzero(there[needed].all(axis=0))
-    if len(usable) < 2:
-        return None, 0
+    means = np.where(there, runs, 0.0).sum(axis=1) / there.sum(axis=1)
+    best = int(np.argmin(means))
+    near = np.abs(etas - etas[best]) <= NOISE_RADIUS
+    usable = np.flatnonzero(there[max(0, best - 1) : best + 2].all(axis=0))
     # Seeds in the order of how much they cover; cells are those that all of the first m have.
     order = usable[np.argsort(-(there & near[:, None])[:, usable].sum(axis=0), kind="stable")]
     chosen, most = None, (-1, -1)
@@ -305,47 +269,9 @@ def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
         score = (count * int(near[cells].sum()), count)
         if score > most:
             chosen, most = (cells, np.sort(order[:count])), score
-    assert chosen is not None
-    return chosen, total - len(chosen[0]) * len(chosen[1])
-
-
-def steps_of(table: pandas.DataFrame, keys: Sequence[str]) -> set[float]:
-    """The usual spacing of each size's values in the table (octaves), near its best one.
-
-    Of the table, not a rectangle of it; the lower of two medians, as a crashed run leaves a gap.
-    """
-    steps = set()
-    for _, rows in table.groupby(list(keys)):
-        means = rows.groupby("eta")["loss"].mean()
-        etas = means.index.to_numpy()
-        if len(etas) > 1:
-            gaps = _gaps_near(etas, etas[int(means.argmin())])
-            steps.add(round(float(np.percentile(gaps, 50, method="lower")), 2))
-    return steps
-
-
-def note_unlike_grids(
-    curves: Sequence[SizeCurve], steps: set[float], notes: list[str | Text], axis: str
-) -> None:
-    """Say what makes the curves unlike each other: steps, values that only some have."""
-    if len(curves) < 2:
-        return
-    if len(steps) > 1:
-        low, high = min(steps), max(steps)
-        notes.append(f"the sizes have grids of different steps, {low:g} to {high:g} octaves")
-    every = {round(eta, 6) for curve in curves for eta in curve.losses}
-    missing = dict[str, int]()
-    for curve in curves:
-        within = {eta for eta in every if min(curve.losses) < eta < max(curve.losses)}
-        if gap := within - {round(value, 6) for value in curve.losses}:
-            missing[name_size(curve.size, axis)] = len(gap)
-    if missing:
-        total = sum(missing.values())
-        are = "is" if total == 1 else "are"
-        notes.append(
-            f"{counted(total, 'cell')} that other sizes have {are} missing within the curves of "
-            f"{', '.join(missing)}: each curve is fitted to the values that it has"
-        )
+    if chosen is None:
+        return None, 0
+    return chosen, int(there.sum()) - len(chosen[0]) * len(chosen[1])
 
 
 def step_of(curve: SizeCurve) -> float:
@@ -353,11 +279,6 @@ def step_of(curve: SizeCurve) -> float:
     etas = np.array(sorted(curve.losses))
     if len(etas) < 2:
         return 1.0
-    means = [np.mean(curve.losses[float(eta)]) for eta in etas]
-    return float(np.median(_gaps_near(etas, etas[int(np.argmin(means))])))
-
-
-def _gaps_near(etas: Array, best: float) -> Array:
-    """What neighbours near the best value are apart, of all where none lie near it."""
-    near = np.abs((etas[1:] + etas[:-1]) / 2 - best) <= NEAR
-    return np.diff(etas)[near] if near.any() else np.diff(etas)
+    best = etas[int(np.argmin([np.mean(curve.losses[float(eta)]) for eta in etas]))]
+    near = np.abs((etas[1:] + etas[:-1]) / 2 - best) <= NOISE_RADIUS
+    return float(np.median(np.diff(etas)[near] if near.any() else np.diff(etas)))

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
-from sweeper.evidence.runs.cells import (
-    curves_of,
-    final_losses,
-    note_unlike_grids,
-    steps_of,
-)
+from sweeper.evidence.runs.cells import curves_of, final_losses
 from sweeper.evidence.runs.condition import where_equal
 from sweeper.evidence.runs.divergence import HUGE
 from sweeper.evidence.runs.roles import AXES, LADDER_ROLES, ROLES, SIZES
@@ -194,7 +189,6 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     make = size_maker(axis, keys)
     base = base_of(runs, table, keys, make, options.base, axis)
     curves, noise = curves_of(table, keys, make, notes, axis, options.noise, rounded, runs.unit)
-    note_unlike_grids(curves, steps_of(table, keys), notes, axis)
     if len(runs) > kept:
         notes.append(f"{len(runs) - kept} of {len(runs)} rows are not counted")
     return Grid(

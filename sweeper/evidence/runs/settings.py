@@ -28,8 +28,6 @@ MODEL = frozenset({"params", "width", "depth", "experts", "top_k", "granularity"
 """Sizes of a model, which grow with its number of parameters."""
 LADDER_SIZES, LADDER_RATES = 2, 3
 """With fewer sizes, or fewer learning rates at them, runs make no ladder."""
-MOST_SHOWN = 12
-"""Columns that a message shows with their values; more are named alone."""
 
 
 def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array) -> None:
@@ -88,8 +86,7 @@ def _unlike(
     for column, values, with_size in varied:
         kinds = values.drop_duplicates()
         shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
-        told = f" ({shown}{f', with the {axis_name(axis)}' if with_size else ''})"
-        named.append(f"{column}{told if len(varied) <= MOST_SHOWN else ''}")
+        named.append(f"{column} ({shown}{f', with the {axis_name(axis)}' * with_size})")
     # Runs of several sizes are several ladders, whatever is ignored: each is judged by itself.
     roles = {column: role for role, column in runs.columns.items()}
     sizes = [c for c, _, with_size in varied if not with_size and roles.get(c) in SIZES]

@@ -1,0 +1,74 @@
+"""A loss at a larger size that no noise explains, and no movement within the threshold.
+
+Where a table has too few rates or seeds for a noise, an interval of a curve is infinite and says
+nothing, also of a rate that the base trains best with and the next size comes apart at. A valley
+needs no noise for that. A larger size whose optimum has moved by at most `max_shift` loses at a
+rate no more than the base does `max_shift` further out: what it loses beyond that by a `GROSS`
+share of the loss at the base's best rate or before it, in all runs from there on, is a failure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.stats.ladder import LadderRule, SizeCurve
+from sweeper.stats.shapes import SAME_ETA
+
+GROSS = 0.06
+"""A share of the loss, beyond any noise of two runs. Chosen on ladders of all kinds of
+`scripts/bench/verdict.py` with steps of 2, tried on those with steps of 0.5 and 1."""
+APART = 0.3
+"""A share beyond which a run came apart. Chosen on ladders with finite cliffs of 1 to 8 nats and
+steps of 2; language models that came apart lost 0.7 to 1.5 of their loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrossLoss:
+    """At the rate `log2` a size loses at least a `share` of its least loss more; +inf: diverges."""
+
+    log2: float
+    share: float
+
+
+def gross_loss(curve: SizeCurve, base: SizeCurve, rule: LadderRule) -> GrossLoss | None:
+    """What a size grossly loses beyond what the base's own curve explains; None where nothing."""
+    planned = curve.planned_log2 - base.planned_log2
+    for side in (1.0, -1.0):
+        ours = {side * eta: runs for eta, runs in curve.losses.items()}
+        theirs = {side * (eta + planned): runs for eta, runs in base.losses.items()}
+        if (found := _above_best(ours, theirs, rule.max_shift)) is not None:
+            return GrossLoss(log2=side * found[0], share=found[1])
+    return None
+
+
+Losses = Mapping[float, tuple[float, ...]]
+
+
+def _above_best(ours: Losses, theirs: Losses, shift: float) -> tuple[float, float] | None:
+    """The lowest rate from the size's best to the base's that tells, and the share; else None."""
+    (best, least), (base_best, base_least) = _best(ours), _best(theirs)
+    if not (least > 0 and base_least > 0 and math.isfinite(least + base_least)):
+        return None
+    # Beyond the base's best a size may well have a cliff: nothing is trained there.
+    for eta in sorted(eta for eta in ours if best < eta <= base_best + SAME_ETA):
+        # Of all runs from there on: one that is off by itself is no side of a valley.
+        lost = min(min(runs) for other, runs in ours.items() if other >= eta) / least - 1
+        # Farther than the threshold by a step: that a cliff moved by just as much is no failure.
+        beyond = [other for other in theirs if other > eta + shift + SAME_ETA]
+        end = min(beyond, default=max(theirs))
+        explained = max(theirs[end]) / base_least - 1
+        # Where the base came apart there, too, a cliff lies between, nobody knows where. Where its
+        # curve ends in its basin a run that came apart tells.
+        least_told, most_explained = (explained + GROSS, APART) if beyond else (APART, GROSS)
+        if explained < most_explained and lost > least_told:
+            return eta, lost
+    return None
+
+
+def _best(losses: Losses) -> tuple[float, float]:
+    """The rate with the lowest mean of its runs, and that."""
+    means = {eta: sum(runs) / len(runs) for eta, runs in losses.items()}
+    best = min(means, key=means.__getitem__, default=math.nan)
+    return best, means.get(best, math.nan)
