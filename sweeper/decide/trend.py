@@ -41,10 +41,6 @@ MOST = 4
 and a curve takes some eighteen."""
 MORE_SEEDS = 4
 """So many times the seeds that may be advised: half the errors."""
-SIMULATED = 16
-"""Outcomes of further runs that are drawn of each way to settle a target's answer."""
-LIKELY, LEAST = 0.5, 0.25
-"""Chances of settling it: enough to look for no larger way, and too small to advise one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,83 +377,48 @@ def _advice(
     prior: Prior,
     confidence: float,
 ) -> Advice:
-    """What would tell at the least cost: a longer ladder, by doublings, more seeds, or both.
+    """What would tell: the shortest longer ladder, by doublings, or else more seeds at all sizes.
 
-    What further runs may show is drawn from what is known now, and judged as it would be. The way
-    with the least compute for a settled answer, cost over chance, is advised.
+    Every new optimum is taken to lie where it is expected, as sure as the last. A drift grows with
+    the ladder, and only the error falls with seeds.
     """
-    widths = _larger(optima, target)
-
-    def settles(known: Optima) -> bool:
-        predicted = predict(known.sizes, known.values, known.errors, target, prior)
-        answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
-        # What holds has to pass the back-test there too, which a new width may fail.
-        if answer == "holds":
-            tested = back_test(known.sizes, known.values, known.errors, prior)
-            return tested is None or tested.reproduced
-        return answer == "fails"
-
-    def spent(count: int, times: int) -> float:
-        """Compute of the runs more of a point's one seed, in runs of the largest size."""
-        there, wider = (_compute(axis, optima, sizes) for sizes in (optima.sizes, widths[:count]))
-        return (times - 1) * there + times * wider
-
-    # Seeds for all sizes are looked at where no longer ladder would likely do.
-    ways = dict[tuple[int, int], float]()
-    # First with no more seeds: a drift grows with the ladder, only the error falls with seeds.
+    widths, gap = _larger(optima, target), UNKNOWN
     for times in (1, MORE_SEEDS):
-        seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
+        known = replace(optima, errors=optima.errors / times**0.5)
         for count in range(len(widths) + 1):
             if count:
-                # By its own new optimum: a ladder that drifts goes on drifting.
-                seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
-            if (count, times) != (0, 1):  # at that nothing is trained
-                ways[count, times] = sum(map(settles, seen)) / SIMULATED
-            if max(ways.values(), default=0.0) >= LIKELY:
-                break  # each further doubling costs more than twice as much
-        if max(ways.values(), default=0.0) >= LIKELY:
-            break
-    ways = {way: chance for way, chance in ways.items() if chance >= LEAST}
-    if ways:
-        line = rule.points_per_line() * rule.seeds
-        # Cost over chance is what the way costs until it has settled, tried again and again.
-        count, times = min(ways, key=lambda way: spent(*way) / ways[way])
-        sizes = (*optima.sizes, *widths[:count]) if count else ()
-        settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"} if count else {}
-        settings |= {"seeds": f"{times * rule.seeds}"} if times > 1 else {}
-        return Advice(
-            axis=axis,
-            code="more_seeds" if times > 1 else "longer_ladder",
-            ladder=sizes,
-            settings=settings,
-            runs={
-                size: line * (times - (size <= optima.sizes[-1]))
-                for size in (*optima.sizes, *widths[:count])
-                if times > 1 or size > optima.sizes[-1]
-            },
-            chance=ways[count, times],
-        )
-    # Nothing settles it within reach. What is told then is what keeps it open when all optima are
-    # as sure as runs can make them, and each new width lies where it is expected.
-    half = replace(optima, errors=optima.errors / MORE_SEEDS**0.5)
-    for size in widths:
-        mean = predict(half.sizes, half.values, half.errors, size, prior).mean
-        half = replace(
-            half,
-            sizes=(*half.sizes, size),
-            values=np.append(half.values, mean),
-            errors=np.append(half.errors, half.errors[-1]),
-        )
-    predicted = predict(half.sizes, half.values, half.errors, target, prior)
-    # The gap is infinite even so: the widest curve was not measured as far as the plan lies off.
-    if math.isinf(_judged(half, predicted, planned, rule, allowed, confidence)[2].high):
+                known = _with_size(known, widths[count - 1], prior)
+            predicted = predict(known.sizes, known.values, known.errors, target, prior)
+            answer, _, gap = _judged(known, predicted, planned, rule, allowed, confidence)
+            tested = back_test(known.sizes, known.values, known.errors, prior)
+            missed = answer == "holds" and tested is not None and not tested.reproduced
+            # At that nothing is trained.
+            if (count, times) == (0, 1) or answer == "cannot say yet" or missed:
+                continue
+            line, sizes = rule.points_per_line() * rule.seeds, (*optima.sizes, *widths[:count])
+            runs = {size: line * (times - (size <= optima.sizes[-1])) for size in sizes}
+            settings = _ladder_setting(axis, sizes) if count else {}
+            return Advice(
+                axis=axis,
+                code="more_seeds" if times > 1 else "longer_ladder",
+                ladder=sizes if count else (),
+                settings=settings | ({"seeds": f"{times * rule.seeds}"} if times > 1 else {}),
+                runs={size: number for size, number in runs.items() if number},
+            )
+    # Nothing settles it within reach. The gap is infinite even so: the widest curve was not
+    # measured as far as the plan lies off.
+    if math.isinf(gap.high):
         return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})
     # The ladder is as long as it may be for this target, and the answer is open for its errors.
     if not widths:
         return Advice(axis=axis, code="less_noise")
     sizes = (*optima.sizes, *widths)
-    settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
-    return Advice(axis=axis, code="narrower", ladder=sizes, settings=settings)
+    return Advice(axis=axis, code="narrower", ladder=sizes, settings=_ladder_setting(axis, sizes))
+
+
+def _ladder_setting(axis: str, sizes: Sequence[int]) -> dict[str, str]:
+    """That names a ladder's sizes."""
+    return {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
 
 
 def _larger(optima: Optima, target: int) -> list[int]:
@@ -492,57 +453,40 @@ def _refuting(
     at, sure, largest = optima.sizes.index(base), verdict.confidence, optima.fits[-1]
     quantile, allowed = NormalDist().inv_cdf((1 + sure) / 2), rule.allowed_gap(largest.loss.value)
     normal = np.random.default_rng(0).normal(size=len(largest.safe_optimum_draws))
-    seen, line = [optima] * SIMULATED, rule.points_per_line() * rule.seeds
-
-    def fails(known: Optima) -> bool:
+    known, new = optima, list[int]()
+    for size in _larger(optima, target):
+        known = _with_size(known, size, prior)
+        new.append(size)
         shift = float(known.values[-1] - known.values[at])
         error = math.hypot(known.errors[-1], known.errors[at])
         gap = loss_gap_at(optima, shift, shift + error * normal, sure)
-        return abs(shift) - quantile * error > rule.max_shift or gap.low > allowed
-
-    failed = np.zeros(SIMULATED, dtype=bool)
-    new = list[int]()
-    for size in _larger(optima, target):
-        new.append(size)
-        seen = [_with_size(known, size, prior, draw) for draw, known in enumerate(seen)]
-        failed |= np.array([fails(known) for known in seen])
-        if (chance := float(failed.mean())) >= LIKELY:
+        if abs(shift) - quantile * error > rule.max_shift or gap.low > allowed:
             break
     else:
         return Advice()
-    spent = line * _compute(axis, optima, new) / chance
+    line = rule.points_per_line() * rule.seeds
     # Of "noisy" no number of seeds is expected to settle it.
     if asked.seeds is not None:
         each = asked.seeds.runs / len(verdict.sizes)
-        sizes = (int(getattr(size.size, axis)) for size in verdict.sizes)
-        if spent >= each * _compute(axis, optima, sizes):
+        sizes = [int(getattr(size.size, axis)) for size in verdict.sizes]
+        if line * _compute(axis, optima, new) >= each * _compute(axis, optima, sizes):
             return Advice()
     ladder = (*optima.sizes, *new)
     return Advice(
         axis=axis,
         code="longer_ladder",
         ladder=ladder,
-        settings={LADDER_AXES.get(axis, axis): f"[{','.join(map(str, ladder))}]"},
+        settings=_ladder_setting(axis, ladder),
         runs=dict.fromkeys(new, line),
-        chance=chance,
     )
 
 
-def _seen_again(optima: Optima, times: int, draw: int) -> Optima:
-    """The optima as so many times the seeds may show them: moved by what goes from the error."""
-    # As in `Foretold`: with n times the seeds the mean moves by a variance of s^2 (1 - 1 / n).
-    moves = optima.errors * (1 - 1 / times) ** 0.5
-    values = optima.values + moves * np.random.default_rng(draw).normal(size=len(optima.values))
-    return replace(optima, values=values, errors=optima.errors / times**0.5)
-
-
-def _with_size(optima: Optima, size: int, prior: Prior, draw: int) -> Optima:
-    """With one more, as sure as the last, where a measurement may find it."""
-    expected = predict(optima.sizes, optima.values, optima.errors, size, prior)
-    shown = expected.measured_with(float(optima.errors[-1])).draws(SIMULATED)[draw]
+def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
+    """With one more, as sure as the last, where it is expected."""
+    expected = predict(optima.sizes, optima.values, optima.errors, size, prior).mean
     return Optima(
         (*optima.sizes, size),
-        np.append(optima.values, shown),
+        np.append(optima.values, expected),
         np.append(optima.errors, optima.errors[-1]),
         optima.fits,
     )

@@ -262,10 +262,9 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
 
 
 def _tells(advice: Advice) -> str:
-    """How likely it tells, and with how many runs."""
-    word = "would likely" if advice.chance >= 0.5 else "may"
+    """That it tells, and with how many runs."""
     runs = f", with about {more(sum(advice.runs.values()), 'run')}" if advice.runs else ""
-    return f"{word} tell{runs}"
+    return f"would likely tell{runs}"
 
 
 def hopeless_text(advice: Advice) -> str:
@@ -435,7 +434,7 @@ def ladder_end(ending: Ending | None) -> str:
             words = f"Not settled with {spent}, and no more of these runs would do"
     todo = advice_text(ending.advice)
     todo += ", and not tell; longer runs, which have less noise, may" * (
-        ending.narrows and bool(todo)
+        ending.advice.code == "narrower"
     )
     return f"{words}: {todo}" if todo else words
 
