@@ -34,11 +34,12 @@ from sweeper.trial import Log2Hps, Point
 AT_FIRST = 0.95
 """Of those at a first look that rests on runs that were there: they judge as any ladder does."""
 COARSE = 1.0
-"""Spacing of the first points, in log2: no finer grid holds or fails more ladders a run."""
+"""Spacing of the first points, in log2, which is halved before seeds double.
+
+No finer grid held or failed more ladders a run, of those of `scripts/bench/verdict.py` but the
+later ones, which it was then tested on. A coarser one shows no shape of a curve."""
 SEEDS = 2
 """Seeds a point to begin with: one shows no noise."""
-FINEST = 0.5
-"""Points are put between others down to this spacing, in log2, then come seeds."""
 TIMES_BUDGET = 3
 """The budget, in times of the runs of the fixed design."""
 
@@ -69,13 +70,17 @@ class SizeGrid:
         """With more values of eta."""
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
 
+    def between(self, optimum: float, spacing: float) -> list[float]:
+        """Places halfway between points near the `optimum` that lie further apart than `spacing`."""
+        near = [eta for eta in self.etas if abs(eta - optimum) <= NOISE_RADIUS + spacing]
+        return [(a + b) / 2 for a, b in pairwise(near) if b - a > spacing + 1e-9]
+
     def grown(self, optimum: float, finest: float) -> SizeGrid:
-        """With about twice the runs: points between those near the optimum, then seeds.
+        """With about twice the runs: points between down to a spacing, then seeds.
 
         Points between say as much of a smooth curve as seeds, and more of one that is not.
         """
-        near = [eta for eta in self.etas if abs(eta - optimum) <= NOISE_RADIUS + finest]
-        halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]
+        halves = self.between(optimum, finest)
         return self.with_etas(halves) if halves else SizeGrid(self.etas, 2 * self.seeds)
 
 
@@ -128,11 +133,9 @@ class JudgedLadder:
     @property
     def settled(self) -> bool:
         """Whether nothing is open: a ladder that fails at one size fails."""
-        target = self.verdict.target
-        if self.verdict.answer == "fails":
-            return True
-        return self.verdict.answer == "holds" and (
-            target is None or target.answer != "cannot say yet"
+        open_target = self.verdict.target and self.verdict.target.answer == "cannot say yet"
+        return self.verdict.answer == "fails" or (
+            self.verdict.answer == "holds" and not open_target
         )
 
 
@@ -393,9 +396,13 @@ class Settling:
 
     def _grow(self, ladders: Sequence[JudgedLadder]) -> None:
         """Plan the next round of open ladders, all of whose sizes have been looked at."""
-        asked = [self._asked_by(ladder) for ladder in ladders]
+        room, place = self.budget - self.runs, self._place
+        round_ = NextRound(self.rule, self.base, self.ladders, self.grids, place, room, self.begun)
+        asked = [round_.asked_by(ladder) for ladder in ladders]
         grids = {size: grid for more in asked for size, grid in more.grids.items()}
         begun = [size for more in asked for size in more.begun]
+        for ladder, more in zip(ladders, asked, strict=True):
+            self.ladders[ladder.verdict.axis] += more.begun
         left = sum(more.left for more in asked)
         if grids or begun:
             self._go_on(begun, grids, left)
@@ -425,11 +432,46 @@ class Settling:
         self.started += begun
         self.grids |= grids
 
-    def _asked_by(self, ladder: JudgedLadder) -> More:
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """What one open ladder asks for: sizes to begin, and grids that grow.
+
+    About so many runs are `left` to settle it, 0 where nothing tells. `hopeless`: the budget has no
+    room for them. `advice` is what would tell where nothing is asked for.
+    """
+
+    grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
+    begun: Sequence[LadderSize] = ()
+    left: int = 0
+    hopeless: bool = False
+    advice: Advice = field(default_factory=Advice)
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """What open ladders ask for, by what their `grids` have measured: points, seeds, larger sizes.
+
+    There is `room` for so many runs, of which a size `begins` with some.
+    """
+
+    rule: LadderRule
+    base: LadderSize
+    ladders: Mapping[str, Sequence[LadderSize]]
+    grids: Mapping[LadderSize, SizeGrid]
+    place: Callable[[LadderSize], tuple[float, float]]
+    room: int
+    begins: int
+
+    @property
+    def finest(self) -> float:
+        """The spacing down to which points are put between others, in log2."""
+        return min(COARSE / 2, self.rule.step)
+
+    def asked_by(self, ladder: JudgedLadder) -> More:
         """What may settle an open ladder, or its target."""
         verdict, target = ladder.verdict, ladder.verdict.target
-        # An open ladder may be settled by a larger size that fails: its seeds wait for that.
-        if target and (verdict.answer == "holds" or target.advice.tells):
+        if target and verdict.answer == "holds":
             return self._for_target(ladder, target.advice)
         base_fit, points, doubts = ladder.fits.get(self.base), dict[LadderSize, SizeGrid](), []
         for size in verdict.sizes:
@@ -462,14 +504,20 @@ class Settling:
         # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
         times = (2 ** (n / 4) for n in range(1, 4 * 8))
         left = next((math.ceil(runs * (t - 1)) for t in times if chance(t) >= 0.5), 0)
-        if not points and chance(1 + (self.budget - self.runs) / runs) < HOPELESS:
+        # Of points between that show a shape the chance tells too little.
+        coarse = any(
+            grid.between(fit.optimum.value, COARSE)
+            for size, grid in grids.items()
+            if (fit := ladder.fits[size])
+        )
+        if not (points or coarse) and chance(1 + self.room / runs) < HOPELESS:
             return More(left=left, hopeless=True, advice=verdict.advice)
         largest = max(grids[size.size].runs for size in doubts)
         for grown, grid in grids.items():
             fit = ladder.fits[grown]
             # A base that is known far better than the others gains them nothing.
             if fit is not None and (grown != self.base or grid.runs <= largest):
-                grids[grown] = grid.grown(fit.optimum.value, min(FINEST, self.rule.step))
+                grids[grown] = grid.grown(fit.optimum.value, self.finest)
         return More(grids=grids | points, left=left, advice=verdict.advice)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
@@ -481,7 +529,7 @@ class Settling:
             points = [etas[0] - n * step if low else etas[-1] + n * step for n in (1, 2)]
             # A line that falls on and on has no end: each side grows as far as twice its first.
             reach = self.rule.span + 2 * max(1, self.rule.extend) * step
-            return [e for e in points if abs(e - self._place(size)[0]) <= reach + 1e-9]
+            return [e for e in points if abs(e - self.place(size)[0]) <= reach + 1e-9]
         planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
         asked = base_fit.safe_optimum_draws + planned
         # A finite gap: the curve was measured where the base's optimum lies, and seeds may follow.
@@ -504,7 +552,7 @@ class Settling:
 
         Nothing where that is not expected to tell, or is more than the budget has.
         """
-        axis, room = ladder.verdict.axis, self.budget - self.runs
+        axis = ladder.verdict.axis
         largest = max(self.ladders[axis], key=lambda size: _extent(size, axis, self.base))
         grids, begun, needed = dict[LadderSize, SizeGrid](), list[LadderSize](), 0
         # The gap at the target is read off the widest curve: it alone is made longer.
@@ -515,35 +563,18 @@ class Settling:
         elif advice.tells:
             wider = [each for each in advice.ladder if each > int(getattr(largest, axis))]
             begun = [replace(self.base, **{axis: size}) for size in wider[:1]]
-            needed = len(wider) * self.begun
+            needed = len(wider) * self.begins
             if not wider:
-                finest = min(FINEST, self.rule.step)
                 grids = {
-                    size: self.grids[size].grown(fit.optimum.value, finest)
+                    size: self.grids[size].grown(fit.optimum.value, self.finest)
                     for size, fit in ladder.fits.items()
                     if fit is not None
                 }
                 # Half the errors take four times the runs.
                 needed = 3 * sum(self.grids[size].runs for size in grids)
-        if needed > room:
+        if needed > self.room:
             return More(left=needed, hopeless=True, advice=advice)
-        self.ladders[axis] += begun
         return More(grids=grids, begun=begun, advice=advice)
-
-
-@dataclass(frozen=True, kw_only=True)
-class More:
-    """What one open ladder asks for: sizes to begin, and grids that grow.
-
-    About so many runs are `left` to settle it, 0 where nothing tells. `hopeless`: the budget has no
-    room for them. `advice` is what would tell where nothing is asked for.
-    """
-
-    grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
-    begun: Sequence[LadderSize] = ()
-    left: int = 0
-    hopeless: bool = False
-    advice: Advice = field(default_factory=Advice)
 
 
 def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:

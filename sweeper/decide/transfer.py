@@ -220,11 +220,8 @@ class Verdict:
     rule: LadderRule | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
     def at_target(self, target: TargetAnswer) -> Verdict:
-        """The verdict with the answer at the target, and of two ways to settle it the cheaper."""
-        if not (self.answer == "cannot say yet" and target.advice.tells):
-            return replace(self, target=target)
-        # A larger size that likely fails: `judge_target` names one only where it costs less.
-        return replace(self, target=target, advice=Advice(), seed_advice=None, settle=())
+        """The verdict with the answer at the target."""
+        return replace(self, target=target)
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -498,8 +495,9 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
 
 MAX_SEED_FACTOR = 16
 """No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
-LONGER = 4
-"""So many times the steps, where seeds are the wrong means: their losses have half the noise."""
+MORE_SEEDS = 4
+"""So many times the seeds halve an error; so many times the steps, where seeds are the wrong means,
+halve the noise of their losses."""
 
 
 def advise(
@@ -554,7 +552,7 @@ def advise(
     # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
     if hopeless := [s for s in sizes if needed[s.size] == most_seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
-        longer = {} if "steps" in fixed else {"train.steps": f"{LONGER * steps}"}
+        longer = {} if "steps" in fixed else {"train.steps": f"{MORE_SEEDS * steps}"}
         return advice(
             "noisy", hopeless, settings={**longer, **finer}, needed=needed, fixed=tuple(fixed)
         )

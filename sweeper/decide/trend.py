@@ -8,10 +8,9 @@ widest size's curve. It holds where both intervals lie within the ladder's own t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,15 @@ from sweeper.decide.target import (
     predict,
     shifted,
 )
-from sweeper.decide.transfer import Advice, Answer, TargetAnswer, TargetReason, Verdict, worst
+from sweeper.decide.transfer import (
+    MORE_SEEDS,
+    Advice,
+    Answer,
+    TargetAnswer,
+    TargetReason,
+    Verdict,
+    worst,
+)
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
@@ -35,12 +42,11 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize
 from sweeper.stats.noise import Array, fit_plane
 
 MIN_TREND_SIZES = 3
-"""Sizes that an answer beyond a ladder and a correction need: any two optima lie on a line."""
+"""Sizes that an answer beyond a ladder, a correction and an exponent need: any two optima lie on a
+line. Each further direction of exponents takes one more."""
 MOST = 4
 """No ladder is advised beyond the target over this: a run there costs a sixteenth of the target's,
 and a curve takes some eighteen."""
-MORE_SEEDS = 4
-"""So many times the seeds that may be advised: half the errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +168,10 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
     """The trend of known optima."""
     predicted = predict(optima.sizes, optima.values, optima.errors, target, prior)
     count = len(optima.fits[-1].safe_optimum_draws)
-    off = predicted.mean - transferred
-    draws = predicted.draws(count) - transferred
-    gain = _gain(optima, off, draws)
+    off = float(predicted.mean) - transferred
+    # A fixed seed: the same optima give the same interval.
+    draws = predicted.draws(count, np.random.default_rng(0)) - transferred
+    left, gain = _gaps(optima, off, draws)
     estimate = predicted.estimate()
     return Trend(
         axis=axis,
@@ -175,29 +182,13 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         predicted_log2=estimate,
         off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
-        predicted_gap=_left_gap(optima, draws - off),
+        predicted_gap=left,
         gain=gain,
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
         belief=prior.name,
         forms=predicted.probabilities(),
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
-    )
-
-
-def _left_gap(optima: Optima, off: Array) -> Estimate:
-    """What the prediction itself loses, `off` draws of how far it is from the optimum: a median."""
-    largest = optima.fits[-1]
-    # The first place is the likeliest curve's own optimum, which `gap_bounds` asks for: no draw.
-    away = np.append(0.0, largest.safe_optimum_draws - off)
-    away[0] = largest.optimum.value
-    least, most = (bound[1:] for bound in largest.gap_bounds(away))
-    # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
-    median = float(np.percentile(least, 50, method="nearest"))
-    return Estimate(
-        value=median,
-        low=Estimate.from_draws(median, least).low,
-        high=Estimate.from_draws(median, most).high,
     )
 
 
@@ -213,26 +204,35 @@ def _slope(optima: Optima) -> Estimate:
     return Estimate.from_draws(float(slopes[0]), slopes[1:])
 
 
-def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
-    """Nats that planning with the mean prediction saves: the median of its draws.
+def _gaps(optima: Optima, off: float, draws: Array) -> tuple[Estimate, Estimate]:
+    """Nats that planning with the mean prediction loses, and that it saves: medians of the draws.
 
-    What is left after the correction is counted, `draws` less their mean: where the prediction is
-    wide, following it may cost more than it saves. Where a curve was not measured, the interval
-    holds the least that may be saved and the most.
+    `draws` are of the optimum, `off` their mean, from the transferred value. Where the prediction
+    is wide, following it may cost more than it saves. Where a curve was not measured, intervals
+    hold the least that may be lost or saved and the most.
     """
     largest = optima.fits[-1]
-    places = largest.optimum.value, largest.safe_optimum_draws
-    before = largest.gap_bounds(np.append(places[0] - off, places[1] - draws))
-    after = largest.gap_bounds(np.append(places[0], places[1] - (draws - off)))
+    value, safe = largest.optimum.value, largest.safe_optimum_draws
+    before = largest.gap_bounds(np.append(value - off, safe - draws))
+    after = largest.gap_bounds(np.append(value, safe - (draws - off)))
     # Both losses may be infinite, where the curve was not measured: their difference is not a
     # number, and is then whatever it may be at the least and at the most.
     with np.errstate(invalid="ignore"):
-        least, most = (before[0] - after[1])[1:], (before[1] - after[0])[1:]
+        least, most = before[0] - after[1], before[1] - after[0]
     least[np.isnan(least)] = -math.inf
     most[np.isnan(most)] = math.inf
-    median = float(np.percentile(least, 50, method="nearest"))
-    low, high = (Estimate.from_draws(median, draws) for draws in (least, most))
-    return Estimate(value=median, low=low.low, high=high.high)
+    return _median(*after), _median(least, most)
+
+
+def _median(least: Array, most: Array) -> Estimate:
+    """Of bounds [1 + draws], whose first is no draw: that of the least, the interval of both."""
+    # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
+    median = float(np.percentile(least[1:], 50, method="nearest"))
+    return Estimate(
+        value=median,
+        low=Estimate.from_draws(median, least[1:]).low,
+        high=Estimate.from_draws(median, most[1:]).high,
+    )
 
 
 # The answer at the target.
@@ -281,11 +281,7 @@ def judge_target(
     if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        advice = Advice()
-        if optima and wider and verdict.answer == "cannot say yet":
-            advice = _refuting(verdict, optima, target, rule, prior)
-        answered = told(answer=answer, code=code, times=times, wider=wider)
-        return replace(answered, advice=advice, settle=advice.overrides), trend
+        return told(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -300,7 +296,10 @@ def judge_target(
     # Only where it would change the answer: a target that holds takes no correction.
     better = trend.warranted and not rule.correct and answer != "holds"
     # The corrected plan has to hold by itself; that it gains something is too little to advise it.
-    if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
+    if (
+        better
+        and _judged(optima, prediction, float(prediction.mean), rule, allowed, sure)[0] == "holds"
+    ):
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
         advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
@@ -358,7 +357,9 @@ def _judged(
 ) -> tuple[Answer, Estimate, Estimate]:
     """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
     off = prediction.estimate(confidence).moved(-planned)
-    draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
+    # A fixed seed: ways to go on compare on the same draws.
+    count, generator = len(optima.fits[-1].safe_optimum_draws), np.random.default_rng(0)
+    draws = prediction.draws(count, generator) - planned
     gap = loss_gap_at(optima, off.value, draws, confidence)
     if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
         return "fails", off, gap
@@ -430,73 +431,18 @@ def _larger(optima: Optima, target: int) -> list[int]:
     return sizes
 
 
-def _compute(axis: str, optima: Optima, sizes: Iterable[int]) -> float:
-    """Of a run at each of the sizes, in runs of the largest of the optima."""
-    # Parameters go with the square of the width; else a run's cost is in proportion.
-    power = 2.0 if axis == "width" else 1.0
-    return float(sum((size / optima.sizes[-1]) ** power for size in sizes))
-
-
-def _refuting(
-    verdict: Verdict, optima: Optima, target: int, rule: LadderRule, prior: Prior
-) -> Advice:
-    """A longer ladder that likely fails, where that costs less than what settles the open one.
-
-    No larger size makes an open one hold, but one that fails settles the ladder: where optima
-    drift, a size or two more tell sooner than many seeds at the size that lies near the threshold.
-    """
-    axis, asked = verdict.axis, verdict.advice
-    base = next(int(getattr(size.size, axis)) for size in verdict.sizes if size.is_base)
-    # What else is asked for comes first: ends, a seed, a base that was missed.
-    if asked.code not in ("seeds", "noisy") or base not in optima.sizes:
-        return Advice()
-    at, sure, largest = optima.sizes.index(base), verdict.confidence, optima.fits[-1]
-    quantile, allowed = NormalDist().inv_cdf((1 + sure) / 2), rule.allowed_gap(largest.loss.value)
-    normal = np.random.default_rng(0).normal(size=len(largest.safe_optimum_draws))
-    known, new = optima, list[int]()
-    for size in _larger(optima, target):
-        known = _with_size(known, size, prior)
-        new.append(size)
-        shift = float(known.values[-1] - known.values[at])
-        error = math.hypot(known.errors[-1], known.errors[at])
-        gap = loss_gap_at(optima, shift, shift + error * normal, sure)
-        if abs(shift) - quantile * error > rule.max_shift or gap.low > allowed:
-            break
-    else:
-        return Advice()
-    line = rule.points_per_line() * rule.seeds
-    # Of "noisy" no number of seeds is expected to settle it.
-    if asked.seeds is not None:
-        each = asked.seeds.runs / len(verdict.sizes)
-        sizes = [int(getattr(size.size, axis)) for size in verdict.sizes]
-        if line * _compute(axis, optima, new) >= each * _compute(axis, optima, sizes):
-            return Advice()
-    ladder = (*optima.sizes, *new)
-    return Advice(
-        axis=axis,
-        code="longer_ladder",
-        ladder=ladder,
-        settings=_ladder_setting(axis, ladder),
-        runs=dict.fromkeys(new, line),
-    )
-
-
 def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
     """With one more, as sure as the last, where it is expected."""
     expected = predict(optima.sizes, optima.values, optima.errors, size, prior).mean
     return Optima(
         (*optima.sizes, size),
-        np.append(optima.values, expected),
+        np.append(optima.values, float(expected)),
         np.append(optima.errors, optima.errors[-1]),
         optima.fits,
     )
 
 
 # Exponents of eta in batch and tokens, fitted to the optima of ladders.
-
-
-MIN_SIZES = 3
-"""Curves that a fit in one direction needs; any two lie on a line. Each further one takes one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,7 +555,7 @@ def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> Fitted
     # From the first curve: what all have in common would count as a direction.
     away = (logs - logs[0]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
-    if rank == 0 or len(scales) < MIN_SIZES + rank - 1:
+    if rank == 0 or len(scales) < MIN_TREND_SIZES + rank - 1:
         return None
     # An orthonormal basis of what was varied: a ladder along which batch and tokens grow together
     # tells one direction, and neither exponent by itself.

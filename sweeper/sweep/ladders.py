@@ -15,7 +15,7 @@ from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import NoiseLeft, Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
-    MIN_SIZES,
+    MIN_TREND_SIZES,
     FittedExponents,
     Trend,
     fit_exponents,
@@ -151,9 +151,9 @@ def fit_measured(
     fitted, exponents = fit_law(experiment, best_log2, curves)
     if exponents is None:
         raise BadInput(
-            f"law=fit needs the curves of {MIN_SIZES} sizes or more that differ in steps or batch, "
-            f"each with its optimum inside, and this study has {len(curves)} measured ones for "
-            "these settings: add ",
+            f"law=fit needs the curves of {MIN_TREND_SIZES} sizes or more that differ in steps or "
+            f"batch, each with its optimum inside, and this study has {len(curves)} measured ones "
+            "for these settings: add ",
             Keyword("validate"),
             " with transfer.steps=[...] or transfer.batches=[...], "
             "or repeat the transfer.* settings that they were measured with",

@@ -19,9 +19,7 @@ from sweeper.decide.settle import (
     default_budget,
     grids_of,
 )
-from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
-from sweeper.decide.trend import judge_target
 from sweeper.errors import ConfigError
 from sweeper.report.sentences_transfer import ladder_end
 from sweeper.report.trials import ladder_table
@@ -285,27 +283,6 @@ def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
     assert sorted(size.width for size in ladder.grids) == [*WIDER]
 
 
-def test_a_larger_size_that_fails_settles_an_open_ladder_with_fewer_runs() -> None:
-    """Its last size loses 0.028 nats of 0.03 that are allowed: seeds alone hardly tell."""
-
-    def of_target(
-        ladders: Mapping[str, Sequence[SizeCurve]], confidence: float
-    ) -> list[JudgedLadder]:
-        (ladder,) = judge(ladders, confidence)
-        planned = ladder.fits[BASE].optimum.value  # type: ignore[union-attr]
-        target, _ = judge_target(ladder.verdict, ladder.fits, planned, 4096, RULE, THEORY)
-        return [replace(ladder, verdict=ladder.verdict.at_target(target))]
-
-    truth = losses(-0.25, curvature=0.05, noise=0.008)
-    alone, aimed_at = settling(truth), settling(truth, judge=of_target)
-    for ladder in (alone, aimed_at):
-        ladder.missing()
-    assert alone.ending and alone.ending.ended != "settled"
-    assert aimed_at.ending and aimed_at.ending.ended == "settled" and answer(aimed_at) == "fails"
-    assert max(size.width for size in aimed_at.grids) in (512, 1024)
-    assert aimed_at.runs < aimed_at.budget
-
-
 def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
     alone = aimed(Advice(axis="width", code="correct")).runs  # what the sizes alone take
     none = aimed(Advice(axis="width", code="less_noise"))
@@ -323,29 +300,3 @@ def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -
     sizes = tuple(32 * 2**n for n in range(24))
     far = aimed(Advice(axis="width", code="longer_ladder", ladder=sizes))
     assert far.ending and far.ending.ended == "hopeless" and far.runs == alone
-
-
-def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:
-    etas = np.arange(-2.0, 2.5, 1.0)
-    generator = np.random.default_rng(0)
-    curve = SizeCurve(
-        size=BASE,
-        losses={
-            float(eta): tuple(3 + 0.06 * eta**2 + generator.normal(0, 0.02, 4)) for eta in etas
-        },
-    )
-    fit = fit_curves([curve], 0.0)[BASE]
-    assert fit is not None
-    error, at = fit.evidence.slope_error, fit.optimum.value
-    assert error(at, etas, 16) < error(at, etas, 4) < error(at, etas, 2)
-    assert error(at, np.arange(-2, 2.5, 0.5), 2) < error(at, etas, 2)
-    # With noise beyond what any curve has, only the line is left: least squares of a slope, less
-    # what the square takes of it.
-    noise = fit.evidence.measured.noise
-    assert noise is not None
-    lowest = fit.evidence.measured.etas[fit.evidence.measured.lowest]
-    x = etas - lowest
-    spread = noise.covariance(x, fit.evidence.weights) / 2
-    line = np.vander(x, 2)
-    least = np.linalg.inv(line.T @ np.linalg.inv(spread) @ line)[0, 0] ** 0.5
-    assert error(at, etas, 2) >= 0.99 * least
