@@ -71,7 +71,7 @@ class SizeGrid:
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
 
     def between(self, optimum: float, spacing: float) -> list[float]:
-        """Places halfway between points near the `optimum` that lie further apart than `spacing`."""
+        """Halfway between points near the `optimum` that lie further apart than `spacing`."""
         near = [eta for eta in self.etas if abs(eta - optimum) <= NOISE_RADIUS + spacing]
         return [(a + b) / 2 for a, b in pairwise(near) if b - a > spacing + 1e-9]
 
