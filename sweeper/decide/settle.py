@@ -499,7 +499,7 @@ class NextRound:
         def chance(times: float) -> float:
             """That so many times the runs settle it: one size fails, or all hold."""
             each = [chances(size, self.rule, times, CONFIDENCE) for size in doubts]
-            return max(max(fails for _, fails in each), min(holds for holds, _ in each))
+            return max(fails for _, fails in each) + min(holds for holds, _ in each)
 
         # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
         times = (2 ** (n / 4) for n in range(1, 4 * 8))

@@ -17,9 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.gp import Mixture, Process, shares
-from sweeper.stats.noise import Array
 
 SCATTER = 0.15
 """Standard deviation, in log2, of a size's own optimum around any form of drift.

@@ -15,9 +15,8 @@ import numpy as np
 
 from sweeper.evidence.compare.loss_curve import LossCurve, fit_loss_curve
 from sweeper.stats.curve import CurveFit, fit_curves
-from sweeper.stats.estimate import ZERO, Estimate, mean_estimate
+from sweeper.stats.estimate import ZERO, Array, Estimate, mean_estimate
 from sweeper.stats.ladder import SizeCurve
-from sweeper.stats.noise import Array
 from sweeper.stats.paired import by_losses, paired_difference
 from sweeper.stats.rounds import all_pairs
 from sweeper.stats.shapes import FIT_RADIUS, SAME_ETA

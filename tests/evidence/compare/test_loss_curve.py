@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.compare.loss_curve import fit_loss_curve
-from sweeper.stats.noise import Array
+from sweeper.stats.estimate import Array
 from sweeper.stats.power_law import WIDTH_EXPONENTS
 
 WIDTHS = (16, 32, 64, 128)
