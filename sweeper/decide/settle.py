@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from sweeper.decide.transfer import Advice, Verdict, chances
+import numpy as np
+
+from sweeper.decide.transfer import MAX_SEED_FACTOR, Advice, Verdict, chances
 from sweeper.errors import ConfigError, Keyword
 from sweeper.stats.curve import NOISE_RADIUS, CurveFit
 from sweeper.stats.ladder import (
@@ -502,7 +504,7 @@ class NextRound:
             return max(fails for _, fails in each) + min(holds for holds, _ in each)
 
         # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
-        times = (2 ** (n / 4) for n in range(1, 4 * 8))
+        times = MAX_SEED_FACTOR ** (np.arange(1, 17) / 16)
         left = next((math.ceil(runs * (t - 1)) for t in times if chance(t) >= 0.5), 0)
         # Of points between that show a shape the chance tells too little.
         coarse = any(

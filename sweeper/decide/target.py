@@ -40,7 +40,7 @@ At a fixed batch the best rate rises with few tokens and falls with many. Chosen
 ladders along tokens, with the form's weight, and the same without one of three models in four
 (`scripts/bench/tables_judge.py --choose`)."""
 
-Shape = Literal["fades as 1/size", "power law", "rises, then falls"]
+Shape = Literal["no drift", "fades as 1/size", "power law", "rises, then falls"]
 TURNING: Shape = "rises, then falls"
 Belief = Literal["theory", "no_theory", "turning"]
 """Whether half of a prior is that optima stay or converge, as theory says, or that they turn."""
@@ -50,7 +50,7 @@ Belief = Literal["theory", "no_theory", "turning"]
 class Prior:
     """Forms of drift with weights that add up to 1; `name` is what is believed by them.
 
-    With n0 the smallest size and x = log2(n / n0): c (1 - n0 / n), b x, and b x + a x^2.
+    With n0 the smallest size and x = log2(n / n0): 0, c (1 - n0 / n), b x, and b x + a x^2.
     """
 
     name: Belief
@@ -59,9 +59,9 @@ class Prior:
 
 
 SHARES: Mapping[Belief, Mapping[Shape, float]] = {
-    "theory": {"fades as 1/size": 0.5, "power law": 0.5},
-    "no_theory": {"fades as 1/size": 0.1, "power law": 0.9},
-    "turning": {"fades as 1/size": 0.1, "power law": 0.45, TURNING: 0.45},
+    "theory": {"no drift": 0.25, "fades as 1/size": 0.25, "power law": 0.5},
+    "no_theory": {"no drift": 0.05, "fades as 1/size": 0.05, "power law": 0.9},
+    "turning": {"no drift": 0.05, "fades as 1/size": 0.05, "power law": 0.45, TURNING: 0.45},
 }
 """Of each prior what a form is believed with; tested by `scripts/bench/target.py`."""
 THEORY, NO_THEORY, OVER_TOKENS = (Prior(name=name, forms=forms) for name, forms in SHARES.items())
@@ -84,15 +84,18 @@ def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
 
 def drift(shape: Shape, sizes: Array, bend: tuple[float, float]) -> tuple[Array, Array]:
     """The expected drift [size], and its covariance [size, size]: none at the smallest size."""
-    doublings = np.log2(sizes / sizes.min())
-    if shape == "fades as 1/size":
-        rows, expected = WRONG * (1 - sizes.min() / sizes)[None], np.zeros_like(sizes)
-    elif shape == "power law":
-        rows, expected = WRONG * doublings[None], np.zeros_like(sizes)
-    else:
-        mean, spread = bend
-        rows, expected = np.stack([WRONG * doublings, spread * doublings**2]), mean * doublings**2
-    return expected, rows.T @ rows
+    doublings, mean = np.log2(sizes / sizes.min()), 0.0
+    match shape:
+        case "no drift":
+            rows = np.zeros((1, len(sizes)))
+        case "fades as 1/size":
+            rows = WRONG * (1 - sizes.min() / sizes)[None]
+        case "power law":
+            rows = WRONG * doublings[None]
+        case "rises, then falls":
+            mean, spread = bend
+            rows = np.stack([WRONG * doublings, spread * doublings**2])
+    return mean * doublings**2, rows.T @ rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,7 +129,7 @@ def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
 
 
 def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
-    ladder = settling(losses(noise=0.5))
+    ladder = settling(losses(drift=0.2, noise=0.03))
     ladder.missing()
     assert (
         ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder_end(ladder.ending)
