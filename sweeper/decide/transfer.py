@@ -572,12 +572,17 @@ def chances(
     allowed = rule.allowed_gap(size.loss.value)
     holds, fails = 1.0, 0.0
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
-        half = (estimate.high - estimate.low) / 2
+        value, half = abs(estimate.value), (estimate.high - estimate.low) / 2
         if not math.isfinite(half):
             return 0.0, 0.0
         moves = half / deviations * math.sqrt(1 - 1 / times) + 1e-12
-        then = Foretold(abs(estimate.value), moves, half / math.sqrt(times))
+        # A loss gap reaches further up than down. Of |estimate| the ends, folded at 0.
+        least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
+        up, down = (
+            Foretold(value, moves, reach / math.sqrt(times))
+            for reach in (most - value, value - least)
+        )
         # It holds at most as likely as the less likely of the two; to fail, one is enough.
-        holds = min(holds, then.within(limit) if then.half < limit else 0.0)
-        fails = max(fails, then.above(limit))
+        holds = min(holds, up.within(limit) if up.half < limit else 0.0)
+        fails = max(fails, down.above(limit))
     return holds, fails

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeper.decide.transfer import Verdict, advise, judge_ladder
+from sweeper.decide.transfer import Verdict, advise, chances, judge_ladder
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import advice_text, worded
 from sweeper.stats import curve as module
@@ -370,12 +370,8 @@ def test_what_is_missing_is_told_in_numbers_that_agree(golden: Golden) -> None:
     assert advice.runs == extra * points
     assert found.settle == (f"transfer.seeds={advice.seeds}",)
     golden.says(found.todo)
-    factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
-    for estimate, limit in ((at.shift_log2, 1.0), (at.loss_gap, 0.01 * at.loss.value)):
-        assert abs(estimate.value) < limit
-        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
-        factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
-    assert advice.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors) + 0.5))
+    enough, fewer = (sum(chances(at, RULE, (advice.seeds - n) / RULE.seeds)) for n in (0, 1))
+    assert enough >= 0.5 and (fewer < 0.5 or advice.seeds == RULE.seeds + 1)
 
 
 def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
