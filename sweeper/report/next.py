@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import changed, key_of, split_user_command
-from sweeper.decide.next_ladder import (
+from sweeper.decide.validation import (
     DEFAULT_LADDER,
+    Validation,
     first_ladder,
+    newest_validation,
     settling_budget,
     settling_ladder,
     without_settled,
 )
-from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import SHELL, BadInput, Call
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
