@@ -576,12 +576,10 @@ def chances(
         if not math.isfinite(half):
             return 0.0, 0.0
         moves = half / deviations * math.sqrt(1 - 1 / times) + 1e-12
-        # A loss gap reaches further up than down. Of |estimate| the ends, folded at 0.
-        least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
-        up, down = (
-            Foretold(value, moves, reach / math.sqrt(times))
-            for reach in (most - value, value - least)
-        )
+        # A loss gap reaches further up than down.
+        below = value - (estimate.low if estimate.value > 0 else -estimate.high)
+        above = max(-estimate.low, estimate.high) - value
+        up, down = (Foretold(value, moves, reach / math.sqrt(times)) for reach in (above, below))
         # It holds at most as likely as the less likely of the two; to fail, one is enough.
         holds = min(holds, up.within(limit) if up.half < limit else 0.0)
         fails = max(fails, down.above(limit))
