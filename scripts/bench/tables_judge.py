@@ -27,7 +27,7 @@ import numpy as np
 import pandas
 from tables import Findings
 
-from sweeper.decide.target import OVER_TOKENS, Prior, predict
+from sweeper.decide.target import OVER_TOKENS, TURNING, Prior, Shape, predict
 from sweeper.evidence.judge.decision import judge_runs
 from sweeper.evidence.judge.verdict import TableQuestion, TableVerdict
 from sweeper.evidence.runs.grid import grid_of, ladder_runs
@@ -338,12 +338,12 @@ def misses_of(ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame]) ->
 
 def over_tokens(weight: float, mean: float, spread: float) -> Prior:
     """`OVER_TOKENS` with another form that turns."""
-    *others, power, turning = OVER_TOKENS.forms
-    whole = power.weight + turning.weight
-    forms = (*others, replace(power, weight=whole - weight))
+    forms: dict[Shape, float] = {**OVER_TOKENS.forms, "power law": 0.9 - weight}
     if weight:
-        forms = (*forms, replace(turning, weight=weight, bend=(mean, spread)))
-    return Prior(name="turning", forms=forms)
+        forms[TURNING] = weight
+    else:
+        del forms[TURNING]
+    return Prior(name="turning", forms=forms, bend=(mean, spread))
 
 
 def bend_text(bend: tuple[float, float, float]) -> str:
@@ -356,7 +356,7 @@ def last_density(found: Misses, prior: Prior) -> float:
     sizes = [d for _, d in found.sizes]
     errors = np.hypot(found.noise, OWN_OPTIMUM)
     told = predict(sizes[:-1], found.optima[:-1], errors[:-1], sizes[-1], prior)
-    shown = told.measured_with(OWN_OPTIMUM)
+    shown = told.widened(OWN_OPTIMUM)
     off = (found.optima[-1] - found.off[-1] - shown.means) / shown.deviations
     return float(np.log(shown.weights @ (np.exp(-(off**2) / 2) / shown.deviations)))
 

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.decide.settle import AT_FIRST, JudgedLadder, Settling, grids_of
+from sweeper.decide.settle import JudgedLadder, Settling, grids_of
 from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
 from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves, with_noise_left
 from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
-from sweeper.stats.rounds import CONFIDENCE
 from sweeper.trial import Point
 
 if TYPE_CHECKING:
@@ -468,9 +467,7 @@ def settle(
     runs = {one.valley.size: one for one in runs_of(scenario, truth, MOST_SEEDS, fine, generator)}
     sizes = list(runs)
 
-    def judge(
-        ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
-    ) -> list[JudgedLadder]:
+    def judge(ladders: Mapping[str, Sequence[SizeCurve]], confidence: float) -> list[JudgedLadder]:
         curves = ladders["width"]
         fits = fit_curves(curves, 0.0)
         base = fits[sizes[0]]
@@ -497,7 +494,6 @@ def settle(
         lambda size, eta, seed: runs[size].loss(eta, seed),
         judge,
         given=grids_of(there, rule),
-        judge_given=partial(judge, confidence=AT_FIRST),
     )
     settling.missing()
     return settling

@@ -1,8 +1,9 @@
 """Which runs of a ladder to train next, until its answer is settled, and when to stop.
 
 A ladder begins with few points and seeds, at its ends first. Then come rounds: after each the
-curves are judged, and the next one gets the runs that are expected to tell most. All is a function
-of the losses so far, so that a ladder goes on after a kill as if nothing had been.
+curves are judged, and where an answer is open, its sizes get points beyond an open end, then points
+between those near the optimum, then twice the seeds. All is a function of the losses so far, so
+that a ladder goes on after a kill as if nothing had been.
 
 Looking several times gives chance several tries: what each look may be wrong by is in
 `stats/rounds.py`.
@@ -18,11 +19,9 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.transfer import Advice, Verdict, information_needed
-from sweeper.decide.trend import MORE_SEEDS
+from sweeper.decide.transfer import MAX_SEED_FACTOR, Advice, Verdict, chances
 from sweeper.errors import ConfigError, Keyword
-from sweeper.stats.curve import NOISE_RADIUS, CurveEvidence, CurveFit
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit
 from sweeper.stats.ladder import (
     JOINT_AXIS,
     LadderPoint,
@@ -31,25 +30,18 @@ from sweeper.stats.ladder import (
     LadderSoFar,
     SizeCurve,
 )
-from sweeper.stats.rounds import CONFIDENCE, HOPELESS, LOOKS, Foretold, Z
+from sweeper.stats.rounds import CONFIDENCE, HOPELESS, LOOKS
 from sweeper.trial import Log2Hps, Point
 
 AT_FIRST = 0.95
 """Of those at a first look that rests on runs that were there: they judge as any ladder does."""
 COARSE = 1.0
-"""Spacing of the first points, in log2: no finer grid holds or fails more ladders a run."""
+"""Spacing of the first points, in log2, which is halved before seeds double.
+
+No finer grid held or failed more ladders a run, of those of `scripts/bench/verdict.py` but the
+later ones, which it was then tested on. A coarser one shows no shape of a curve."""
 SEEDS = 2
 """Seeds a point to begin with: one shows no noise."""
-GROWTH = 0.75
-"""A round has at most this share of the runs before it; the last one has all that is left."""
-GOAL = 0.8
-"""Of the threshold's distance, squared, that a round aims for: values move, too."""
-NEARLY = 4.0
-"""A size that would fail with this many times the information goes before all others."""
-FINEST = 0.5
-"""Points are put between others down to this spacing, in log2, then come seeds."""
-EDGE = 4
-"""Points between a line's lowest one and neighbours that diverged: two to each side."""
 TIMES_BUDGET = 3
 """The budget, in times of the runs of the fixed design."""
 
@@ -76,9 +68,22 @@ class SizeGrid:
         """The runs, as those of a `size`."""
         return [(size, eta, seed) for eta in self.etas for seed in range(self.seeds)]
 
-    def with_etas(self, etas: Sequence[float]) -> SizeGrid:
+    def with_etas(self, etas: Iterable[float]) -> SizeGrid:
         """With more values of eta."""
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
+
+    def between(self, optimum: float, spacing: float) -> list[float]:
+        """Halfway between points near the `optimum` that lie further apart than `spacing`."""
+        near = [eta for eta in self.etas if abs(eta - optimum) <= NOISE_RADIUS + spacing]
+        return [(a + b) / 2 for a, b in pairwise(near) if b - a > spacing + 1e-9]
+
+    def grown(self, optimum: float, finest: float) -> SizeGrid:
+        """With about twice the runs: points between down to a spacing, then seeds.
+
+        Points between say as much of a smooth curve as seeds, and more of one that is not.
+        """
+        halves = self.between(optimum, finest)
+        return self.with_etas(halves) if halves else SizeGrid(self.etas, 2 * self.seeds)
 
 
 def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid]:
@@ -91,9 +96,8 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
         seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
     grids = dict[LadderSize, SizeGrid]()
     for size, found in seeds.items():
-        # A curve's seeds are the first ones.
+        # A curve's seeds are the first ones, without a gap: a later one pairs with none of others.
         whole = {
-            # From 0 on without a gap: a later seed alone pairs with none of the others.
             eta: next(n for n in range(len(have) + 1) if n not in have)
             for eta, have in found.items()
         }
@@ -131,27 +135,26 @@ class JudgedLadder:
     @property
     def settled(self) -> bool:
         """Whether nothing is open: a ladder that fails at one size fails."""
-        target = self.verdict.target
-        if self.verdict.answer == "fails":
-            return True
-        return self.verdict.answer == "holds" and (
-            target is None or target.answer != "cannot say yet"
+        open_target = self.verdict.target and self.verdict.target.answer == "cannot say yet"
+        return self.verdict.answer == "fails" or (
+            self.verdict.answer == "holds" and not open_target
         )
 
 
-Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
-"""What judges the curves measured so far, by axis."""
+Judge = Callable[[Mapping[str, Sequence[SizeCurve]], float], Sequence[JudgedLadder]]
+"""What judges the curves measured so far, by axis, with intervals of a level."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A look: its verdicts, the runs so far, and those that are likely left: the next round's.
+    """A look: its verdicts with intervals of the level `confidence`, and the runs so far.
 
-    Most ladders end with it: what they need is foretold by values that are off, and move.
+    `left` are those of the next round.
     """
 
     judged: Sequence[JudgedLadder]
     runs: int
+    confidence: float
     left: int = 0
 
 
@@ -161,7 +164,7 @@ class Ending:
 
     Of its `runs` so many were `there` before. `left` more would likely settle it, of which the
     `budget` has room for some; 0 where nothing tells. `timed`: hours are what is spent. `advice`
-    is what no run of this ladder gives, and `narrows` that it would but narrow the answer.
+    is what no run of this ladder gives.
     """
 
     ended: Ended
@@ -172,7 +175,6 @@ class Ending:
     timed: bool = False
     left: int = 0
     advice: Advice = field(default_factory=Advice)
-    narrows: bool = False
 
     @property
     def needed(self) -> int:
@@ -189,12 +191,11 @@ def default_budget(rule: LadderRule, base: LadderSize) -> int:
 class Settling:
     """A ladder on its way to an answer: what it has measured, what it lacks, and why it ended.
 
-    `ladders` are sizes by axis. `loss` knows the runs so far and never forgets one; `middle` is
-    log2 of the hyperparameter in the middle of a size's line, `planned` the part of it that a law
-    plans. `judge` judges the curves measured so far, by axis. `budget` is in runs, whoever trained
-    them, and `affordable` how many may be trained by what those so far took; `slots` as many are
-    trained at a time. `given` are curves that were there before: where they make a ladder they are
-    the first look, judged by `judge_given`, and what is trained follows from it.
+    `ladders` are sizes by axis. `loss` knows the runs so far and never forgets one, `judge` judges
+    their curves. `budget` is in runs, whoever trained them, and `affordable` how many may be
+    trained by what those so far took. `place` is log2 of the hyperparameter in the middle of a
+    size's line, and the part of it that a law plans. `given` are curves that were there before:
+    where they make a ladder they are the first look, and what is trained follows from it.
     """
 
     def __init__(
@@ -207,55 +208,45 @@ class Settling:
         *,
         budget: int | None = None,
         affordable: Callable[[Sequence[Run]], int] | None = None,
-        slots: int = 1,
-        middle: Callable[[LadderSize], float] = lambda size: 0.0,
-        planned: Callable[[LadderSize], float] = lambda size: 0.0,
+        place: Callable[[LadderSize], tuple[float, float]] = lambda size: (0.0, 0.0),
         given: Mapping[LadderSize, SizeGrid] | None = None,
-        judge_given: Judge | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
-        self.rule, self.base = rule, base
+        self.rule, self.base, self._place = rule, base, place
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
-        self._known, self._judge, self.slots = loss, judge, slots
+        self._known, self._judge, self._affordable = loss, judge, affordable
         # What was asked for: other known runs of the study are no part of the design.
         self.asked: set[Run] = set()
         self._timed = False
-        self._middle, self._planned, self._affordable = middle, planned, affordable
-        self.budget = self._first_budget = budget or default_budget(rule, base)
-        self._sizes = len({size for sizes in ladders.values() for size in sizes})
+        self.budget = budget or default_budget(rule, base)
         # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
-        self.started = [base]
-        for axis, sizes in self.ladders.items():
+        ends = [
             # By the factor, either way: the base may lie in the middle of its ladder.
-            far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
-            self.started += [far] if far not in self.started else []
-        self._ends = tuple(self.started)
-        if (least := len(self.started) * self.begun) > self.budget:
+            max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
+            for axis, sizes in self.ladders.items()
+        ]
+        self._ends = [*dict.fromkeys([base, *ends])]
+        if (least := len(self._ends) * self.begun) > self.budget:
             allowed = f"at least {least}, with which these ladders begin"
             raise ConfigError(Keyword("budget"), self.budget, allowed)
-        # Curves of sizes that no ladder has would count against the budget, and tell nothing here.
+        # A budget is kept: first lines grow by as much as it leaves for them.
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
-        self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
-        self.grids: dict[LadderSize, SizeGrid] = dict(self.given)
+        spare = self.budget // len(on_ladder) - self.begun if on_ladder else 0
+        self._extend = max(0, min(rule.extend, spare // (2 * SEEDS)))
+        # Curves of sizes that no ladder has would count against the budget, and tell nothing here.
+        self.grids = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
+        self.there = self.runs
         # A ladder is the base and another size: with these it can be looked at at once.
-        self._judge_given = judge_given or judge
-        self.looks_at_once = base in self.given and all(
-            any(size in self.given for size in sizes if size != base)
+        self.looks_at_once = base in self.grids and all(
+            any(size in self.grids for size in sizes if size != base)
             for sizes in self.ladders.values()
         )
-        if self.looks_at_once:
-            self.started = [base, *(size for size in self.given if size != base)]
-        else:
-            self.started += [size for size in self.given if size not in self.started]
+        first = [base] if self.looks_at_once else self._ends
+        self.started = [*dict.fromkeys([*first, *self.grids])]
         self.looks: list[Look] = []
         self.ending: Ending | None = None
 
     # What is measured.
-
-    def _loss(self, size: LadderSize, eta: float, seed: int) -> float | None:
-        """What is known of a run, which is part of the design if it is asked for."""
-        self.asked.add((size, eta, seed))
-        return self._known(size, eta, seed)
 
     def missing(self) -> list[Run]:
         """The runs that the round lacks; none where the ladder has ended."""
@@ -297,24 +288,13 @@ class Settling:
 
     @property
     def likely(self) -> int:
-        """Runs that the ladder has when it ends, as far as the last look could tell."""
+        """Runs that the ladder has after the next round, as far as the last look could tell."""
         return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].left
 
     @property
     def begun(self) -> int:
         """Runs that one size begins with."""
         return first_points(self.rule) * SEEDS
-
-    @property
-    def confidence(self) -> float:
-        """The level of the intervals at the last look."""
-        # A first look at runs that were there is no look of the design: it errs as any ladder does.
-        return AT_FIRST if self.looks_at_once and len(self.looks) <= 1 else CONFIDENCE
-
-    @property
-    def there(self) -> int:
-        """How many runs the curves have that were there before."""
-        return sum(grid.runs for grid in self.given.values())
 
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
@@ -323,66 +303,28 @@ class Settling:
             for axis, sizes in self.ladders.items()
         }
 
-    @property
-    def _spare(self) -> int:
-        """Points a size for which the first budget has room beyond those that it begins with."""
-        return (self._first_budget // self._sizes - self.begun) // SEEDS
+    def _loss(self, size: LadderSize, eta: float, seed: int) -> float | None:
+        """What is known of a run, which is part of the design if it is asked for."""
+        self.asked.add((size, eta, seed))
+        return self._known(size, eta, seed)
 
     def _lacking(self, size: LadderSize) -> list[Run]:
         """What one size lacks: first of its line, then of what rounds added to it."""
-        if size not in self.grids:
+        grid = self.grids.get(size)
+        if grid is None:
             name = self.rule.hyperparameter
-            # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
-            extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
-            rule = replace(self.rule, step=spacing(self.rule), seeds=SEEDS, extend=extend)
-            middle = Log2Hps({name: self._middle(size)})
+            rule = replace(self.rule, step=spacing(self.rule), seeds=SEEDS, extend=self._extend)
 
             def loss(point: Point) -> float | None:
                 measured = self._loss(size, point.log2_hps[name], point.seed)
                 # A line goes on past a failed run as past one that diverged.
                 return math.inf if measured is not None and math.isnan(measured) else measured
 
-            state = rule.line(middle, loss)
-            if state.missing:
-                return self._not_there(size, SizeGrid(tuple(state.missing), SEEDS))
-            etas, runs = self._beside_an_edge(size, sorted(state.losses))
-            if runs:
-                return runs
-            self.grids[size] = SizeGrid(tuple(etas), SEEDS)
-        return self._not_there(size, self.grids[size])
-
-    def _not_there(self, size: LadderSize, grid: SizeGrid) -> list[Run]:
+            state = rule.line(Log2Hps({name: self._place(size)[0]}), loss)
+            grid = SizeGrid(tuple(sorted(state.missing or state.losses)), SEEDS)
+            if not state.missing:
+                self.grids[size] = grid
         return [run for run in grid.of(size) if self._loss(*run) is None]
-
-    def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
-        """A line's points, with more beside the lowest one where its neighbour diverged.
-
-        And the runs that they lack: how near to the edge the optimum lies no curve tells.
-        """
-        while True:
-            room = len(etas) < self.begun // SEEDS + self._spare
-            losses_at = {
-                eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas
-            }
-            means = {
-                eta: sum(math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
-                for eta, losses in losses_at.items()
-            }
-            if lacking := [e for e, losses in losses_at.items() if None in losses]:
-                return etas, self._not_there(size, SizeGrid(tuple(lacking), SEEDS))
-            lowest = min(etas, key=means.__getitem__)
-            halves = [
-                (a + b) / 2
-                for a, b in pairwise(etas)
-                if lowest in (a, b)
-                # Only where the lowest point trains, and its neighbour does not: an edge.
-                and math.isfinite(means[lowest])
-                and math.isinf(means[a] + means[b])
-                and b - a > self.rule.step / 2 + 1e-9
-            ]
-            if not (halves and room):
-                return etas, []
-            etas = sorted([*etas, *halves])
 
     def _curve(self, size: LadderSize) -> SizeCurve:
         grid, failed = self.grids[size], 0
@@ -394,22 +336,23 @@ class Settling:
             # A curve takes as many seeds at each point: one with a failed run is left out whole.
             if not any(map(math.isnan, finished)):
                 losses[eta] = finished
-        planned = self._planned(size)
-        return SizeCurve(size=size, losses=losses, failed=failed, planned_log2=planned)
+        return SizeCurve(size=size, losses=losses, failed=failed, planned_log2=self._place(size)[1])
 
     # What comes next.
 
     def _look(self) -> None:
         """Judge, and end or plan the next round."""
-        first = self.looks_at_once and not self.looks
-        judged = (self._judge_given if first else self._judge)(self.by_axis())
+        # A first look at runs that were there is no look of the design: it errs as any ladder does.
+        at_once = self.looks_at_once and not self.looks
+        confidence = AT_FIRST if at_once else CONFIDENCE
+        judged = self._judge(self.by_axis(), confidence)
         # Hours are told as runs, by what those so far took, and only ever lower the budget.
         if self._affordable is not None:
             runs = [run for size, grid in self.grids.items() for run in grid.of(size)]
             affordable = self._affordable(runs)
             self._timed = self._timed or affordable < self.budget
             self.budget = min(self.budget, affordable)
-        self.looks.append(Look(judged=judged, runs=self.runs))
+        self.looks.append(Look(judged=judged, runs=self.runs, confidence=confidence))
         waiting = [
             size
             for ladder in judged
@@ -420,7 +363,7 @@ class Settling:
         ]
         # Of a ladder whose end is not there yet all else waits for it.
         ends = [size for size in waiting if size in self._ends]
-        waiting = ends or waiting
+        open_ladders = [ladder for ladder in judged if not ladder.settled]
         # What failed, and a base whose own optimum is missed, no further run mends.
         mend = [
             ladder.verdict.advice
@@ -430,21 +373,19 @@ class Settling:
             if (fit := ladder.fits.get(size.size)) is None or not fit.noise_unknown
         ]
         # Before stuck: a ladder that fails at its far end fails, whatever else is wrong.
-        if all(ladder.settled for ladder in judged) and not waiting:
-            self.ending = self._ended("settled")
+        if not open_ladders and not waiting:
+            self._end("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
-            advice = next(iter(mend), judged[0].verdict.advice)
-            self.ending = self._ended("stuck", advice=advice)
-        elif len(self.looks) >= LOOKS or self.runs + len(waiting) * self.begun > self.budget:
-            self.ending = self._ended("budget")
+            self._end("stuck", advice=next(iter(mend), judged[0].verdict.advice))
+        elif len(self.looks) >= LOOKS:
+            self._end("budget")
+        elif waiting:
+            self._go_on(ends or waiting, {})
         else:
-            self.started += waiting
-            self._plan([ladder for ladder in judged if not (ladder.settled or ends)], len(waiting))
+            self._grow(open_ladders)
 
-    def _ended(
-        self, ended: Ended, left: int = 0, advice: Advice | None = None, *, narrows: bool = False
-    ) -> Ending:
-        return Ending(
+    def _end(self, ended: Ended, left: int = 0, advice: Advice | None = None) -> None:
+        self.ending = Ending(
             ended=ended,
             runs=self.runs,
             there=self.there,
@@ -453,330 +394,189 @@ class Settling:
             timed=self._timed,
             left=left,
             advice=advice or Advice(),
-            narrows=narrows,
         )
 
-    def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
-        """Grids of the next round, in which `begun` sizes begin."""
-        # By points that no seed replaces, by what the target asks for, then by variances.
-        new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
-        advice, narrows = Advice(), False
-        evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
-        for ladder in judged:
-            verdict, base_fit = ladder.verdict, ladder.fits.get(self.base)
-            advice = advice if advice.code else verdict.advice
-            of_axis = list[Doubt]()
-            for size in verdict.sizes:
-                fit = ladder.fits.get(size.size)
-                if size.answer != "cannot say yet" or fit is None or base_fit is None:
-                    continue
-                # Equal seeds are not told apart by more of them, and the base's row has no shift to
-                # narrow; but an optimum at an end takes points in both cases.
-                if (fit.same_seeds or size.is_base) and not fit.at_end:
-                    continue
-                further = self._further(fit, base_fit)
-                if further:
-                    grid = new.get(size.size, self.grids[size.size]).with_etas(further)
-                    added = sum(grown.runs - self.grids[s].runs for s, grown in new.items())
-                    if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
-                        new[size.size] = grid
-                elif not (fit.noise_unknown or base_fit.noise_unknown):
-                    factor, beyond = information_needed(size, self.rule)
-                    allowed = self.rule.allowed_gap(size.loss.value)
-                    limits = (size.shift_log2, self.rule.max_shift), (size.loss_gap, allowed)
-                    of_axis.append(Doubt(size.size, factor, beyond, limits))
-                    # The base as well: its optimum is in every shift.
-                    evidence[size.size] = (fit, fit.evidence)
-                    evidence[self.base] = (base_fit, base_fit.evidence)
-            # One size that fails is enough: the others may wait for whether it does.
-            failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
-            of_axis = [min(failing, key=lambda d: d.factor)] if failing else of_axis
-            of_target = verdict.target.advice if verdict.target else Advice()
-            # An open ladder may be settled by a larger size that fails; its seeds wait for it.
-            if verdict.answer == "holds" or of_target.tells:
-                more = self._for_target(ladder)
-                of_axis = [] if more.begun else of_axis
-                # A ladder that holds has no advice of its own: the target's is told.
-                advice, narrows = more.advice if more.advice.code else of_target, more.narrows
-                short = max(short, more.needed)
-                begun += more.begun
-                new |= more.longer
-                # Of a size whose runs are not back yet nothing is known that seeds would firm up.
-                fits = {d.size: fit for d in more.doubts if (fit := ladder.fits.get(d.size))}
-                of_axis += [doubt for doubt in more.doubts if doubt.size in fits]
-                evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
-            doubts += of_axis
-        planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
-        planned += begun * self.begun
-        left = max(0, self.budget - self.runs - planned)
-        # The last look takes all that is left: there is none to keep runs for.
-        last = len(self.looks) == LOOKS - 1
-        room = left if last else min(left, round(GROWTH * self.runs))
-        allocation = Allocation(self.base, {**self.grids, **new}, doubts, evidence, self.rule)
-        # Workers that would be idle are given seeds: it takes no longer, and tells more.
-        spent = allocation.spend(room, least=self.slots - planned if doubts else 0)
-        if new or begun or spent:
-            grids = dict(allocation.grids)
-            # Put aside. If even all of the budget would hardly settle it, it is saved.
-            allocation.spend(left - spent)
-            if not (new or begun) and allocation.chance() < HOPELESS:
-                short = allocation.even_runs - self.runs
-                self.ending = self._ended("hopeless", short, advice, narrows=narrows)
-                return
-            self.looks[-1] = replace(self.looks[-1], left=planned + spent)
-            self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
+    def _grow(self, ladders: Sequence[JudgedLadder]) -> None:
+        """Plan the next round of open ladders, all of whose sizes have been looked at."""
+        room, place = self.budget - self.runs, self._place
+        round_ = NextRound(self.rule, self.base, self.ladders, self.grids, place, room, self.begun)
+        asked = [round_.asked_by(ladder) for ladder in ladders]
+        grids = {size: grid for more in asked for size, grid in more.grids.items()}
+        begun = [size for more in asked for size in more.begun]
+        for ladder, more in zip(ladders, asked, strict=True):
+            self.ladders[ladder.verdict.axis] += more.begun
+        left = sum(more.left for more in asked)
+        if grids or begun:
+            self._go_on(begun, grids, left)
         else:
-            # Why nothing was given: runs would help and there is no room, or the target asks for
-            # more than the budget has, or no run of this ladder tells.
-            ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
-            if doubts:
-                short = allocation.even_runs - self.runs
-            self.ending = self._ended(ended, short, advice, narrows=narrows)
+            hopeless = any(more.hopeless for more in asked)
+            self._end("hopeless" if hopeless else "stuck", left, asked[0].advice)
+
+    def _go_on(
+        self, begun: Sequence[LadderSize], grids: Mapping[LadderSize, SizeGrid], left: int = 0
+    ) -> None:
+        """A round in which sizes begin and grids grow, as far as the budget has room for it."""
+        grids, room = dict(grids), self.budget - self.runs - len(begun) * self.begun
+
+        def more(size: LadderSize) -> int:
+            return grids[size].runs - self.grids[size].runs
+
+        while (added := sum(map(more, grids))) > max(0, room):
+            most = max(grids, key=more)
+            if grids[most].seeds - 1 > self.grids[most].seeds:
+                grids[most] = replace(grids[most], seeds=grids[most].seeds - 1)
+            else:
+                del grids[most]
+        if room < 0 or not (begun or grids):
+            self._end("budget", left)
+            return
+        self.looks[-1] = replace(self.looks[-1], left=len(begun) * self.begun + added)
+        self.started += begun
+        self.grids |= grids
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """What one open ladder asks for: sizes to begin, and grids that grow.
+
+    About so many runs are `left` to settle it, 0 where nothing tells. `hopeless`: the budget has no
+    room for them. `advice` is what would tell where nothing is asked for.
+    """
+
+    grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
+    begun: Sequence[LadderSize] = ()
+    left: int = 0
+    hopeless: bool = False
+    advice: Advice = field(default_factory=Advice)
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """What open ladders ask for, by what their `grids` have measured: points, seeds, larger sizes.
+
+    There is `room` for so many runs, of which a size `begins` with some.
+    """
+
+    rule: LadderRule
+    base: LadderSize
+    ladders: Mapping[str, Sequence[LadderSize]]
+    grids: Mapping[LadderSize, SizeGrid]
+    place: Callable[[LadderSize], tuple[float, float]]
+    room: int
+    begins: int
+
+    @property
+    def finest(self) -> float:
+        """The spacing down to which points are put between others, in log2."""
+        return min(COARSE / 2, self.rule.step)
+
+    def asked_by(self, ladder: JudgedLadder) -> More:
+        """What may settle an open ladder, or its target."""
+        verdict, target = ladder.verdict, ladder.verdict.target
+        if target and verdict.answer == "holds":
+            return self._for_target(ladder, target.advice)
+        base_fit, points, doubts = ladder.fits.get(self.base), dict[LadderSize, SizeGrid](), []
+        for size in verdict.sizes:
+            fit = ladder.fits.get(size.size)
+            if size.answer != "cannot say yet" or fit is None or base_fit is None:
+                continue
+            # Equal seeds are not told apart by more of them, and the base's row has no shift to
+            # narrow; but an optimum at an end takes points in both cases.
+            if (fit.same_seeds or size.is_base) and not fit.at_end:
+                continue
+            if further := self._further(fit, base_fit):
+                points[size.size] = self.grids[size.size].with_etas(further)
+            elif not (fit.noise_unknown or base_fit.noise_unknown):
+                doubts.append(size)
+        if not doubts:
+            return More(grids=points, advice=verdict.advice)
+        # One size that fails is enough: the others wait for one that likely does.
+        likely = {size.size: chances(size, self.rule, 2, CONFIDENCE)[1] for size in doubts}
+        first = max(doubts, key=lambda size: likely[size.size])
+        doubts = [first] if likely[first.size] >= 0.5 else doubts
+        # The base as well: its optimum is in every shift.
+        grids = {size: self.grids[size] for size in (self.base, *(s.size for s in doubts))}
+        runs = sum(grid.runs for grid in grids.values())
+
+        def chance(times: float) -> float:
+            """That so many times the runs settle it: one size fails, or all hold."""
+            each = [chances(size, self.rule, times, CONFIDENCE) for size in doubts]
+            return max(fails for _, fails in each) + min(holds for holds, _ in each)
+
+        # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
+        times = MAX_SEED_FACTOR ** (np.arange(1, 17) / 16)
+        left = next((math.ceil(runs * (t - 1)) for t in times if chance(t) >= 0.5), 0)
+        # Of points between that show a shape the chance tells too little.
+        coarse = any(
+            grid.between(fit.optimum.value, COARSE)
+            for size, grid in grids.items()
+            if (fit := ladder.fits[size])
+        )
+        if not (points or coarse) and chance(1 + self.room / runs) < HOPELESS:
+            return More(left=left, hopeless=True, advice=verdict.advice)
+        largest = max(grids[size.size].runs for size in doubts)
+        for grown, grid in grids.items():
+            fit = ladder.fits[grown]
+            # A base that is known far better than the others gains them nothing.
+            if fit is not None and (grown != self.base or grid.runs <= largest):
+                grids[grown] = grid.grown(fit.optimum.value, self.finest)
+        return More(grids=grids | points, left=left, advice=verdict.advice)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
         size, etas = fit.curve.size, sorted(fit.curve.losses)
-        lowest = min(etas, key=lambda eta: _mean(fit.curve.losses[eta]))
-        step = spacing(self.rule)
-        reach = self.rule.span + 2 * max(1, self.rule.extend) * step
-        middle, side = self._middle(size), 0
+        step, losses = spacing(self.rule), fit.curve.losses
         if fit.at_end:
-            side = 1 if lowest == etas[-1] else -1
-            points = [lowest + side * step * n for n in (1, 2)]
-            return [eta for eta in points if abs(eta - middle) <= reach + 1e-9]
+            low = min(etas, key=lambda eta: math.fsum(losses[eta])) == etas[0]
+            points = [etas[0] - n * step if low else etas[-1] + n * step for n in (1, 2)]
+            # A line that falls on and on has no end: each side grows as far as twice its first.
+            reach = self.rule.span + 2 * max(1, self.rule.extend) * step
+            return [e for e in points if abs(e - self.place(size)[0]) <= reach + 1e-9]
         planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
-        wanted = base_fit.optimum.value + planned
+        asked = base_fit.safe_optimum_draws + planned
         # A finite gap: the curve was measured where the base's optimum lies, and seeds may follow.
-        if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
+        if math.isfinite(fit.loss_gap(base_fit.optimum.value + planned, asked).high):
             return []
-        if not etas[0] <= wanted <= etas[-1]:
-            side = 1 if wanted > etas[-1] else -1
-            end = etas[-1] if side > 0 else etas[0]
-            count = math.ceil(abs(wanted - end) / step)
-            return [end + side * step * (n + 1) for n in range(count)]
-        # Beside a point that diverged, or nearly past an end: halfway to what is not known.
-        ends = base_fit.safe_optimum_draws + planned
-        beyond = [etas[0] - step] * bool(ends.min() < etas[0])
-        beyond += [etas[-1] + step] * bool(ends.max() > etas[-1])
-        finite = [eta for eta in etas if math.isfinite(_mean(fit.curve.losses[eta]))]
-        for a, b in pairwise(etas):
-            if (a in finite) != (b in finite) and b - a > self.rule.step / 2 + 1e-9:
-                beyond.append((a + b) / 2)
-        return [eta for eta in beyond if eta not in fit.curve.losses]
+        below = math.ceil((etas[0] - asked.min()) / step)
+        above = math.ceil((asked.max() - etas[-1]) / step)
+        points = [etas[0] - n * step for n in range(1, below + 1)]
+        points += [etas[-1] + n * step for n in range(1, above + 1)]
+        # Beside a point that diverged: halfway to what is not known.
+        finite = {eta: math.isfinite(math.fsum(losses[eta])) for eta in etas}
+        return points + [
+            (a + b) / 2
+            for a, b in pairwise(etas)
+            if finite[a] != finite[b] and b - a > self.rule.step / 2 + 1e-9
+        ]
 
-    def _for_target(self, ladder: JudgedLadder) -> ForTarget:
-        """What may settle the target of a ladder that does not fail, as its verdict advises.
+    def _for_target(self, ladder: JudgedLadder, advice: Advice) -> More:
+        """What the target's `advice` asks for: the next larger size, points further out, or seeds.
 
-        Larger sizes, on which it rests most; else points further out on the largest; else all
-        optima with half the errors. Nothing where that is not expected to tell.
+        Nothing where that is not expected to tell, or is more than the budget has.
         """
-        axis, target = ladder.verdict.axis, ladder.verdict.target
-        if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
-            return ForTarget()
-        sizes, advice = self.ladders[axis], target.advice
-        if any(size not in self.grids for size in sizes):
-            return ForTarget()  # the sizes between come first
-        far = max(sizes, key=lambda size: int(getattr(size, axis)))
+        axis = ladder.verdict.axis
+        largest = max(self.ladders[axis], key=lambda size: _extent(size, axis, self.base))
+        grids, begun, needed = dict[LadderSize, SizeGrid](), list[LadderSize](), 0
         # The gap at the target is read off the widest curve: it alone is made longer.
         if advice.code == "longer_curves":
-            grid, step = self.grids[far], spacing(self.rule)
-            further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
-            if self.runs + (needed := further.runs - grid.runs) > self.budget:
-                return ForTarget(needed=needed)
-            return ForTarget(longer={far: further})
-        tells = advice.tells
-        # The advice looks at so many times the runs of now, and early the budget has far more.
-        if advice.code == "correct" or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
-            return ForTarget(advice=advice, narrows=advice.code == "narrower")
-        last, wider = int(getattr(far, axis)), list[LadderSize]()
-        if advice.ladder and tells:
-            while 2 * last <= max(advice.ladder):
-                last *= 2
-                wider.append(replace(self.base, **{axis: last}))
-        seeds = advice.code == "more_seeds" or not tells
-        needed = self.runs + len(wider) * self.begun
-        needed *= MORE_SEEDS if seeds else 1
-        if needed > self.budget:
-            return ForTarget(needed=needed - self.runs, advice=advice)
-        # One size a look, while there are looks enough: the answer may come before the last.
-        begun = wider[: math.ceil(len(wider) / max(1, LOOKS - len(self.looks) - seeds))]
-        self.ladders[axis] += begun
-        self.started += begun
-        # So many times the information, without limits: the target has none for one size's optimum.
-        doubts = [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
-        return ForTarget(begun=len(begun), doubts=doubts if seeds and not begun else [])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForTarget:
-    """What an open target asks for: so many sizes `begun`, points, and optima in doubt.
-
-    `advice` is what would tell where none of this does, or with `narrows` but narrow it; `needed`
-    are the runs that it takes, where they are more than the budget has.
-    """
-
-    begun: int = 0
-    longer: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
-    doubts: Sequence[Doubt] = ()
-    needed: int = 0
-    advice: Advice = field(default_factory=Advice)
-    narrows: bool = False
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """An open size: it takes `factor` times the information; `beyond`: to be told to fail.
-
-    `limits` are its estimates and what they must keep; none where the optimum alone is in doubt.
-    """
-
-    size: LadderSize
-    factor: float
-    beyond: bool
-    limits: Sequence[tuple[Estimate, float]]
-
-    def chances(self, share: float) -> tuple[float, float]:
-        """Of being told to hold and to fail once the variance is `share` of what it is.
-
-        The estimate moves by a normal of the variance that goes; then its interval lies within the
-        limit, or beyond.
-        """
-        holds, fails = float(bool(self.limits) or self.factor * share <= 1), 0.0
-        for estimate, limit in self.limits:
-            # Half an interval is `Z` deviations of the estimate now. Later it has `share` of the
-            # variance, and the rest is what the value may move by.
-            half = (estimate.high - estimate.low) / 2
-            moves = half / Z * math.sqrt(max(1 - share, 0.0)) + 1e-12
-            then = Foretold(abs(estimate.value), moves, half * math.sqrt(share))
-            # At most as likely as the least likely of its estimates; to fail, one beyond is enough.
-            holds = min(holds, then.below(limit) if then.half < limit else 0.0)
-            fails = max(fails, then.above(limit))
-        return holds, fails
-
-
-class Allocation:
-    """Runs given one move at a time to where they shrink the open shifts' variances most.
-
-    The variance of a shift is that of its size's optimum and the base's. Each is measured now (its
-    draws), and goes as that of the curve's slope at the optimum (`slope_error`). A move is one more
-    seed at all points of a size, or points halfway between the lowest and its
-    neighbours. What counts is by how much a variance exceeds the one that would settle, per run.
-    """
-
-    def __init__(
-        self,
-        base: LadderSize,
-        grids: Mapping[LadderSize, SizeGrid],
-        doubts: Sequence[Doubt],
-        evidence: Mapping[LadderSize, tuple[CurveFit, CurveEvidence]],
-        rule: LadderRule,
-    ) -> None:
-        """`evidence` has the base and every size in doubt."""
-        self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
-        self._evidence, self.spent = evidence, 0
-        self._known = dict[tuple[LadderSize, SizeGrid], float]()
-        # The level is that of the draws, which hold all doubt; how it shrinks, the slope error's.
-        self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
-        self._scale = dict[LadderSize, float]()
-        for size, (fit, _) in evidence.items():
-            low, high = np.percentile(fit.free_optimum_draws, [2.5, 97.5])
-            self._scale[size] = ((high - low) / (2 * 1.96)) ** 2 / max(self._now[size], 1e-300)
-        # By what was measured: what `_further` added counts as given already.
-        measured = {size: self._scale[size] * self._now[size] for size in evidence}
-        self._start = {d.size: measured[d.size] + measured[base] for d in doubts}
-
-    def _measured(self, size: LadderSize) -> SizeGrid:
-        curve = self._evidence[size][0].curve
-        return SizeGrid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
-
-    def _variance(self, size: LadderSize, grid: SizeGrid) -> float:
-        if (size, grid) not in self._known:
-            fit, evidence = self._evidence[size]
-            # A point that diverged measures no slope; one to come is taken to be finite.
-            finite = [
-                eta for eta in grid.etas if math.isfinite(_mean(fit.curve.losses.get(eta, (0.0,))))
-            ]
-            error = evidence.slope_error(fit.optimum.value, np.array(finite), grid.seeds)
-            self._known[size, grid] = error**2
-        return self._known[size, grid]
-
-    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, SizeGrid]) -> float:
-        """The variance of a size's shift, with some grids changed."""
-        return sum(
-            self._scale[each] * self._variance(each, changed.get(each, self.grids[each]))
-            for each in (size, self.base)
-        )
-
-    def _excess(self, changed: Mapping[LadderSize, SizeGrid]) -> list[float]:
-        """Of every doubt its variance, in those that would settle it."""
-        return [
-            d.factor * self._sum(d.size, changed) / max(self._start[d.size], 1e-300)
-            for d in self.doubts
-        ]
-
-    def chance(self, times: float = 1.0) -> float:
-        """That so many times these grids' runs settle the doubts: one fails, or all hold."""
-        shares = [
-            self._sum(d.size, {}) / max(self._start[d.size], 1e-300) / times for d in self.doubts
-        ]
-        chances = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
-        if not chances:
-            return 1.0
-        # One that fails is enough; that all hold is at most as likely as the least likely of them.
-        return max(max(fails for _, fails in chances), min(holds for holds, _ in chances))
-
-    @property
-    def even_runs(self) -> int:
-        """Runs of all grids that settle the doubts as likely as not; 0 where no number does."""
-        runs = sum(grid.runs for grid in self.grids.values())
-        # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
-        times = (2 ** (n / 4) for n in range(4 * 8))
-        return next((math.ceil(runs * t) for t in times if self.chance(t) >= 0.5), 0)
-
-    @property
-    def worst(self) -> float:
-        """The largest of these; 0 without doubts."""
-        return max(self._excess({}), default=0.0)
-
-    def spend(self, room: int, least: int = 0) -> int:
-        """Give at most `room` runs, until all doubts are expected to be settled; how many were.
-
-        At least `least`, where they fit: workers would have nothing to do.
-        """
-        spent = 0
-        while self.doubts and (self.worst > GOAL or spent < least):
-            # What lies below the goal gains nothing more: runs go to what is open.
-            now = sum(max(excess, GOAL) for excess in self._excess({}))
-            best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
-            for size in self._evidence:
-                for grid in self._moves(size):
-                    cost = grid.runs - self.grids[size].runs
-                    if spent + cost > room:
-                        continue
-                    then = sum(max(excess, GOAL) for excess in self._excess({size: grid}))
-                    gain = (now - then) / cost
-                    if gain > best[0]:
-                        best = (gain, cost, size, grid)
-            _, cost, size, chosen = best
-            if chosen is None:
-                break
-            self.grids[size] = chosen
-            spent += cost
-        self.spent += spent
-        return spent
-
-    def _moves(self, size: LadderSize) -> list[SizeGrid]:
-        """Points between others near the optimum, and once they are dense, a seed more.
-
-        At points between, runs say as much of a smooth curve, and more of one that is not.
-        """
-        grid, at = self.grids[size], self._evidence[size][0].optimum.value
-        finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()
-        for reach in (1.0, NOISE_RADIUS):
-            near = [eta for eta in grid.etas if abs(eta - at) <= reach + finest]
-            halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]
-            moves += [grid.with_etas(halves)] if halves else []
-        return moves or [replace(grid, seeds=grid.seeds + 1)]
+            grid, step = self.grids[largest], spacing(self.rule)
+            grids = {largest: grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])}
+            needed = grids[largest].runs - grid.runs
+        elif advice.tells:
+            wider = [each for each in advice.ladder if each > int(getattr(largest, axis))]
+            begun = [replace(self.base, **{axis: size}) for size in wider[:1]]
+            needed = len(wider) * self.begins
+            if not wider:
+                grids = {
+                    size: self.grids[size].grown(fit.optimum.value, self.finest)
+                    for size, fit in ladder.fits.items()
+                    if fit is not None
+                }
+                # Half the errors take four times the runs.
+                needed = 3 * sum(self.grids[size].runs for size in grids)
+        if needed > self.room:
+            return More(left=needed, hopeless=True, advice=advice)
+        return More(grids=grids, begun=begun, advice=advice)
 
 
 def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
@@ -787,7 +587,3 @@ def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
     return (size.width**2 * size.depth * size.batch_size * size.steps) / (
         base.width**2 * base.depth * base.batch_size * base.steps
     )
-
-
-def _mean(losses: Sequence[float]) -> float:
-    return sum(losses) / len(losses)

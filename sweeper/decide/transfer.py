@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate
 from sweeper.stats.ladder import Cliff, LadderRule, LadderSize, SizeCurve, describe_size
+from sweeper.stats.rounds import Foretold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,7 @@ class Advice:
     `train.`, which take a study of their own. `seeds` has the numbers where more seeds are what it
     takes, `needed` seeds by size, `seeds_now` those that there are. `ladder` are the sizes of a
     longer one, `fixed` sizes of training that the runs do not take. At a target, so many more
-    `runs` by size settle it by so much of a `chance`.
+    `runs` by size likely settle it.
     """
 
     axis: str = ""
@@ -143,7 +145,6 @@ class Advice:
     missed: MissedOptimum | None = None
     fixed: tuple[str, ...] = ()
     runs: Mapping[int, int] = field(default_factory=dict)
-    chance: float = 1.0
 
     @property
     def tells(self) -> bool:
@@ -221,11 +222,8 @@ class Verdict:
     rule: LadderRule | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
     def at_target(self, target: TargetAnswer) -> Verdict:
-        """The verdict with the answer at the target, and of two ways to settle it the cheaper."""
-        if not (self.answer == "cannot say yet" and target.advice.tells):
-            return replace(self, target=target)
-        # A larger size that likely fails: `judge_target` names one only where it costs less.
-        return replace(self, target=target, advice=Advice(), seed_advice=None, settle=())
+        """The verdict with the answer at the target."""
+        return replace(self, target=target)
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -507,19 +505,11 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
 # What to run next where a verdict is open: more seeds, longer or finer curves, less noise.
 
 
-MAX_SEED_FACTOR = 16.0
+MAX_SEED_FACTOR = 16
 """No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
-MEDIAN_SEED_FACTOR = 9.5
-"""So many times the seeds settle half of the estimates that lie at their threshold.
-
-With n times the seeds the estimate moves by a normal of variance s^2 (1 - 1 / n), which exceeds
-1.96 s n^-1/2, half of the new interval, in half of the cases at n - 1 = (1.96 / 0.674)^2."""
-IN_HAND = 0.5
-"""Of a seed, beyond the number with which an interval is expected to end at its threshold.
-
-Without it some advice has next to nothing in hand, and one time in ten was too small by one."""
-LONGER = 4
-"""So many times the steps, where seeds are the wrong means: their losses have half the noise."""
+MORE_SEEDS = 4
+"""So many times the seeds halve an error; so many times the steps, where seeds are the wrong means,
+halve the noise of their losses."""
 
 
 def advise(
@@ -557,16 +547,24 @@ def advise(
     # The loss is known and its gap is not: the curve was not measured at the base's optimum.
     if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
         return advice("not_measured", gaps, settings=finer)
-    factors = {size.size: information_needed(size, rule)[0] for size in sizes}
+    most_seeds = MAX_SEED_FACTOR * rule.seeds
     needed = {
-        size: max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
-        for size, factor in factors.items()
+        # With as many the answer is settled as likely as not.
+        size.size: next(
+            (
+                count
+                for count in range(rule.seeds + 1, most_seeds)
+                if sum(chances(size, rule, count / rule.seeds)) >= 0.5
+            ),
+            most_seeds,
+        )
+        for size in sizes
     }
     most = max(needed.values())
     # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
-    if hopeless := [s for s in sizes if needed[s.size] >= MAX_SEED_FACTOR * rule.seeds]:
+    if hopeless := [s for s in sizes if needed[s.size] == most_seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
-        longer = {} if "steps" in fixed else {"train.steps": f"{LONGER * steps}"}
+        longer = {} if "steps" in fixed else {"train.steps": f"{MORE_SEEDS * steps}"}
         return advice(
             "noisy", hopeless, settings={**longer, **finer}, needed=needed, fixed=tuple(fixed)
         )
@@ -574,28 +572,27 @@ def advise(
     return advice("seeds", settings={"seeds": f"{most}"}, seeds=seeds, needed=needed)
 
 
-def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool]:
-    """How many times the runs would settle `size`, and whether they would as one that fails.
+def chances(
+    size: SizeVerdict, rule: LadderRule, times: float, confidence: float = 0.95
+) -> tuple[float, float]:
+    """How likely `size` is told to hold, and to fail, with so many `times` its runs.
 
-    An interval shrinks with the root of the number of seeds. One that reaches h from its value
-    towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
-    must clear their thresholds; to fail, one beyond its threshold suffices. A value that lies near
-    its threshold is seldom the true one, and more seeds move it off: `MEDIAN_SEED_FACTOR`.
+    An interval that reaches h to both sides reaches h / sqrt(times) then, around a value that moves
+    by a normal of the variance that goes (`Foretold`): so one near its threshold moves off it.
     """
+    deviations = NormalDist().inv_cdf((1 + confidence) / 2)
     allowed = rule.allowed_gap(size.loss.value)
-    within, beyond = list[float](), list[float]()
+    holds, fails = 1.0, 0.0
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
-        value = abs(estimate.value)
-        room = limit - value
-        # Of |estimate| the end on the threshold's side, folded at 0.
-        least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
-        reach = most - value if room > 0 else value - least
-        # Compared before dividing: room may be 0.
-        small = reach < MEDIAN_SEED_FACTOR**0.5 * abs(room)
-        # An interval that reaches twice the threshold is mostly noise, for which seeds are the
-        # wrong means; a narrower one is a value near its threshold, which more seeds move off.
-        doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
-        factor = (reach / room) ** 2 if small else doubtful
-        (within if room > 0 else beyond).append(factor)
-    # To fail, the cheapest of the two is enough; to hold, the dearest has to be paid.
-    return (min(beyond), True) if beyond else (max(within), False)
+        value, half = abs(estimate.value), (estimate.high - estimate.low) / 2
+        if not math.isfinite(half):
+            return 0.0, 0.0
+        moves = half / deviations * math.sqrt(1 - 1 / times) + 1e-12
+        # A loss gap reaches further up than down.
+        below = value - (estimate.low if estimate.value > 0 else -estimate.high)
+        above = max(-estimate.low, estimate.high) - value
+        up, down = (Foretold(value, moves, reach / math.sqrt(times)) for reach in (above, below))
+        # It holds at most as likely as the less likely of the two; to fail, one is enough.
+        holds = min(holds, up.within(limit) if up.half < limit else 0.0)
+        fails = max(fails, down.above(limit))
+    return holds, fails

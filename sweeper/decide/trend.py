@@ -8,10 +8,9 @@ widest size's curve. It holds where both intervals lie within the ladder's own t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,15 @@ from sweeper.decide.target import (
     predict,
     shifted,
 )
-from sweeper.decide.transfer import Advice, Answer, TargetAnswer, TargetReason, Verdict, worst
+from sweeper.decide.transfer import (
+    MORE_SEEDS,
+    Advice,
+    Answer,
+    TargetAnswer,
+    TargetReason,
+    Verdict,
+    worst,
+)
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
@@ -35,16 +42,11 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize
 from sweeper.stats.noise import fit_plane
 
 MIN_TREND_SIZES = 3
-"""Sizes that an answer beyond a ladder and a correction need: any two optima lie on a line."""
+"""Sizes that an answer beyond a ladder, a correction and an exponent need: any two optima lie on a
+line. Each further direction of exponents takes one more."""
 MOST = 4
 """No ladder is advised beyond the target over this: a run there costs a sixteenth of the target's,
 and a curve takes some eighteen."""
-MORE_SEEDS = 4
-"""So many times the seeds that may be advised: half the errors."""
-SIMULATED = 16
-"""Outcomes of further runs that are drawn of each way to settle a target's answer."""
-LIKELY, LEAST = 0.5, 0.25
-"""Chances of settling it: enough to look for no larger way, and too small to advise one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +168,10 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
     """The trend of known optima."""
     predicted = predict(optima.sizes, optima.values, optima.errors, target, prior)
     count = len(optima.fits[-1].safe_optimum_draws)
-    off = predicted.mean - transferred
-    draws = predicted.draws(count) - transferred
-    gain = _gain(optima, off, draws)
+    off = float(predicted.mean) - transferred
+    # A fixed seed: the same optima give the same interval.
+    draws = predicted.draws(count, np.random.default_rng(0)) - transferred
+    left, gain = _gaps(optima, off, draws)
     estimate = predicted.estimate()
     return Trend(
         axis=axis,
@@ -179,29 +182,13 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         predicted_log2=estimate,
         off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
-        predicted_gap=_left_gap(optima, draws - off),
+        predicted_gap=left,
         gain=gain,
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
         belief=prior.name,
         forms=predicted.probabilities(),
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
-    )
-
-
-def _left_gap(optima: Optima, off: Array) -> Estimate:
-    """What the prediction itself loses, `off` draws of how far it is from the optimum: a median."""
-    largest = optima.fits[-1]
-    # The first place is the likeliest curve's own optimum, which `gap_bounds` asks for: no draw.
-    away = np.append(0.0, largest.safe_optimum_draws - off)
-    away[0] = largest.optimum.value
-    least, most = (bound[1:] for bound in largest.gap_bounds(away))
-    # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
-    median = float(np.percentile(least, 50, method="nearest"))
-    return Estimate(
-        value=median,
-        low=Estimate.from_draws(median, least).low,
-        high=Estimate.from_draws(median, most).high,
     )
 
 
@@ -217,26 +204,35 @@ def _slope(optima: Optima) -> Estimate:
     return Estimate.from_draws(float(slopes[0]), slopes[1:])
 
 
-def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
-    """Nats that planning with the mean prediction saves: the median of its draws.
+def _gaps(optima: Optima, off: float, draws: Array) -> tuple[Estimate, Estimate]:
+    """Nats that planning with the mean prediction loses, and that it saves: medians of the draws.
 
-    What is left after the correction is counted, `draws` less their mean: where the prediction is
-    wide, following it may cost more than it saves. Where a curve was not measured, the interval
-    holds the least that may be saved and the most.
+    `draws` are of the optimum, `off` their mean, from the transferred value. Where the prediction
+    is wide, following it may cost more than it saves. Where a curve was not measured, intervals
+    hold the least that may be lost or saved and the most.
     """
     largest = optima.fits[-1]
-    places = largest.optimum.value, largest.safe_optimum_draws
-    before = largest.gap_bounds(np.append(places[0] - off, places[1] - draws))
-    after = largest.gap_bounds(np.append(places[0], places[1] - (draws - off)))
+    value, safe = largest.optimum.value, largest.safe_optimum_draws
+    before = largest.gap_bounds(np.append(value - off, safe - draws))
+    after = largest.gap_bounds(np.append(value, safe - (draws - off)))
     # Both losses may be infinite, where the curve was not measured: their difference is not a
     # number, and is then whatever it may be at the least and at the most.
     with np.errstate(invalid="ignore"):
-        least, most = (before[0] - after[1])[1:], (before[1] - after[0])[1:]
+        least, most = before[0] - after[1], before[1] - after[0]
     least[np.isnan(least)] = -math.inf
     most[np.isnan(most)] = math.inf
-    median = float(np.percentile(least, 50, method="nearest"))
-    low, high = (Estimate.from_draws(median, draws) for draws in (least, most))
-    return Estimate(value=median, low=low.low, high=high.high)
+    return _median(*after), _median(least, most)
+
+
+def _median(least: Array, most: Array) -> Estimate:
+    """Of bounds [1 + draws], whose first is no draw: that of the least, the interval of both."""
+    # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
+    median = float(np.percentile(least[1:], 50, method="nearest"))
+    return Estimate(
+        value=median,
+        low=Estimate.from_draws(median, least[1:]).low,
+        high=Estimate.from_draws(median, most[1:]).high,
+    )
 
 
 # The answer at the target.
@@ -285,11 +281,7 @@ def judge_target(
     if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        advice = Advice()
-        if optima and wider and verdict.answer == "cannot say yet":
-            advice = _refuting(verdict, optima, target, rule, prior)
-        answered = told(answer=answer, code=code, times=times, wider=wider)
-        return replace(answered, advice=advice, settle=advice.overrides), trend
+        return told(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -304,7 +296,10 @@ def judge_target(
     # Only where it would change the answer: a target that holds takes no correction.
     better = trend.warranted and not rule.correct and answer != "holds"
     # The corrected plan has to hold by itself; that it gains something is too little to advise it.
-    if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
+    if (
+        better
+        and _judged(optima, prediction, float(prediction.mean), rule, allowed, sure)[0] == "holds"
+    ):
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
         advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
@@ -362,7 +357,9 @@ def _judged(
 ) -> tuple[Answer, Estimate, Estimate]:
     """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
     off = prediction.estimate(confidence).moved(-planned)
-    draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
+    # A fixed seed: ways to go on compare on the same draws.
+    count, generator = len(optima.fits[-1].safe_optimum_draws), np.random.default_rng(0)
+    draws = prediction.draws(count, generator) - planned
     gap = loss_gap_at(optima, off.value, draws, confidence)
     if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
         return "fails", off, gap
@@ -381,83 +378,48 @@ def _advice(
     prior: Prior,
     confidence: float,
 ) -> Advice:
-    """What would tell at the least cost: a longer ladder, by doublings, more seeds, or both.
+    """What would tell: the shortest longer ladder, by doublings, or else more seeds at all sizes.
 
-    What further runs may show is drawn from what is known now, and judged as it would be. The way
-    with the least compute for a settled answer, cost over chance, is advised.
+    Every new optimum is taken to lie where it is expected, as sure as the last. A drift grows with
+    the ladder, and only the error falls with seeds.
     """
-    widths = _larger(optima, target)
-
-    def settles(known: Optima) -> bool:
-        predicted = predict(known.sizes, known.values, known.errors, target, prior)
-        answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
-        # What holds has to pass the back-test there too, which a new width may fail.
-        if answer == "holds":
-            tested = back_test(known.sizes, known.values, known.errors, prior)
-            return tested is None or tested.reproduced
-        return answer == "fails"
-
-    def spent(count: int, times: int) -> float:
-        """Compute of the runs more of a point's one seed, in runs of the largest size."""
-        there, wider = (_compute(axis, optima, sizes) for sizes in (optima.sizes, widths[:count]))
-        return (times - 1) * there + times * wider
-
-    # Seeds for all sizes are looked at where no longer ladder would likely do.
-    ways = dict[tuple[int, int], float]()
-    # First with no more seeds: a drift grows with the ladder, only the error falls with seeds.
+    widths, gap = _larger(optima, target), UNKNOWN
     for times in (1, MORE_SEEDS):
-        seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
+        known = replace(optima, errors=optima.errors / times**0.5)
         for count in range(len(widths) + 1):
             if count:
-                # By its own new optimum: a ladder that drifts goes on drifting.
-                seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
-            if (count, times) != (0, 1):  # at that nothing is trained
-                ways[count, times] = sum(map(settles, seen)) / SIMULATED
-            if max(ways.values(), default=0.0) >= LIKELY:
-                break  # each further doubling costs more than twice as much
-        if max(ways.values(), default=0.0) >= LIKELY:
-            break
-    ways = {way: chance for way, chance in ways.items() if chance >= LEAST}
-    if ways:
-        line = rule.points_per_line() * rule.seeds
-        # Cost over chance is what the way costs until it has settled, tried again and again.
-        count, times = min(ways, key=lambda way: spent(*way) / ways[way])
-        sizes = (*optima.sizes, *widths[:count]) if count else ()
-        settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"} if count else {}
-        settings |= {"seeds": f"{times * rule.seeds}"} if times > 1 else {}
-        return Advice(
-            axis=axis,
-            code="more_seeds" if times > 1 else "longer_ladder",
-            ladder=sizes,
-            settings=settings,
-            runs={
-                size: line * (times - (size <= optima.sizes[-1]))
-                for size in (*optima.sizes, *widths[:count])
-                if times > 1 or size > optima.sizes[-1]
-            },
-            chance=ways[count, times],
-        )
-    # Nothing settles it within reach. What is told then is what keeps it open when all optima are
-    # as sure as runs can make them, and each new width lies where it is expected.
-    half = replace(optima, errors=optima.errors / MORE_SEEDS**0.5)
-    for size in widths:
-        mean = predict(half.sizes, half.values, half.errors, size, prior).mean
-        half = replace(
-            half,
-            sizes=(*half.sizes, size),
-            values=np.append(half.values, mean),
-            errors=np.append(half.errors, half.errors[-1]),
-        )
-    predicted = predict(half.sizes, half.values, half.errors, target, prior)
-    # The gap is infinite even so: the widest curve was not measured as far as the plan lies off.
-    if math.isinf(_judged(half, predicted, planned, rule, allowed, confidence)[2].high):
+                known = _with_size(known, widths[count - 1], prior)
+            predicted = predict(known.sizes, known.values, known.errors, target, prior)
+            answer, _, gap = _judged(known, predicted, planned, rule, allowed, confidence)
+            tested = back_test(known.sizes, known.values, known.errors, prior)
+            missed = answer == "holds" and tested is not None and not tested.reproduced
+            # At that nothing is trained.
+            if (count, times) == (0, 1) or answer == "cannot say yet" or missed:
+                continue
+            line, sizes = rule.points_per_line() * rule.seeds, (*optima.sizes, *widths[:count])
+            runs = {size: line * (times - (size <= optima.sizes[-1])) for size in sizes}
+            settings = _ladder_setting(axis, sizes) if count else {}
+            return Advice(
+                axis=axis,
+                code="more_seeds" if times > 1 else "longer_ladder",
+                ladder=sizes if count else (),
+                settings=settings | ({"seeds": f"{times * rule.seeds}"} if times > 1 else {}),
+                runs={size: number for size, number in runs.items() if number},
+            )
+    # Nothing settles it within reach. The gap is infinite even so: the widest curve was not
+    # measured as far as the plan lies off.
+    if math.isinf(gap.high):
         return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})
     # The ladder is as long as it may be for this target, and the answer is open for its errors.
     if not widths:
         return Advice(axis=axis, code="less_noise")
     sizes = (*optima.sizes, *widths)
-    settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
-    return Advice(axis=axis, code="narrower", ladder=sizes, settings=settings)
+    return Advice(axis=axis, code="narrower", ladder=sizes, settings=_ladder_setting(axis, sizes))
+
+
+def _ladder_setting(axis: str, sizes: Sequence[int]) -> dict[str, str]:
+    """That names a ladder's sizes."""
+    return {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
 
 
 def _larger(optima: Optima, target: int) -> list[int]:
@@ -469,90 +431,18 @@ def _larger(optima: Optima, target: int) -> list[int]:
     return sizes
 
 
-def _compute(axis: str, optima: Optima, sizes: Iterable[int]) -> float:
-    """Of a run at each of the sizes, in runs of the largest of the optima."""
-    # Parameters go with the square of the width; else a run's cost is in proportion.
-    power = 2.0 if axis == "width" else 1.0
-    return float(sum((size / optima.sizes[-1]) ** power for size in sizes))
-
-
-def _refuting(
-    verdict: Verdict, optima: Optima, target: int, rule: LadderRule, prior: Prior
-) -> Advice:
-    """A longer ladder that likely fails, where that costs less than what settles the open one.
-
-    No larger size makes an open one hold, but one that fails settles the ladder: where optima
-    drift, a size or two more tell sooner than many seeds at the size that lies near the threshold.
-    """
-    axis, asked = verdict.axis, verdict.advice
-    base = next(int(getattr(size.size, axis)) for size in verdict.sizes if size.is_base)
-    # What else is asked for comes first: ends, a seed, a base that was missed.
-    if asked.code not in ("seeds", "noisy") or base not in optima.sizes:
-        return Advice()
-    at, sure, largest = optima.sizes.index(base), verdict.confidence, optima.fits[-1]
-    quantile, allowed = NormalDist().inv_cdf((1 + sure) / 2), rule.allowed_gap(largest.loss.value)
-    normal = np.random.default_rng(0).normal(size=len(largest.safe_optimum_draws))
-    seen, line = [optima] * SIMULATED, rule.points_per_line() * rule.seeds
-
-    def fails(known: Optima) -> bool:
-        shift = float(known.values[-1] - known.values[at])
-        error = math.hypot(known.errors[-1], known.errors[at])
-        gap = loss_gap_at(optima, shift, shift + error * normal, sure)
-        return abs(shift) - quantile * error > rule.max_shift or gap.low > allowed
-
-    failed = np.zeros(SIMULATED, dtype=bool)
-    new = list[int]()
-    for size in _larger(optima, target):
-        new.append(size)
-        seen = [_with_size(known, size, prior, draw) for draw, known in enumerate(seen)]
-        failed |= np.array([fails(known) for known in seen])
-        if (chance := float(failed.mean())) >= LIKELY:
-            break
-    else:
-        return Advice()
-    spent = line * _compute(axis, optima, new) / chance
-    # Of "noisy" no number of seeds is expected to settle it.
-    if asked.seeds is not None:
-        each = asked.seeds.runs / len(verdict.sizes)
-        sizes = (int(getattr(size.size, axis)) for size in verdict.sizes)
-        if spent >= each * _compute(axis, optima, sizes):
-            return Advice()
-    ladder = (*optima.sizes, *new)
-    return Advice(
-        axis=axis,
-        code="longer_ladder",
-        ladder=ladder,
-        settings={LADDER_AXES.get(axis, axis): f"[{','.join(map(str, ladder))}]"},
-        runs=dict.fromkeys(new, line),
-        chance=chance,
-    )
-
-
-def _seen_again(optima: Optima, times: int, draw: int) -> Optima:
-    """The optima as so many times the seeds may show them: moved by what goes from the error."""
-    # As in `Foretold`: with n times the seeds the mean moves by a variance of s^2 (1 - 1 / n).
-    moves = optima.errors * (1 - 1 / times) ** 0.5
-    values = optima.values + moves * np.random.default_rng(draw).normal(size=len(optima.values))
-    return replace(optima, values=values, errors=optima.errors / times**0.5)
-
-
-def _with_size(optima: Optima, size: int, prior: Prior, draw: int) -> Optima:
-    """With one more, as sure as the last, where a measurement may find it."""
-    expected = predict(optima.sizes, optima.values, optima.errors, size, prior)
-    shown = expected.measured_with(float(optima.errors[-1])).draws(SIMULATED)[draw]
+def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
+    """With one more, as sure as the last, where it is expected."""
+    expected = predict(optima.sizes, optima.values, optima.errors, size, prior).mean
     return Optima(
         (*optima.sizes, size),
-        np.append(optima.values, shown),
+        np.append(optima.values, float(expected)),
         np.append(optima.errors, optima.errors[-1]),
         optima.fits,
     )
 
 
 # Exponents of eta in batch and tokens, fitted to the optima of ladders.
-
-
-MIN_SIZES = 3
-"""Curves that a fit in one direction needs; any two lie on a line. Each further one takes one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -665,7 +555,7 @@ def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> Fitted
     # From the first curve: what all have in common would count as a direction.
     away = (logs - logs[0]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
-    if rank == 0 or len(scales) < MIN_SIZES + rank - 1:
+    if rank == 0 or len(scales) < MIN_TREND_SIZES + rank - 1:
         return None
     # An orthonormal basis of what was varied: a ladder along which batch and tokens grow together
     # tells one direction, and neither exponent by itself.

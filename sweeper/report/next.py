@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import changed, key_of, split_user_command
-from sweeper.decide.transfer import Verdict
-from sweeper.decide.validation import Validation, newest_validation
+from sweeper.decide.validation import (
+    DEFAULT_LADDER,
+    Validation,
+    first_ladder,
+    newest_validation,
+    settling_budget,
+    settling_ladder,
+    without_settled,
+)
 from sweeper.errors import SHELL, BadInput, Call
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
-from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
+from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import config_text, config_tree, read_searched, takes
+from sweeper.study.searched import config_text, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import stopped_at
 from sweeper.verbs.listed import read_line
@@ -39,12 +46,8 @@ if TYPE_CHECKING:
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
-DEFAULT_LADDER = {"widths": [*DEFAULT_WIDTHS], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
-"""What the configuration says of ladders where nobody has said anything."""
 NEEDS_MODEL = frozenset({"search", "transfer", "check"})
 """Verbs that build the study's model."""
-SMALL = 64
-"""Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> 
     request = TransferRequest(
         to_width=target,
         validate=True,
-        overrides=tuple(_cheap_ladders(folder, width, target)),
+        overrides=tuple(first_ladder(folder, width, target)),
         study=folder.name,
         root=folder.parent,
         config_dir=config_dir,
@@ -210,33 +213,6 @@ def _newest_check(folder: Path) -> CheckRecord | None:
         if record and setup and (record.spec, record.measured) == (setup.digest, MEASURED):
             return record
     return None
-
-
-def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
-    """Overrides for cheap ladders from `width`, none wider than `target`.
-
-    None where the study's own configuration says anything of ladders.
-    """
-    try:
-        tree = config_tree(folder)
-        transfer, head_size = tree["transfer"], int(tree["model"].get("head_size") or 1)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        transfer, head_size = {}, 1
-    if any(transfer.get(key) != value for key, value in DEFAULT_LADDER.items()):
-        return []
-    widths: list[int] = []
-    if width < target and width <= SMALL:
-        # Four widths carry an answer far beyond them, three do not (docs/verdict.md).
-        far = [8 * width] * (target >= 16 * width)
-        widths = [size for size in (width, 2 * width, 4 * width, *far) if size <= target]
-        widths = widths if len(widths) > 1 else [width, target]
-    elif width < target:
-        # A width that no head fits into is none of the default's either.
-        default = [size for size in DEFAULT_WIDTHS if size % head_size == 0]
-        within = [size for size in default if size <= target]
-        widths = within if within != default else []
-    named = [f"transfer.widths=[{','.join(map(str, widths))}]"] * bool(widths)
-    return [*named, "transfer.seeds=3", "transfer.step=1"]
 
 
 def after_plan(
@@ -264,7 +240,7 @@ def after_plan(
         of_ladders = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
         ladders: list[str] = []
         if not said & {f"transfer.{key}" for key in of_ladders}:
-            ladders = _cheap_ladders(folder, plan.base.width, plan.target.width)
+            ladders = first_ladder(folder, plan.base.width, plan.target.width)
         return command.changed(*ladders, why=why, validate=True)
     if command is not None and not command.request.validate:
         # A transfer that only plans says nothing of the ladders that the verdict is on.
@@ -277,9 +253,7 @@ def after_plan(
     if failing and plan.parameters and _newest_check(folder) is None:
         why = f"to see whether the rules are why it fails over {' and '.join(failing)}"
         return Next(CheckRequest(study=folder.name, root=folder.parent), why)
-    if budget := _another_budget(validation, command):
-        return budget
-    if settling := _settling(folder, verdicts, command):
+    if settling := _settling(folder, validation, command):
         return settling
     targets = [verdict.target for verdict in verdicts if verdict.target]
     settle = [override for target in targets for override in target.settle]
@@ -302,31 +276,11 @@ def after_plan(
     return Next(request, "to use the plan in a trainer")
 
 
-MOST_TIMES = 20
-"""A ladder that did not settle is offered a budget of up to so many times its runs."""
-
-
-def _another_budget(validation: Validation | None, command: Next | None) -> Next | None:
-    """The command of a ladder that was to settle, with the budget that it likely takes."""
-    if validation is None or command is None or not command.request.settle:
-        return None
-    runs = sum(len(seeds) for curve in validation.curves for seeds in curve.losses.values())
-    less_noise = any(key.startswith("train.") for v in validation.axes for key in v.settle)
-    if less_noise or not runs < validation.needed <= MOST_TIMES * runs:
-        return None
-    why = "to settle it with as many runs"
-    return command.changed(why=why, budget=validation.needed, hours=None)
-
-
-def _settling(folder: Path, verdicts: Sequence[Verdict], command: Next | None) -> Next | None:
-    """The command that would settle the open verdicts; None where none is known to."""
-    asked: dict[str, float] = {}
-    for key, text in (override.split("=", 1) for each in verdicts for override in each.settle):
-        # Several verdicts ask, and one command answers all: the finest step, and of all else the
-        # most.
-        least = min if key == "transfer.step" else max
-        asked[key] = least(asked.get(key, float(text)), float(text))
-    why = "to settle what cannot be said yet"
+def _settling(folder: Path, validation: Validation, command: Next | None) -> Next | None:
+    """The command that would settle what is open; None where none is known to."""
+    if command and command.request.settle and (budget := settling_budget(validation)):
+        return command.changed(why="to settle it with as many runs", budget=budget, hours=None)
+    asked, why = settling_ladder(validation.axes), "to settle what cannot be said yet"
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: longer ones are another study's.
     # A command without {steps} trains as long as it does, whatever the study is told.
@@ -336,16 +290,10 @@ def _settling(folder: Path, verdicts: Sequence[Verdict], command: Next | None) -
         if search is not None:
             name = f"{folder.name[:80]}-{_written(steps)}-steps"
             return search.as_new_study(name, f"train.steps={_written(steps)}", why=why)
-    if not asked or command is None:
+    if command is None or not asked:
         return None
-    # What is settled is not trained again.
-    settled = [
-        f"transfer.{LADDER_AXES[verdict.axis]}=[]"
-        for verdict in verdicts
-        if not verdict.settle and verdict.axis in LADDER_AXES
-    ]
     changes = [f"{key}={_written(value)}" for key, value in asked.items()]
-    return command.changed(*changes, *settled, why=why)
+    return command.changed(*changes, *without_settled(validation.axes), why=why)
 
 
 def _written(value: float) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sweeper.decide.settle import Ending, Look, Settling
 from sweeper.decide.transfer import (
+    MORE_SEEDS,
     Advice,
     Answer,
     MissedOptimum,
@@ -21,7 +22,7 @@ from sweeper.decide.transfer import (
     TargetAnswer,
     Verdict,
 )
-from sweeper.decide.trend import MIN_TREND_SIZES, MORE_SEEDS, Exponent, Trend
+from sweeper.decide.trend import MIN_TREND_SIZES, Exponent, Trend
 from sweeper.plan.plan import value_text
 from sweeper.stats.ladder import LadderSize, describe_size
 from sweeper.stats.rounds import LOOKS
@@ -36,7 +37,7 @@ SAID: Mapping[Answer, str] = {
 BELIEFS = {
     "theory": (
         "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
-        "says: it stays, converges as 1/width, or drifts by ±0.05"
+        "says: it stays, or converges as 1/width"
     ),
     "no_theory": (
         "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
@@ -269,10 +270,9 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
 
 
 def _tells(advice: Advice) -> str:
-    """How likely it tells, and with how many runs."""
-    word = "would likely" if advice.chance >= 0.5 else "may"
+    """That it tells, and with how many runs."""
     runs = f", with about {more(sum(advice.runs.values()), 'run')}" if advice.runs else ""
-    return f"{word} tell{runs}"
+    return f"would likely tell{runs}"
 
 
 def hopeless_text(advice: Advice) -> str:
@@ -442,13 +442,13 @@ def ladder_end(ending: Ending | None) -> str:
             words = f"Not settled with {spent}, and no more of these runs would do"
     todo = advice_text(ending.advice)
     todo += ", and not tell; longer runs, which have less noise, may" * (
-        ending.narrows and bool(todo)
+        ending.advice.code == "narrower"
     )
     return f"{words}: {todo}" if todo else words
 
 
 def ladder_progress(settling: Settling) -> str:
-    """The last look in a line: every size's answer, runs so far, likely runs left."""
+    """The last look in a line: every size's answer, runs so far, those of the next round."""
     look: Look = settling.looks[-1]
     parts = [
         f"{describe_size(size.size, judged.verdict.axis)}: {size.answer}"
@@ -461,5 +461,5 @@ def ladder_progress(settling: Settling) -> str:
         for judged in look.judged
         if judged.verdict.target is not None
     ]
-    left = f", about {look.left} more likely" if look.left else ""
+    left = f", then {look.left} more" if look.left else ""
     return f"{look.runs} runs{left}; {', '.join(parts)}"

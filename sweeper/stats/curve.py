@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
-from sweeper.stats.gp import positive
 from sweeper.stats.ladder import Cliff, KnownNoise, LadderSize, SizeCurve
 from sweeper.stats.noise import Noise, left_by_cubic, model_weights
 from sweeper.stats.shapes import (
@@ -21,7 +20,6 @@ from sweeper.stats.shapes import (
     Parabolas,
     Points,
     dense,
-    deviation,
     radius,
 )
 
@@ -36,9 +34,6 @@ their curves have nearly the same shape, and the bias cancels."""
 
 NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
-
-SLOPE_REACH = 0.25
-"""Octaves to both sides, over which the slope at the optimum is taken."""
 
 PAST_END = 1.0
 """Octaves past a best at the end of a curve, within which its optimum is looked for."""
@@ -90,7 +85,7 @@ class CurveFit:
     free_optimum_draws: Array
     own_shifts: Array
     parabolas: Parabolas
-    evidence: CurveEvidence = field(repr=False, compare=False)
+    measured: Measured = field(repr=False, compare=False)
     past_end: CurveFit | None = field(default=None, repr=False, compare=False)
     steep: CurveFit | None = field(default=None, repr=False, compare=False)
 
@@ -152,7 +147,7 @@ class CurveFit:
     @property
     def side(self) -> int:
         """At which end the lowest point is: -1 or 1; 0 within the curve, and where it is all."""
-        measured = self.evidence.measured
+        measured = self.measured
         if not self.at_end or len(measured.etas) == 1:
             return 0
         return 1 if measured.lowest else -1
@@ -166,49 +161,6 @@ class CurveFit:
     def noise_unknown(self) -> bool:
         """Whether there are no intervals, for want of seeds or finite points."""
         return math.isnan(self.noise)
-
-
-@dataclass(frozen=True, eq=False)
-class CurveEvidence:
-    """What an interval of a curve's optimum rests on, to foretell what more runs would make of it.
-
-    `weights` are the probabilities of the noise's `MODELS`, `forms` those of the ladder's shapes.
-    """
-
-    measured: Measured
-    weights: Array
-    forms: Forms
-
-    def slope_error(self, at: float, etas: Array, seeds: int) -> float:
-        """Standard error of the curve's slope (nats an octave) at log2 eta `at`.
-
-        Were the curve measured at `etas`, `seeds` runs each: it says how sure the optimum is. What
-        is random is as in `Smoother`, the misfit averaged over; of normal variables the error does
-        not depend on what will be measured.
-        """
-        assert self.measured.noise is not None
-        lowest = self.measured.etas[self.measured.lowest]
-        x, middle = np.asarray(etas) - lowest, at - lowest
-        x = x[np.abs(x - middle) <= NOISE_RADIUS + SAME_ETA]
-        ends = middle + np.array([-SLOPE_REACH, SLOPE_REACH])
-        every = np.append(x, ends)
-        shape = self.forms.shapes[0]
-        # The forms' weights are [misfit, ratio, skew]; only the misfit changes this covariance.
-        share = self.forms.weights.sum(axis=(1, 2))
-        curvature = max(shape.curvature, np.finfo(float).tiny)
-        prior = sum(
-            part * deviation(every - middle, curvature, shape.misfit)
-            for part, shape in zip(share, self.forms.shapes, strict=True)
-        )
-        prior = prior + (shape.spread * np.outer(every - middle, every - middle)) ** 2
-        # Any line is left as it is: of a variance beyond what any curve has.
-        prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
-        count = len(x)
-        noise = self.measured.noise.covariance(x, self.weights) / seeds
-        # Kriging: what the runs leave open of both ends, whose difference is the slope.
-        gain = np.linalg.solve(positive(prior[:count, :count] + noise), prior[:count])
-        left = (prior - prior[:, :count] @ gain)[count:, count:]
-        return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -542,7 +494,7 @@ def _fit(
         free_optimum_draws=free[1:],
         own_shifts=own,
         parabolas=parabolas,
-        evidence=CurveEvidence(measured, weights, forms),
+        measured=measured,
     )
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
@@ -563,8 +515,8 @@ def _past_end(fit: CurveFit, points: Points, noises: Array, forms: Forms) -> Cur
     at = at[:-1] if fit.side > 0 else at[1:]
     rows = forms.rows(points, fit.curve.size, generator, noises, x, at)
     far = len(x) - 1 if fit.side > 0 else 0
-    lowest = fit.evidence.measured.lowest
-    parabolas = Parabolas.through(x + fit.evidence.measured.etas[lowest], rows)
+    lowest = fit.measured.lowest
+    parabolas = Parabolas.through(x + fit.measured.etas[lowest], rows)
     free = parabolas.minima[2][1:] + fit.own_shifts
     # A curve that still falls there has an optimum that may be anywhere beyond.
     free[parabolas.lowest[1:] == far] = fit.side * math.inf

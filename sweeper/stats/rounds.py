@@ -26,8 +26,6 @@ most.
 
 Pocock's constant for six looks and 10 % to both sides is 2.164, a level of 0.9695. How often an
 answer is wrong then is measured (`scripts/bench/verdict.py`)."""
-Z = 2.17
-"""Half of such an interval, in standard deviations of a normal."""
 HOPELESS = 0.1
 """A design ends where all that is left of its budget decides it with less than this chance."""
 

@@ -16,7 +16,7 @@ from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.trend import (
-    MIN_SIZES,
+    MIN_TREND_SIZES,
     FittedExponents,
     Trend,
     fit_exponents,
@@ -28,7 +28,6 @@ from sweeper.files import write_json
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
-from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
@@ -150,9 +149,9 @@ def fit_measured(
     fitted, exponents = fit_law(experiment, best_log2, curves)
     if exponents is None:
         raise BadInput(
-            f"law=fit needs the curves of {MIN_SIZES} sizes or more that differ in steps or batch, "
-            f"each with its optimum inside, and this study has {len(curves)} measured ones for "
-            "these settings: add ",
+            f"law=fit needs the curves of {MIN_TREND_SIZES} sizes or more that differ in steps or "
+            f"batch, each with its optimum inside, and this study has {len(curves)} measured ones "
+            "for these settings: add ",
             Keyword("validate"),
             " with transfer.steps=[...] or transfer.batches=[...], "
             "or repeat the transfer.* settings that they were measured with",
@@ -186,16 +185,15 @@ def settling_of(
     settle: Settle,
     lookup: Lookup,
     words: Words,
-) -> tuple[SettledLadder, LadderJudge]:
-    """The ladders as they stand, for training and for a dry run, and what judges them.
+) -> SettledLadder:
+    """The ladders as they stand, for training and for a dry run.
 
     `folder` is the target's. ConfigError where the hours have no room for what they begin with.
     """
     settings = experiment.settings
     name, files = settings.transfer.hyperparameter, TargetFolder(folder)
     earlier = read_document(files.validation_of(name), Validation, [])
-    first = LadderJudge(experiment, best, target, earlier, AT_FIRST, words)
-    judge = replace(first, confidence=CONFIDENCE)
+    judge = LadderJudge(experiment, best, target, earlier, words)
     begun_with = read_document(files.settling_of(name), Beginning, [])
     ladder = settle_ladder(
         experiment,
@@ -204,7 +202,6 @@ def settling_of(
         judge.looks,
         settle.budget,
         settle.hours,
-        judge_given=first.looks,
         done=study.results(),
         began_with=None if begun_with is None else begun_with.keys,
     )
@@ -212,7 +209,7 @@ def settling_of(
     if settle.hours is not None and not ladder.goes_on:
         timed = trial_seconds(settings, study.results())
         check_hours(settle.hours, [timed.of(trial) for trial in ladder.trials()], ladder.slots)
-    return ladder, judge
+    return ladder
 
 
 def check_hours(
@@ -244,7 +241,7 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
         )
     if settle is not None:  # it refuses a budget with which it cannot begin
         rule, base, budget = settings.transfer, settings.ladder_base, settle.budget
-        Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=budget)
+        Settling(rule, ladders, base, lambda *_: None, lambda *_: [], budget=budget)
     check_seeds(settings, "transfer.seeds", settings.transfer.seeds if settle is None else SEEDS)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))
@@ -317,7 +314,8 @@ def validate(
     earlier = read_document(path, Validation, notices)
     # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST, watcher)
+    ladder_judge = LadderJudge(experiment, best, target, earlier, watcher)
+    confidence = AT_FIRST
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, known = 0 if settle else planned, study.results()
@@ -327,7 +325,7 @@ def validate(
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
                 by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
             else:
-                settling, ladder_judge = settling_of(
+                settling = settling_of(
                     experiment, study, best, target, folder, settle, sweep.lookup, watcher
                 )
                 # Before any is trained: a command that goes on begins with the same.
@@ -336,13 +334,12 @@ def validate(
                 sweep.settle(
                     settling, lambda: bar.told(watcher.sentence(settling), settling.likely)
                 )
-                by_axis = settling.by_axis()
-                ladder_judge = replace(ladder_judge, confidence=settling.confidence)
+                by_axis, confidence = settling.by_axis(), settling.looks[-1].confidence
         notices += study.notices
         failures = failures_of(study.results(), settings.identity)
         ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
         tell_speed(watcher, study.results(), since=start)
-    judged = ladder_judge.judged(by_axis)
+    judged = ladder_judge.judged(by_axis, confidence)
     exponents, verdicts = judged.exponents, judged.verdicts
     record = Validation(
         hyperparameter=rule.hyperparameter,
@@ -405,18 +402,21 @@ class LadderJudge:
     best: Log2Hps
     target: Size
     earlier: Validation | None
-    confidence: float
     words: Words
 
-    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
+    def looks(
+        self, by_axis: Mapping[str, Sequence[SizeCurve]], confidence: float
+    ) -> list[JudgedLadder]:
         """What ladders that are not whole yet say."""
-        judged = self.judged(by_axis)
+        judged = self.judged(by_axis, confidence)
         return [
             JudgedLadder(verdict=verdict, fits=judged.fits[verdict.axis])
             for verdict in judged.verdicts
         ]
 
-    def judged(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> JudgedLadders:
+    def judged(
+        self, by_axis: Mapping[str, Sequence[SizeCurve]], confidence: float
+    ) -> JudgedLadders:
         """The verdicts, an axis each, with their answers at the target."""
         best, base = self.best, self.experiment.settings.ladder_base
         every = {curve.size: curve for curves in by_axis.values() for curve in curves}
@@ -449,7 +449,7 @@ class LadderJudge:
             verdict, trend = judge_with_target(
                 *(axis, of_axis, fits[axis], centre, base, rule, _prior(settings, axis), whole),
                 law=law,
-                confidence=self.confidence,
+                confidence=confidence,
                 fixed=settings.not_taken,
             )
             # The base's own size asks for no extrapolation; the trend is shown all the same.

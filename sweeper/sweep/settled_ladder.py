@@ -16,7 +16,7 @@ from sweeper.trial import Log2Hps, Result, Trial
 
 
 class SettledLadder(Settling):
-    """A `Settling` of a study's trials.
+    """A `Settling` of a study's trials, of which `slots` are trained at a time.
 
     `began_with` are the keys of those that were there, `hours` what was allowed for others.
     """
@@ -26,12 +26,13 @@ class SettledLadder(Settling):
         trial: Callable[[LadderSize, float, int], Trial],
         began_with: Sequence[str],
         hours: float | None,
+        slots: int,
         *args: Any,
         **kw: Any,
     ):
         """`trial` names a run's; the rest is `Settling`'s."""
         super().__init__(*args, **kw)
-        self._trial, self.began_with, self.hours = trial, began_with, hours
+        self._trial, self.began_with, self.hours, self.slots = trial, began_with, hours, slots
 
     @property
     def goes_on(self) -> bool:
@@ -52,7 +53,6 @@ def settle_ladder(
     budget: int | None = None,
     hours: float | None = None,
     *,
-    judge_given: Judge | None = None,
     done: Iterable[Result] = (),
     began_with: Collection[str] | None = None,
 ) -> SettledLadder:
@@ -61,10 +61,10 @@ def settle_ladder(
     As in a ladder of a fixed design, a size's line is laid around what is planned there, on the
     grid of the base's best, and its runs have the hyperparameters that its plan would have.
 
-    `done` are the study's results: what they hold of these ladders is the first look, judged by
-    `judge_given`. What is trained follows from it, so a command that goes on must take the same
-    runs for it: `began_with` has their keys, of the command before. They count while all that is
-    done is theirs or follows from them; other runs make another beginning.
+    `done` are the study's results: what they hold of these ladders is the first look. What is
+    trained follows from it, so a command that goes on must take the same runs for it: `began_with`
+    has their keys, of the command before. They count while all that is done is theirs or follows
+    from them; other runs make another beginning.
     """
     settings = experiment.settings
     rule, name = settings.transfer, settings.transfer.hyperparameter
@@ -76,8 +76,9 @@ def settle_ladder(
     def middle(size: LadderSize) -> Log2Hps:
         return rule.around(best_log2, planned_log2(experiment, size, best_log2))
 
-    def planned(size: LadderSize) -> float:
-        return planned_log2(experiment, size, best_log2)[name] - best_log2[name]
+    def place(size: LadderSize) -> tuple[float, float]:
+        planned = planned_log2(experiment, size, best_log2)[name] - best_log2[name]
+        return middle(size)[name], planned
 
     @cache
     def trial(size: LadderSize, value: float, seed: int) -> Trial:
@@ -124,6 +125,7 @@ def settle_ladder(
             trial,
             sorted(given),
             hours,
+            slots,
             rule,
             ladders,
             settings.ladder_base,
@@ -131,11 +133,8 @@ def settle_ladder(
             judge,
             budget=budget,
             affordable=None if hours is None else affordable,
-            slots=slots,
-            middle=lambda size: middle(size)[name],
-            planned=planned,
+            place=place,
             given=grids,
-            judge_given=judge_given,
         )
 
     if began_with is not None:

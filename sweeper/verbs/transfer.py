@@ -381,7 +381,7 @@ def _cost(
     target = target_of(experiment, size, asked)
     if asked.settle is not None:
         folder, lookup = target_folder(settings, target.size), finished(target.study)
-        settling, _ = settling_of(
+        settling = settling_of(
             experiment, target.study, target.best, target.size, folder, asked.settle, lookup, words
         )
     return LadderCostAnswer(

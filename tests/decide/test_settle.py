@@ -19,9 +19,7 @@ from sweeper.decide.settle import (
     default_budget,
     grids_of,
 )
-from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
-from sweeper.decide.trend import judge_target
 from sweeper.errors import ConfigError
 from sweeper.report.sentences_transfer import ladder_end
 from sweeper.report.trials import ladder_table
@@ -57,9 +55,7 @@ KNOWN: dict[str, list[JudgedLadder]] = {}
 """By what was judged: after a kill every look is judged again, of the same curves."""
 
 
-def judge(
-    ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
-) -> list[JudgedLadder]:
+def judge(ladders: Mapping[str, Sequence[SizeCurve]], confidence: float) -> list[JudgedLadder]:
     asked = repr((ladders, confidence))
     if asked not in KNOWN:
         KNOWN[asked] = judged(ladders["width"], confidence)
@@ -72,10 +68,6 @@ def judged(curves: Sequence[SizeCurve], confidence: float) -> list[JudgedLadder]
     planned = base.optimum.value if base else 0.0  # as a plan takes it
     verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=confidence)
     return [JudgedLadder(verdict=verdict, fits=fits)]
-
-
-def judge_given(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
-    return judge(ladders, AT_FIRST)
 
 
 def settling(loss: Callable[[LadderSize, float, int], float | None], **more: object) -> Settling:
@@ -137,7 +129,7 @@ def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
 
 
 def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
-    ladder = settling(losses(noise=0.5))
+    ladder = settling(losses(drift=0.2, noise=0.03))
     ladder.missing()
     assert (
         ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder_end(ladder.ending)
@@ -155,20 +147,10 @@ def test_runs_that_failed_end_it() -> None:
     assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder_end(ladder.ending)
 
 
-def test_a_round_has_work_for_all_workers() -> None:
-    loss, rounds = losses(drift=0.25, noise=0.01), dict[int, list[int]]()
-    for slots in (1, 24):
-        ladder = settling(loss, slots=slots)
-        ladder.missing()
-        counts = [look.runs for look in ladder.looks]
-        rounds[slots] = [after - before for before, after in itertools.pairwise(counts)]
-    assert min(rounds[24]) >= 24 and rounds[24][0] >= rounds[1][0]
-
-
 def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
-    near_edge = settling(losses(edge=0.3))
+    near_edge = settling(losses(edge=0.3, noise=0.012))
     near_edge.missing()
-    assert {0.25, 0.5} <= set(near_edge.grids[BASE].etas)
+    assert {-0.5, 0.5} <= set(near_edge.grids[BASE].etas) and answer(near_edge) != "fails"
     far = settling(losses(drift=1.2))
     far.missing()
     assert answer(far) == "fails" and max(far.grids[SIZES[-1]].etas) > RULE.span
@@ -183,11 +165,9 @@ def there(truth: Losses, sizes: Sequence[LadderSize], seeds: int = 2) -> dict[Ru
 def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
     truth = losses()
     known = there(truth, SIZES, seeds=6)
-    ladder = settling(
-        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
-    )
+    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
     assert ladder.missing() == [] and answer(ladder) == "holds" and len(ladder.looks) == 1
-    assert ladder.runs == 120 and ladder.confidence == AT_FIRST
+    assert ladder.runs == 120 and ladder.looks[-1].confidence == AT_FIRST
     assert (
         ladder_end(ladder.ending)
         == "Settled with 120 runs, all of which were there, looked at 1 time"
@@ -197,16 +177,12 @@ def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
 
 def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> None:
     known = there(losses(), SIZES[:3], seeds=6)
-    ladder = settling(
-        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
-    )
+    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
     assert {size for size, *_ in ladder.missing()} == {SIZES[-1]}
     assert len(ladder.missing()) == 10 and len(ladder.looks) == 1
     # Without the base nothing can be judged: it comes first.
     del known[BASE, 0.0, 1], known[BASE, 1.0, 0]
-    ladder = settling(
-        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
-    )
+    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
     missing = ladder.missing()
     assert {(BASE, 0.0, 1), (BASE, 1.0, 0)} < {*missing} and ladder.looks == []
     assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
@@ -225,12 +201,12 @@ def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of:
     known = there(truth, SIZES[:of], seeds)
     given = grids_of(known, RULE)
     assert given and {grid.seeds for grid in given.values()} == {seeds}
-    whole = settling(truth, given=given, judge_given=judge_given)
+    whole = settling(truth, given=given)
     whole.missing()
     generator = np.random.default_rng(0)
 
     def again() -> Settling:
-        return settling(lambda *run: known.get(run), given=given, judge_given=judge_given)
+        return settling(lambda *run: known.get(run), given=given)
 
     trained = len(known)
     while missing := (ladder := again()).missing():
@@ -239,7 +215,7 @@ def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of:
     assert ladder.ending == whole.ending and ladder.grids == whole.grids
     assert len(known) > trained and ladder.runs <= ladder.budget
     assert set(known) <= ladder.asked | set(there(truth, SIZES[:of], seeds))
-    assert len(ladder.looks) <= LOOKS and ladder.confidence == CONFIDENCE
+    assert len(ladder.looks) <= LOOKS and ladder.looks[-1].confidence == CONFIDENCE
 
 
 def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
@@ -281,8 +257,10 @@ def test_the_ladder_so_far_has_every_size() -> None:
 def aimed(advice: Advice, holds_at: int = 0) -> Settling:
     """A ladder whose sizes hold, of a target that is open up to so many sizes (0: for ever)."""
 
-    def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
-        (ladder,) = judge(ladders)
+    def judge_target(
+        ladders: Mapping[str, Sequence[SizeCurve]], confidence: float
+    ) -> list[JudgedLadder]:
+        (ladder,) = judge(ladders, confidence)
         target = TargetAnswer(
             axis="width",
             size=4096,
@@ -305,25 +283,6 @@ def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
     assert sorted(size.width for size in ladder.grids) == [*WIDER]
 
 
-def test_a_larger_size_that_fails_settles_an_open_ladder_with_fewer_runs() -> None:
-    """Its last size loses 0.028 nats of 0.03 that are allowed: seeds alone hardly tell."""
-
-    def of_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
-        (ladder,) = judge(ladders)
-        planned = ladder.fits[BASE].optimum.value  # type: ignore[union-attr]
-        target, _ = judge_target(ladder.verdict, ladder.fits, planned, 4096, RULE, THEORY)
-        return [replace(ladder, verdict=ladder.verdict.at_target(target))]
-
-    truth = losses(-0.25, curvature=0.05, noise=0.008)
-    alone, aimed_at = settling(truth), settling(truth, judge=of_target)
-    for ladder in (alone, aimed_at):
-        ladder.missing()
-    assert alone.ending and alone.ending.ended != "settled"
-    assert aimed_at.ending and aimed_at.ending.ended == "settled" and answer(aimed_at) == "fails"
-    assert max(size.width for size in aimed_at.grids) in (512, 1024)
-    assert aimed_at.runs < aimed_at.budget
-
-
 def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
     alone = aimed(Advice(axis="width", code="correct")).runs  # what the sizes alone take
     none = aimed(Advice(axis="width", code="less_noise"))
@@ -333,7 +292,7 @@ def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -
         target = ladder.looks[-1].judged[0].verdict.target
         assert ladder.looks[-1].judged[0].verdict.answer == "holds" and target is not None
         assert ladder.ending.advice == target.advice
-        assert ladder.ending.narrows == (ladder is narrower)
+        assert ("not tell" in ladder_end(ladder.ending)) == (ladder is narrower)
     # Four times the runs do not fit into the budget after a round or two of seeds.
     seeds = aimed(Advice(axis="width", code="more_seeds", settings={"seeds": "12"}))
     assert seeds.ending and seeds.ending.ended == "hopeless" and seeds.ending.left > 0
@@ -341,29 +300,3 @@ def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -
     sizes = tuple(32 * 2**n for n in range(24))
     far = aimed(Advice(axis="width", code="longer_ladder", ladder=sizes))
     assert far.ending and far.ending.ended == "hopeless" and far.runs == alone
-
-
-def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:
-    etas = np.arange(-2.0, 2.5, 1.0)
-    generator = np.random.default_rng(0)
-    curve = SizeCurve(
-        size=BASE,
-        losses={
-            float(eta): tuple(3 + 0.06 * eta**2 + generator.normal(0, 0.02, 4)) for eta in etas
-        },
-    )
-    fit = fit_curves([curve], 0.0)[BASE]
-    assert fit is not None
-    error, at = fit.evidence.slope_error, fit.optimum.value
-    assert error(at, etas, 16) < error(at, etas, 4) < error(at, etas, 2)
-    assert error(at, np.arange(-2, 2.5, 0.5), 2) < error(at, etas, 2)
-    # With noise beyond what any curve has, only the line is left: least squares of a slope, less
-    # what the square takes of it.
-    noise = fit.evidence.measured.noise
-    assert noise is not None
-    lowest = fit.evidence.measured.etas[fit.evidence.measured.lowest]
-    x = etas - lowest
-    spread = noise.covariance(x, fit.evidence.weights) / 2
-    line = np.vander(x, 2)
-    least = np.linalg.inv(line.T @ np.linalg.inv(spread) @ line)[0, 0] ** 0.5
-    assert error(at, etas, 2) >= 0.99 * least

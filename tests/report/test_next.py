@@ -21,7 +21,7 @@ from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
 from sweeper.files import take_damaged
-from sweeper.report.next import DEFAULT_LADDER, Next, again, first_transfer, next_of
+from sweeper.report.next import Next, again, first_transfer, next_of
 from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
@@ -108,11 +108,6 @@ def test_the_first_validation_is_cheap_unless_the_study_says_otherwise(
         ladder = config | {"transfer": config["transfer"] | changed}
         (folder / "config.yaml").write_text(to_yaml(ladder))
         assert str(first_transfer(folder, width)) == command
-
-
-def test_the_default_ladder_is_that_of_the_configuration() -> None:
-    rule = compose_tree([])["transfer"]
-    assert {key: rule[key] for key in DEFAULT_LADDER} == DEFAULT_LADDER
 
 
 CHEAP = ["transfer.seeds=3", "transfer.step=1"]
