@@ -1,12 +1,12 @@
 """How often `sweeper compare --by` says the wrong variant, and how often its intervals hold.
 
 Tables that others published, and made-up ones whose truth is known: variants are told from small
-sizes and checked at a larger one that was kept aside. `--data` is a folder with decisions/ and
-curves/; without it the made-up tables alone are tried.
+sizes and checked at a larger one that was kept aside. `--data` is a folder with decisions/, curves/
+and cases/tables/; without it the made-up tables alone are tried.
 
     python scripts/bench/decide.py --data DIR
     python scripts/bench/decide.py --tables 100 --only made
-    python scripts/bench/decide.py --data DIR --tables 6 --only constants   # others than `PRIOR`
+    python scripts/bench/decide.py --data DIR --tables 6 --only constants   # what is in proportion
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import pandas  # type: ignore[import-untyped]
 
 from sweeper.evidence.compare import differences
+from sweeper.evidence.compare.deciding import Deciding
 from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
 from sweeper.evidence.compare.differences import VariantLosses, carry
 from sweeper.evidence.compare.reading import variant_runs
@@ -145,6 +146,27 @@ def gates(data: Path) -> Iterator[tuple[str, Tally]]:
     yield "changes of a MoE, widths up to 768 -> 1024, up to 1024 -> 1280", tally
 
 
+def data_sets(data: Path) -> Iterator[tuple[str, Tally]]:
+    """Differences of half a nat: data sets at 10M and 80M parameters, checked at 150M and 400M."""
+    t = pandas.read_csv(data / "cases/tables/compare_large_differences.csv")
+    ratio, params = (t["tokens"] / t["params"]).round(), sorted(t["params"].unique())
+    ladders, grid = Tally(), Tally()
+    for large, (kinds, tally) in itertools.product(
+        params[2:], (([(r,) for r in sorted(ratio.unique())], ladders), ([(5, 10, 20)], grid))
+    ):
+        for ratios in kinds:
+            near = t[t["params"].isin(params[:2]) & ratio.isin(ratios)]
+            far = t[(t["params"] == large) & (ratio == ratios[-1])].set_index("data")["loss"]
+            counts = {"params": large, "tokens": large * ratios[-1]}
+            for baseline in "ab":
+                for other in winner(near, "data", baseline, counts=counts).variants:
+                    if other.name > baseline:
+                        d, truth = other.difference, float(far[other.name] - far[baseline])
+                        tally.add(other.chance, d.low, d.high, truth, other.answer)
+    yield "data sets, a ladder of two sizes", ladders
+    yield "data sets, two sizes with three horizons", grid
+
+
 def published(data: Path) -> Iterator[str]:
     """All of them, and the speed-ups in wall clock that are stated, with the law pinned."""
     yield HEAD
@@ -154,6 +176,8 @@ def published(data: Path) -> Iterator[str]:
         for each in ("pairs", "called", "wrong", "answered", "misanswered", "held"):
             setattr(total, each, getattr(total, each) + getattr(tally, each))
     yield total.row("all")
+    for name, tally in data_sets(data):
+        yield tally.row(name)
     yield ""
     t = pandas.read_csv(data / "decisions/gates.csv")
     t = t[t["baseline"] == "v16"]
@@ -351,37 +375,63 @@ def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
         yield name, tally, f"{lucky} of {count}" * without
 
 
+# Studies that are trained until it is decided.
+
+
+def settled(count: int) -> Iterator[str]:
+    """Two studies at one width: a seed does 0.1 to both, and 0.01 to each by itself."""
+    yield "| distance, in deviations | settled | better or worse | wrong | runs | median |"
+    yield "|---|---|---|---|---|---|"
+    size = {"width": 64.0, "steps": 1000.0}
+    for distance, noise in itertools.product((0.0, 0.5, 1.0, 2.0), ("normal", "t(3)")):
+        generator, told, wrong, runs = np.random.default_rng(11), 0, 0, []
+        for _ in range(count):
+            of_seed = generator.normal(0, 0.1, 200)
+            drawn = generator.normal(size=(2, 200))
+            if noise == "t(3)":
+                drawn = generator.standard_t(3, (2, 200)) / math.sqrt(3)
+            losses = 3 + of_seed + 0.01 * drawn
+            losses[1] += distance * 0.01 * math.sqrt(2)
+
+            def loss(name: str, size: int, seed: int, losses: Any = losses) -> float:
+                return float(losses["ab".index(name), seed])
+
+            deciding = Deciding("ab", [size], [1e12], TargetQuestion(), loss, begun=1)
+            deciding.missing()
+            assert deciding.winner is not None
+            answer = deciding.winner.variants[0].answer
+            told += answer != "cannot say"
+            wrong += answer == "better" or (answer == "worse" and not distance)
+            runs.append(deciding.runs)
+        yield (
+            f"| {distance:g}, {noise} | {count} | {told} | {wrong} | {np.mean(runs):.0f} | "
+            f"{np.median(runs):.0f} |"
+        )
+
+
 # Constants.
 
 
 def constants(data: Path, tables: int) -> Iterator[str]:
-    """Of each table its row with those constants that do best on all others.
+    """Of each table its row with that share in proportion which does best on all others.
 
-    Best is the least interval score, of each table as a share of what the present constants have.
+    Best is the least interval score, of each table as a share of what the present one has.
     """
-    now, unlike = dict(differences.PRIOR), differences.UNLIKE
-    grid = [(now, unlike)]
-    for noise, drift, other in itertools.product((0.0025, 0.003), (0.0005, 0.0007), (0.02, 0.05)):
-        moved = {"noise": (math.log(noise), 0.3), "drift": (math.log(drift), 0.3)}
-        grid.append(({**now, **moved}, other))
+    now = differences.IN_PROPORTION
+    grid = (now, 0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
     found: list[dict[str, Tally]] = []
-    for prior, differences.UNLIKE in grid:
-        differences.PRIOR.update(prior)
-        every = [*recipes(data), *gates(data)]
+    for differences.IN_PROPORTION in grid:
+        every = [*recipes(data), *gates(data), *data_sets(data)]
         found.append(dict(every) | {name: tally for name, tally, _ in kinds(tables)})
-    differences.PRIOR.update(now)
-    differences.UNLIKE = unlike
-    yield HEAD.replace("| pairs", "| noise, drift, unlike | pairs", 1) + "---|"
+    differences.IN_PROPORTION = now
+    yield HEAD.replace("| pairs", "| in proportion | pairs", 1) + "---|"
     for name in found[0]:
-        recipes_too = "1.2B" in name
-        others = [e for e in found[0] if e != name and not (recipes_too and "1.2B" in e)]
-        best = min(
-            range(len(grid)),
-            key=lambda i: sum(found[i][each].score / found[0][each].score for each in others),
-        )
-        prior, other = grid[best]
-        chosen = f"{math.exp(prior['noise'][0]):g}, {math.exp(prior['drift'][0]):g}, {other:g}"
-        yield found[best][name].row(f"{name} | {chosen}")
+        # Tables of the same runs are left out together.
+        kin = next((k for k in ("1.2B", "data sets") if k in name), name)
+        others = [e for e in found[0] if kin not in e]
+        scores = [sum(tallies[e].score / found[0][e].score for e in others) for tallies in found]
+        best = int(np.argmin(scores))
+        yield found[best][name].row(f"{name} | {grid[best]:g}")
 
 
 # Sessions of an agent.
@@ -431,7 +481,7 @@ def _least(n: int, of_baseline: int, spread: float, error: float) -> float:
     return high
 
 
-PARTS = ("published", "seeds", "made", "sessions", "constants")
+PARTS = ("published", "seeds", "made", "settled", "sessions", "constants")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -455,6 +505,8 @@ def main(words: Sequence[str] | None = None) -> None:
         lines += [iter([""]), seeds(options.data, options.tables)]
     if wanted("made"):
         lines += [iter([""]), made_up(options.tables)]
+    if wanted("settled"):
+        lines += [iter([""]), settled(5 * options.tables)]
     if wanted("sessions"):
         lines += [iter([""]), sessions(options.error)]
     if wanted("constants"):
