@@ -24,7 +24,7 @@ import pandas  # type: ignore[import-untyped]
 
 from sweeper.evidence.compare import differences
 from sweeper.evidence.compare.deciding import Deciding
-from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
+from sweeper.evidence.compare.decision import TargetQuestion, VariantAnswer, Winner, decide
 from sweeper.evidence.compare.differences import VariantLosses, carry
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.read import read
@@ -49,44 +49,44 @@ class Tally:
     called: int = 0
     wrong: int = 0
     held: int = 0
+    held_by_runs: int = 0
     answered: int = 0
     misanswered: int = 0
     score: float = 0.0
 
-    def add(
-        self,
-        chance: float,
-        low: float,
-        high: float,
-        truth: float,
-        answer: str = "",
-        shown: float | None = None,
-    ) -> None:
-        """A pair with its difference at the target, and what runs have `shown` there."""
+    def add(self, each: VariantAnswer, truth: float, noise: float = 0.0) -> None:
+        """A variant with its difference at the target, measured by a run of each with `noise`."""
+        d = each.difference
         self.pairs += 1
-        seen = truth if shown is None else shown
-        self.held += low <= seen <= high
+        self.held += d.low <= truth <= d.high
+        low, high = (
+            d.value
+            + math.copysign(math.hypot(end - d.value, 2 * math.sqrt(2) * noise), end - d.value)
+            for end in (d.low, d.high)
+        )
+        self.held_by_runs += low <= truth <= high
         # The interval score of 95 %: its length, and 40 times how far off it is.
-        self.score += high - low + 40 * max(low - seen, seen - high, 0.0)
-        if not 0.05 < chance < 0.95:
+        self.score += high - low + 40 * max(low - truth, truth - high, 0.0)
+        if not 0.05 < each.chance < 0.95:
             self.called += 1
-            self.wrong += (chance > 0.5) != (truth < 0) or not truth
-        if answer in ("better", "worse"):
+            self.wrong += (each.chance > 0.5) != (truth < 0) or not truth
+        if each.answer in ("better", "worse"):
             self.answered += 1
-            self.misanswered += (answer == "better") != (truth < 0) or not truth
+            self.misanswered += (each.answer == "better") != (truth < 0) or not truth
 
     def row(self, name: str) -> str:
         """A row of a table."""
-        share = f"{self.held / max(1, self.pairs):.0%}"
+        held, by_runs = (f"{n / max(1, self.pairs):.0%}" for n in (self.held, self.held_by_runs))
         return (
             f"| {name} | {self.pairs} | {self.called} | {self.wrong} | {self.answered} | "
-            f"{self.misanswered} | {self.held} ({share}) |"
+            f"{self.misanswered} | {held} | {by_runs} |"
         )
 
 
 HEAD = (
-    "| told from -> checked at | pairs | called at 95 % | wrong | answered | wrong | held |\n"
-    "|---|---|---|---|---|---|---|"
+    "| told from -> checked at | pairs | called at 95 % | wrong | answered | wrong | held | "
+    "with the noise of runs |\n"
+    "|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -113,15 +113,14 @@ def recipes(data: Path) -> Iterator[tuple[str, Tally]]:
                 each.name: each.sizes[-1].difference.value
                 for each in winner(t, "recipe", baseline, columns, counts=counts).variants
             }
-            for each in winner(near, "recipe", baseline, columns, counts=counts).variants:
+            found = winner(near, "recipe", baseline, columns, counts=counts)
+            for each in found.variants:
                 if each.name > baseline:
-                    d = each.difference
-                    whole.add(each.chance, d.low, d.high, true[each.name], each.answer)
+                    whole.add(each, true[each.name], found.noise)
             for other in (n for n in names if n > baseline):
                 two = near[near["recipe"].isin([baseline, other])]
-                (one,) = winner(two, "recipe", baseline, columns, counts=counts).variants
-                d = one.difference
-                pairs.add(one.chance, d.low, d.high, true[other], one.answer)
+                found = winner(two, "recipe", baseline, columns, counts=counts)
+                pairs.add(found.variants[0], true[other], found.noise)
         yield f"{len(names)} recipes in one table, {name} -> 1.2B", whole
         yield f"the same in tables of two, {name} -> 1.2B", pairs
 
@@ -136,13 +135,10 @@ def gates(data: Path) -> Iterator[tuple[str, Tally]]:
             near = table[table["dim"].isin(small)]
             if not (far.index != "baseline").any():
                 continue
-            for each in winner(
-                near, "change", "baseline", columns, counts={"width": large}
-            ).variants:
+            found = winner(near, "change", "baseline", columns, counts={"width": large})
+            for each in found.variants:
                 if each.name in far.index:
-                    truth = float(far[each.name] - far["baseline"])
-                    d = each.difference
-                    tally.add(each.chance, d.low, d.high, truth, each.answer)
+                    tally.add(each, float(far[each.name] - far["baseline"]), found.noise)
     yield "changes of a MoE, widths up to 768 -> 1024, up to 1024 -> 1280", tally
 
 
@@ -159,10 +155,10 @@ def data_sets(data: Path) -> Iterator[tuple[str, Tally]]:
             far = t[(t["params"] == large) & (ratio == ratios[-1])].set_index("data")["loss"]
             counts = {"params": large, "tokens": large * ratios[-1]}
             for baseline in "ab":
-                for other in winner(near, "data", baseline, counts=counts).variants:
-                    if other.name > baseline:
-                        d, truth = other.difference, float(far[other.name] - far[baseline])
-                        tally.add(other.chance, d.low, d.high, truth, other.answer)
+                found = winner(near, "data", baseline, counts=counts)
+                for each in found.variants:
+                    if each.name > baseline:
+                        tally.add(each, float(far[each.name] - far[baseline]), found.noise)
     yield "data sets, a ladder of two sizes", ladders
     yield "data sets, two sizes with three horizons", grid
 
@@ -173,8 +169,8 @@ def published(data: Path) -> Iterator[str]:
     total = Tally()
     for name, tally in itertools.chain(recipes(data), gates(data)):
         yield tally.row(name)
-        for each in ("pairs", "called", "wrong", "answered", "misanswered", "held"):
-            setattr(total, each, getattr(total, each) + getattr(tally, each))
+        for count in vars(total):
+            setattr(total, count, getattr(total, count) + getattr(tally, count))
     yield total.row("all")
     for name, tally in data_sets(data):
         yield tally.row(name)
@@ -339,10 +335,8 @@ def table(made: Made, generator: np.random.Generator) -> tuple[Any, Any, Any]:
 def made_up(tables: int) -> Iterator[str]:
     """All kinds."""
     yield (
-        HEAD.replace("|---|---|---|---|---|---|---|", "", 1).replace(
-            " held |\n", " held | tables with any without effect better |\n"
-        )
-        + "|---|---|---|---|---|---|---|---|"
+        HEAD.replace("with the noise of runs", "held | tables with any without effect better", 1)
+        + "---|"
     )
     for name, tally, lucky in kinds(tables):
         yield f"{tally.row(name)} {lucky} |"
@@ -354,19 +348,16 @@ def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
     for name, made in KINDS.items():
         generator, tally, lucky = np.random.default_rng(7), Tally(), 0
         for _ in range(tables if made.variants > 6 else max(1, tables // 2)):
-            frame, truth, shown = table(made, generator)
+            frame, truth, _ = table(made, generator)
             found = winner(frame, "variant", "v0", counts=counts)
             any_lucky = False
             for each in found.variants:
                 index = int(each.name[1:]) - 1
-                d = each.difference
                 # What was not tuned is a bound: its interval is of what was run.
                 if made.untuned and index % 2 == 0:
                     tally.misanswered += each.answer == "worse"
                     continue
-                if math.isfinite(d.value):
-                    true, seen = float(truth[index]), float(shown[index])
-                    tally.add(each.chance, d.low, d.high, true, each.answer, seen)
+                tally.add(each, float(truth[index]))
                 if made.effect is nothing or (made.effect is few and index >= 3):
                     any_lucky |= each.answer == "better"
             lucky += any_lucky

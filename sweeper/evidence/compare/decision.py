@@ -49,8 +49,8 @@ SEEDS_MATTER = 2.0
 """Variance of seeds over what they leave from which on runs are paired by them.
 
 Two variants of twelve seeds each then find a gain at least as often as by either rule alone."""
-TAIL = 0.025
-"""The most beyond an end of an interval: 95 % lie between."""
+TAIL = 0.0125
+"""The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
 MOST_MORE = 16
 """Runs of a variant that are tried as what to train next, by doubling."""
 WORTH = 0.2
@@ -498,7 +498,8 @@ class _Asked:
             for role, value in counts.items()
             if role in self.question.counts or len({m[role] for m in runs.measures}) > 1
         }
-        counts = told or counts
+        alone = {"width": counts["width"]} if "width" in counts else counts
+        counts = told or alone
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         compute = float(log2.sum())
         return SizePlace(counts=counts, flops=per_flop * 2.0**compute, octaves=compute - self.top)

@@ -49,13 +49,13 @@ SEED_NOISE = 0.002
 at 3.28 nats; models and data differ. Tested on draws of these runs, and on made-up tables."""
 FADING = 0.1, 0.05
 """Mean and spread of beta, by `decide_probe`'s table of optimizers; tested on all others."""
-DRIFT = 0.0005
-"""d, for the root of an octave: of published recipes. Tested on changes of a MoE."""
+DRIFT = 0.0006
+"""d, for the root of an octave: of published recipes. Tested on changes of a MoE, and made-up."""
 IN_PROPORTION = 0.03
 """r. By leaving one table out, `scripts/bench/decide.py --only constants`."""
 EFFECT = 0.01, 1.5
 """The middle of A, and the spread of its log: wide, since no two tables have the same."""
-BEFORE, LEAST_SCALE = 4, 0.7
+BEFORE, LEAST_SCALE = 10, 0.7
 """The back-test counts as after so many differences that were as foretold, and narrows no more."""
 LIKELY = 1e-4
 """Of a grid's places those that have so little of the likeliest one's share are left out."""

@@ -295,7 +295,7 @@ def next_table(winner: Winner) -> Table:
             Column("runs", form="d"),
             Column("of the baseline", form="d"),
             Column("chance to decide", form=".0%"),
-            Column("FLOPs" if winner.flops_known else "cost, in proportion", form=".2g"),
+            Column("FLOPs" if winner.flops_known else "relative cost", form=".2g"),
         ],
         legend=[
             "Runs more than there are, each with another seed; of the baseline at the same size."

@@ -46,7 +46,7 @@ def check_comparable(specs: Mapping[str, TrialSpec], anyway: bool) -> list[str]:
 
 def check_studies(folders: Sequence[Path], anyway: bool) -> list[str]:
     """That of studies by what their trials trained; BadInput for one that is given twice."""
-    check_distinct([str(folder) for folder in folders])
+    check_distinct([folder.name for folder in folders])
     specs = dict[str, TrialSpec]()
     for folder in folders:
         trials = trials_of(Study.read(folder, curves=False)).current

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sweeper.errors import Text
-from sweeper.evidence.compare.decision import SizePlace, VariantAnswer, Winner
+from sweeper.evidence.compare.decision import TAIL, SizePlace, VariantAnswer, Winner
 from sweeper.evidence.compare.differences import RUN_NOISE
 from sweeper.stats.line import FLAT
 from sweeper.table import counted, listed
@@ -55,7 +55,8 @@ def rests_text(winner: Winner) -> str:
         else f"no seeds are told apart: learned around the prior of tuned runs, {RUN_NOISE:g}"
     )
     fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
-    level = f"{100 * (1 - 2 * winner.tail):.3g} %"
+    # What the model gives a little more counts as 95 %.
+    level = f"{100 * (1 - 2 * winner.tail * 0.05 / (2 * TAIL)):.4g} %"
     two = f"{1.96 * math.sqrt(2) * winner.noise:.2g} {unit}"
     text = (
         f"Intervals, {level}, are of the expected difference: one run of each shows it with {two} "

@@ -69,14 +69,14 @@ def test_a_clear_gain_is_better_and_a_clear_loss_worse() -> None:
 
 
 def test_an_answer_is_that_of_its_interval() -> None:
-    gains = {f"v{i}": [0.002 * i, 0.0018 * i, 0.0016 * i] for i in range(-6, 7)}
+    gains = {f"v{i}": [0.0012 * i, 0.0011 * i, 0.001 * i] for i in range(-10, 11)}
     found = won(table(gains))
     for each in found.variants:
         side = {"better": each.difference.high < 0, "worse": each.difference.low > 0}
         assert side.get(each.answer, each.difference.low < 0 < each.difference.high)
     assert {each.answer for each in found.variants} == {"better", "worse", "cannot say"}
     # Of many the luckiest is looked at.
-    assert found.tail == pytest.approx(0.05 / math.sqrt(13))
+    assert found.tail == pytest.approx(0.05 / math.sqrt(21))
 
 
 def test_compute_is_that_of_the_pinned_law() -> None:
