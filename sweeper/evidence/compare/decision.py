@@ -51,7 +51,7 @@ SEEDS_MATTER = 2.0
 Two variants of twelve seeds each then find a gain at least as often as by either rule alone."""
 TAIL = 0.0125
 """The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
-MOST_MORE = 16
+MOST_MORE = 32
 """Runs of a variant that are tried as what to train next, by doubling."""
 WORTH = 0.2
 """The least chance to decide for which a run is proposed."""
@@ -674,6 +674,9 @@ class _Asked:
             place, count = self.place(log2), 2**power
             at = np.flatnonzero((np.abs(kept.sizes - log2) < 1e-6).all(axis=1))
             there = kept.counts[:, at[0]] if len(at) else np.zeros(2)
+            # Of few looks none is spent on less than half as many runs again.
+            if self.question.known and 2 * count < there[1]:
+                continue
             # With as many of the baseline, or none; those of a seed are paired, and need both.
             ways = {0, count}
             if self.runs.paired:
