@@ -193,6 +193,29 @@ def test_a_row_does_not_repeat_the_one_above_it(above: str, text: str, shown: st
     assert claims.unlike(above, text) == shown
 
 
+def test_claims_of_a_kind_share_a_row_in_which_every_answer_stands() -> None:
+    def claim(words: str, measured: str, answer: str = "reproduced") -> dict[str, str]:
+        return {"claim": words, "measured": measured, "answer": answer, "source": "paper"}
+
+    stays = "the best η stays over width"
+    found = [
+        claim(f"a: {stays}", "shift +0.1 [0.0, 0.2] at width 64"),
+        claim("a is better", "0.3 nats lower"),
+        claim(f"b: {stays}", "shift +0.3 [0.1, 0.4] at width 64", "cannot say"),
+        claim(f"c: {stays}", "shift +0.3 [0.1, 0.4] at width 64"),
+    ]
+    assert list(claims.rows(found)) == [
+        f"| a: {stays} (paper) | **reproduced**: +0.1 [0.0, 0.2] at 64"
+        "<br>b: **cannot say**: +0.3 [0.1, 0.4]<br>c: **reproduced**: the same |",
+        "| a is better | **reproduced**: 0.3 lower |",
+    ]
+
+
+def test_no_row_is_longer_than_a_claim_can_be() -> None:
+    lines = claims.page().splitlines()
+    assert max(len(line) for line in lines if line.startswith("|")) <= claims.LONGEST
+
+
 def test_a_record_is_told_briefly() -> None:
     def brief(measured: str) -> str:
         return str(claims.brief({"measured": measured}))
@@ -204,6 +227,11 @@ def test_a_record_is_told_briefly() -> None:
     assert brief(f"{said}training at the base's optimum loses at least 0.3 nats") == (
         "shift +0.1 at width 8; at 4 at least 0.3 nats"
     )
+    kept = "+0.1; keeping η costs 0.2 [0.1, 0.4] nats of 2.5"
+    loses = "training at the base's optimum may lose 0.4 nats"
+    assert brief(f"{kept}; width 8: {loses}") == kept
+    drift = "per doubling +0.1, widths 16, 32, 64"
+    assert brief(drift) == "per doubling +0.1, widths 16 to 64"
 
 
 def test_the_page_is_that_of_its_records() -> None:

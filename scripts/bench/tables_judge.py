@@ -33,7 +33,7 @@ from sweeper.evidence.judge.verdict import TableQuestion, TableVerdict
 from sweeper.evidence.runs.grid import grid_of, ladder_runs
 from sweeper.evidence.runs.run import Runs
 from sweeper.stats.curve import BIAS, OWN_OPTIMUM, fit_curves
-from sweeper.stats.noise import Array
+from sweeper.stats.estimate import Array
 
 HELD = {"models": (268304384, 536872960, 1073741824), "ratios": (53, 93)}
 """Models of the ladders along tokens, and ratios of those along parameters, that are held out."""

@@ -25,9 +25,8 @@ from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
 from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves, with_noise_left
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
-from sweeper.stats.noise import Array
 from sweeper.stats.rounds import CONFIDENCE
 from sweeper.trial import Point
 

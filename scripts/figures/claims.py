@@ -13,7 +13,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +41,21 @@ ORDER = (
     "depth",
     "schedules",
 )
-TRAINING = (
-    "Below: the largest width in training, a line a seed, at the η that is transferred; means over "
-    "a twentieth of a run."
-)
+TRAINING = "Below: the largest width in training, a line a seed, smoothed, at the η transferred."
 CAPTIONS = {
     "lr_transfer": "Panels of a row have one axis of losses; a title has the verdict.",
-    "hp_search": "Below, left and middle: the least loss after so many runs, of the random search "
-    "its expectation over the order of its runs; dotted lines: where the phases of the "
-    "independent search end. Below, right: fresh seeds.",
-    "embedding": "Right: the optimum's shift; without the rule it is lower "
-    "by half a unit per doubling.",
-    "residual": "Left: the loss, each at its best η, less muP's, paired by seed. "
-    "Right: how far the best η has moved since the fewest steps.",
+    "hp_search": "Below: the least loss after so many runs (of the random search expected over "
+    "their order; dotted: the independent search's phases end), and fresh seeds.",
+    "embedding": "Right: the optimum's shift; without the rule half a unit less per doubling.",
+    "residual": "Left: the loss, each at its best η, less muP's. "
+    "Right: the best η's shift since the fewest steps.",
     "rms": "Above: the RMS at initialization (hollow) and at the end; the band is E4M3's normal "
-    "range. Below: where one thing is made larger by the factor that is named.",
-    "fp8": "Above: the loss; points that diverged are left out. Below: in training, each cast at "
-    "its own best η. Grey: no cast; red: as printed; blue, dashed: later version.",
-    "coupling": "Left: the transfer error of every pair; black line and grey band: their mean. "
-    "Maps: the loss over a pair, above the pair's least, both axes in log2; "
-    "circles: the best of each row; crosses: the best of each column; grey cells diverged; the "
-    "darkest colour is 0.3 nats or more. Without coupling the circles stand in a column and the "
-    "crosses in a row.",
+    "range. Below: one thing is made larger.",
+    "fp8": "Points that diverged are left out. Below: in training, each cast at its best η. "
+    "Grey: no cast; red: as printed; blue, dashed: later version.",
+    "coupling": "Left: the transfer errors and their mean. Maps: the loss above the pair's least "
+    "(darkest: 0.3 nats or more; grey diverged), each row's best a circle, each column's a cross: "
+    "without coupling circles stand in a column, crosses in a row.",
     "exponents": "Rings: the parameterization that should train alike. Right: the difference; "
     "grey line: none.",
     "gammas": "Below, right: the optimum's shift.",
@@ -83,12 +76,24 @@ SHORTER = (
         r" (?:(?:costs|loses) (at least)|may (?:cost (up to)|lose)) ([\d.]+) nats",
         lambda told: f"; at {told[1]} {told[2] or 'up to'} {told[4]} nats",
     ),
+    (r"(; keeping η costs \S+ \[(\S+), (\S+)\][^;]+); at \d+ (at least \2|up to \3) nats", r"\1"),
+    (r"; width (\d+): the shift may be (\S+) to (\S+) in log2", r"; at \1 maybe \2 to \3"),
+    (r"; width (\d+): the optimum shifts by at least (\S+) in log2", r"; at \1 at least \2"),
+    (r"widths (\d+), [\d, ]+, (\d+)", r"widths \1 to \2"),
 )
 """In a record's words: what the page says once for all rows."""
 OWN = ("own question", "own candidate", "sweeper")
 """Sources that are no paper's: what was asked here."""
 ALIKE = 3
-"""So many words that a row shares with the one above it are not repeated."""
+"""So many words that a claim shares with the one above it are not repeated."""
+OF_A_KIND = 0.75
+"""A claim that is told in less than this part of its words shares the row of the one above."""
+LONGEST = 355
+"""Characters that a row may have: about those of the longest single claim."""
+AXIS = re.compile(r" η (?:stays over|moves with|falls with) (width|depth|batch size|steps)")
+"""The ladder of a claim on the best η, whose sizes are told without its name."""
+PLACE = re.compile(r" at (?:width |depth )?\d+(?:, paired by seed|, seed by seed)?$|, widths .*$")
+"""Where something was measured: not repeated where it is that of the claim above."""
 QUOTED = re.compile(r"\{(\w+): (reproduced|not reproduced|cannot say): ([^}]+)\}")
 """In the page's words: a claim, by how it begins, with the answer that the words rest on."""
 
@@ -161,7 +166,7 @@ def brief(claim: Mapping[str, Any]) -> str:
 
 
 def unlike(above: str, text: str) -> str:
-    """`text` without the words at its ends that the row above has too: "…" in their place.
+    """`text` without the words at its ends that the claim above has too: "…" in their place.
 
     A common end begins after a colon where it has one, so that it is a part of the sentence.
     """
@@ -225,21 +230,63 @@ def _law_row(name: str, claim: Mapping[str, Any], base: int, direction: Directio
 
 
 def section(record: Mapping[str, Any]) -> str:
-    """A figure: what it trained, the table of its claims, the picture and what its marks are."""
+    """A figure: the table of its claims under what it trained, the picture and what is in it."""
     name = record["figure"]
-    lines = [f"### {name}", "", f"`{record['command']}`; {record['size']}.", ""]
-    if about := record.get("about"):
-        lines += [about, ""]
-    lines += ["| | |", "|---|---|"]
-    claim, source = "", ""
-    for row in record["claims"]:
-        told = "" if row["source"] == source else f" ({row['source']})"
-        cells = (unlike(claim, row["claim"]) + told, f"**{row['answer']}**: {brief(row)}")
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-        claim, source = row["claim"], row["source"]
+    lines = [f"### {name}", f"| `{record['command']}` | {record['size']} |", "|---|---|"]
+    lines += rows(record["claims"])
     picture = f"figures/{name}.png"
     link = f"[![{name}]({picture})]({picture})"  # too small to read on a narrow screen
-    return "\n".join([*lines, "", link, "", CAPTIONS.get(name, ""), ""])
+    words = [CAPTIONS.get(name, ""), record.get("about", "")]
+    return "\n".join([*lines, "", f"{link}<br>{' '.join(words).strip()}", ""])
+
+
+def rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A row a kind of claims, which differ in some words, while the row is not too long."""
+    kinds: list[list[Mapping[str, Any]]] = []
+    for claim in claims:
+        text = claim["claim"]
+        fits = [kind for kind in kinds if len(_row([*kind, claim], "")) <= LONGEST]
+        nearest = min(fits, key=lambda kind: len(unlike(kind[-1]["claim"], text)), default=[])
+        if nearest and len(unlike(nearest[-1]["claim"], text)) < OF_A_KIND * len(text):
+            nearest.append(claim)
+        else:
+            kinds.append([claim])
+    source = ""
+    for kind in kinds:
+        yield _row(kind, source)
+        source = kind[-1]["source"]
+
+
+def _row(kind: Sequence[Mapping[str, Any]], source: str) -> str:
+    """The first claim in words, its answer, and below it what the others differ in.
+
+    `source` is that of the claim above, which is not told again; nor is where all were measured.
+    """
+    above, before, place = "", "", ""
+    cells = ["", ""]
+    for claim in kind:
+        subject = unlike(above, claim["claim"]).removesuffix(": …")
+        subject += "" if claim["source"] == source else f" ({claim['source']})"
+        measured = in_a_row(claim)
+        found = PLACE.search(measured)
+        here = found[0] if found else ""
+        told = measured.removesuffix(here) if here == place else measured
+        told = "the same" if measured == before else told
+        if above:
+            cells[1] += f"<br>{subject}: "
+        else:
+            cells[0] = subject
+        cells[1] += f"**{claim['answer']}**: {told}"
+        above, source, before, place = claim["claim"], claim["source"], measured, here
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def in_a_row(claim: Mapping[str, Any]) -> str:
+    """What was measured, without what the claim beside it and the page say."""
+    text = brief(claim).replace(" nats", "")
+    if over := AXIS.search(claim["claim"]):
+        text = text.replace(f" at {over[1]} ", " at ").removeprefix("shift ")
+    return text
 
 
 if __name__ == "__main__":

@@ -34,9 +34,8 @@ from strategies import (
 FIG_1, FIG_2 = "Effective theory, Fig. 1", "Effective theory, Fig. 2"
 TUNED = "Effective theory, II.1.E"
 ABOUT = (
-    "All four begin with the paper's C (positions 0.0004, q, k, v 1/2, U 1/3, W 2/5, X 8/5, "
-    "patches and head 1) and train with its head bias, label smoothing 0.1, a warm-up over a 15th "
-    "and a cosine to 0.1 %. Λ is 1. Images are moved by up to a pixel, a quarter partly erased."
+    "All four begin and train as in the paper (`conf/experiment/effective_theory.yaml`), Λ is 1; "
+    "images are moved by up to a pixel, a quarter partly erased."
 )
 
 

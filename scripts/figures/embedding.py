@@ -47,8 +47,8 @@ def main() -> None:
     found = lab.transfer("umup", 4 * base, hyperparameter="eta_emb")
     judge(lab, found)
     eta = found["log2_hps"]["eta"]
-    about = f"u-muP at its default constants, with η = 2^{eta:g}, the best that its search found, "
-    lab.finish(draw(found), about + "at every width; AdamW, batches of text of Python's library.")
+    about = f"u-muP at its defaults, with η = 2^{eta:g}, the best that its search found."
+    lab.finish(draw(found), about)
 
 
 def judge(lab: Lab, found: Document) -> None:

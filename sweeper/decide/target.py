@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.stats.estimate import Estimate
-from sweeper.stats.noise import Array
+from sweeper.stats.estimate import Array, Estimate
 
 SCATTERS = {0.0: 0.4, 0.05: 0.3, 0.1: 0.2, 0.2: 0.1}
 """Standard deviations, in log2, of a size's optimum around any form, and their prior."""

@@ -30,9 +30,9 @@ from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
-from sweeper.stats.estimate import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
-from sweeper.stats.noise import Array, fit_plane
+from sweeper.stats.noise import fit_plane
 
 MIN_TREND_SIZES = 3
 """Sizes that an answer beyond a ladder and a correction need: any two optima lie on a line."""

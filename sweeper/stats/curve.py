@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
+from sweeper.stats.gp import positive
 from sweeper.stats.ladder import Cliff, KnownNoise, LadderSize, SizeCurve
 from sweeper.stats.noise import Noise, left_by_cubic, model_weights
 from sweeper.stats.shapes import (
@@ -21,7 +22,6 @@ from sweeper.stats.shapes import (
     Points,
     dense,
     deviation,
-    invertible,
     radius,
 )
 
@@ -206,7 +206,7 @@ class CurveEvidence:
         count = len(x)
         noise = self.measured.noise.covariance(x, self.weights) / seeds
         # Kriging: what the runs leave open of both ends, whose difference is the slope.
-        gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
+        gain = np.linalg.solve(positive(prior[:count, :count] + noise), prior[:count])
         left = (prior - prior[:, :count] @ gain)[count:, count:]
         return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
 

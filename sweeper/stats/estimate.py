@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,34 +64,21 @@ def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
-@cache
+# SciPy is imported where it is called: it takes a third of a second, which `status` would pay for.
+
+
 def quantile(freedom: int, probability: float) -> float:
-    """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
-    # By bisection rather than by a series: exact for the one or two degrees that two seeds leave.
-    low, high = 0.0, 1.0
-    while _cumulative(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _cumulative(middle, freedom) > probability else (middle, high)
-    return high
+    """Student's quantile at a `probability`."""
+    from scipy.special import stdtrit
 
-
-def _cumulative(t: float, freedom: int) -> float:
-    """Student's distribution function at `t` >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    inside = math.sin(angle) * total
-    return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)
+    return float(stdtrit(freedom, probability))
 
 
 def student_above(t: float, freedom: int) -> float:
     """The chance that Student's t lies above `t`."""
-    return 1 - _cumulative(t, freedom) if t >= 0 else _cumulative(-t, freedom)
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -t))
 
 
 def normal_above(z: float) -> float:
@@ -102,7 +89,6 @@ def normal_above(z: float) -> float:
 
 def binomial_from(least: int, count: int, chance: float) -> float:
     """The chance of `least` or more of `count` tosses, each of which falls right by `chance`."""
-    return sum(
-        math.comb(count, k) * chance**k * (1 - chance) ** (count - k)
-        for k in range(max(0, least), count + 1)
-    )
+    from scipy.special import bdtrc
+
+    return float(bdtrc(least - 1, count, chance)) if least > 0 else 1.0

@@ -81,40 +81,45 @@ class Process:
         return white[..., :copies], white[..., copies:]
 
     @cached_property
-    def information(self) -> Array:
-        """A [..., terms, terms], the inverse covariance of the mean's terms."""
-        basis = self._white[1]
-        prior = 0.0 if self.precision is None else np.diag(self.precision)
-        return _turned(basis) @ basis + prior
+    def _fit(self) -> tuple[Array, Array, Array]:
+        """Orthonormal columns [..., n, terms], the triangle R with A = R' R, and what is left.
 
-    @cached_property
-    def terms(self) -> Array:
-        """b^ [..., terms, copies]."""
+        By QR rather than by A, whose condition is the square of the basis'. A prior is as many
+        rows more, in which values of 0 are measured: q is the sum of all squares that are left.
+        """
         values, basis = self._white
-        return np.asarray(np.linalg.solve(self.information, _turned(basis) @ values))
+        terms, stack = basis.shape[-1], basis.shape[:-2]
+        precision = np.zeros(terms) if self.precision is None else self.precision
+        rows = np.broadcast_to(np.diag(np.sqrt(precision)), (*stack, terms, terms))
+        columns, triangle = np.linalg.qr(np.concatenate([basis, rows], axis=-2))
+        values = np.concatenate([values, np.zeros((*stack, terms, values.shape[-1]))], axis=-2)
+        left = values - columns @ (_turned(columns) @ values)
+        return np.asarray(columns[..., : len(self.values), :]), np.asarray(triangle), left
 
-    @cached_property
+    @property
+    def terms(self) -> Array:
+        """The mean's terms b^ [..., terms, copies]."""
+        columns, triangle, _ = self._fit
+        return np.asarray(np.linalg.solve(triangle, _turned(columns) @ self._white[0]))
+
+    @property
     def left(self) -> Array:
         """What no term of the mean explains, whitened [..., n, copies]."""
-        values, basis = self._white
-        return values - basis @ self.terms
+        return self._fit[2][..., : len(self.values), :]
 
     @property
     def squares(self) -> Array:
-        """q, summed over the copies [...]."""
-        total = (self.left**2).sum(axis=(-2, -1))
-        if self.precision is not None:
-            total = total + (self.precision[:, None] * self.terms**2).sum(axis=(-2, -1))
-        return np.asarray(total)
+        """The misfit q, summed over the copies [...]."""
+        return np.asarray((self._fit[2] ** 2).sum(axis=(-2, -1)))
 
     @property
     def freedom(self) -> int:
         """Points less the terms that are flat, times the copies."""
         points, copies = self.left.shape[-2:]
-        terms = self.basis.shape[1] - (
-            0 if self.precision is None else int((self.precision > 0).sum())
-        )
-        return copies * (points - terms)
+        flat = self.basis.shape[1]
+        if self.precision is not None:
+            flat -= int((self.precision > 0).sum())
+        return int(copies * (points - flat))
 
     @property
     def variance(self) -> Array:
@@ -125,7 +130,8 @@ class Process:
     def _log_size(self) -> Array:
         """log|C| + log|A| - log|p|, once a copy [...]."""
         diagonal = np.diagonal(self.root, axis1=-2, axis2=-1)
-        size = 2 * np.log(diagonal).sum(axis=-1) + np.linalg.slogdet(self.information)[1]
+        triangle = np.diagonal(self._fit[1], axis1=-2, axis2=-1)
+        size = 2 * np.log(diagonal).sum(axis=-1) + 2 * np.log(np.abs(triangle)).sum(axis=-1)
         if self.precision is not None:
             size = size - np.log(self.precision[self.precision > 0]).sum()
         return np.asarray(self.left.shape[-1] * size)
@@ -148,9 +154,8 @@ class Process:
         `shared` [..., places, n] is K*, `basis` [places, terms] is H*.
         """
         weights, beyond = self._carried(shared, basis)
-        whitener = self.whitened(np.eye(len(self.values)))
-        by_mean = np.linalg.solve(self.information, _turned(self._white[1]) @ whitener)
-        return np.asarray(_turned(weights) @ whitener + beyond @ by_mean)
+        by_white = _turned(weights) + beyond @ _turned(self._fit[0])
+        return np.asarray(by_white @ self.whitened(np.eye(len(self.values))))
 
     def at(self, shared: Array, own: Array, basis: Array) -> tuple[Array, Array]:
         """The mean m [..., places, copies] and the covariance V [..., places, places].
@@ -159,22 +164,21 @@ class Process:
         """
         weights, beyond = self._carried(shared, basis)
         means = basis @ self.terms + _turned(weights) @ self.left
-        doubt = np.linalg.solve(self.information, _turned(beyond))
-        return means, own - _turned(weights) @ weights + beyond @ doubt
+        return means, own - _turned(weights) @ weights + beyond @ _turned(beyond)
 
     def _carried(self, shared: Array, basis: Array) -> tuple[Array, Array]:
-        """K*', whitened [..., n, places], and U [..., places, terms]."""
+        """K*', whitened [..., n, places], and U R^-1 [..., places, terms]."""
         weights = self.whitened(_turned(shared))
-        return weights, basis - _turned(weights) @ self._white[1]
+        beyond = basis - _turned(weights) @ self._white[1]
+        return weights, _turned(np.asarray(np.linalg.solve(_turned(self._fit[1]), _turned(beyond))))
 
     def left_out(self) -> tuple[Array, Array]:
         """Each value less what the others say of it [..., n, copies], and its deviation [..., n].
 
         The deviation is infinite where the others say nothing: a term is that point's alone.
         """
-        whitener, basis = self.whitened(np.eye(len(self.values))), self._white[1]
-        explained = basis @ np.linalg.solve(self.information, _turned(basis))
-        precision = _turned(whitener) @ (whitener - explained @ whitener)
+        whitener, columns = self.whitened(np.eye(len(self.values))), self._fit[0]
+        precision = _turned(whitener) @ (whitener - columns @ (_turned(columns) @ whitener))
         own = np.maximum(np.diagonal(precision, axis1=-2, axis2=-1), np.finfo(float).tiny)
         values = self.values.reshape(len(self.values), -1)
         return precision @ values / own[..., None], own**-0.5

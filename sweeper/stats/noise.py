@@ -9,15 +9,16 @@ seeds have neither curve nor offset in a known way, so their likelihood is a nor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from sweeper.stats.estimate import Array
+from sweeper.stats.gp import Process, alike_near, shares
+
 Kernel = Callable[[Array], Array]
 
 MAX_RISE = 4.0
@@ -36,9 +37,7 @@ RISES = (0.0, 0.5, 1.0, 1.5)
 
 def _smooth(length: float, rest: float) -> Kernel:
     """A smooth function of log2 eta, but for `rest` of the variance, which is independent."""
-    return lambda x: (
-        (1 - rest) * np.exp(-((_distances(x) / length) ** 2) / 2) + rest * np.eye(len(x))
-    )
+    return lambda x: (1 - rest) * alike_near(x, x, length) + rest * np.eye(len(x))
 
 
 def _rough(length: float) -> Kernel:
@@ -95,26 +94,16 @@ class Noise:
 
         Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
         """
-        points, seeds = runs.shape
         # The differences alone: the curve itself, which nobody knows, is in none of them.
-        contrasts = runs @ _contrasts(seeds)
-        freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
-        white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
-        white_mean, rest = white[:, :, :1], white[:, :, 1:]
-        # Every contrast y ~ N(m 1, sigma^2 R) with a mean m of its own. With m integrated out
-        # (Patterson and Thompson, 1971), and sigma by 1 / sigma, what is left is
-        # |R|^-1/2 (1' R^-1 1)^-1/2 a contrast, times (sum of squares)^(-freedom / 2).
-        weight = (white_mean**2).sum(axis=(1, 2))
-        explained = ((white_mean * rest).sum(axis=1) ** 2).sum(axis=1) / weight
-        squares = np.maximum((rest**2).sum(axis=(1, 2)) - explained, np.finfo(float).tiny)
-        diagonals = np.diagonal(roots, axis1=1, axis2=2)
-        determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
+        contrasts = runs @ _contrasts(runs.shape[1])
+        covariances, _ = _models(tuple(x.round(9)))
+        process = Process(covariances, contrasts, np.ones((len(x), 1)))
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
         return cls(
-            log_likelihood=-((seeds - 1) * determinant + freedom * np.log(squares)) / 2,
-            variance=squares / freedom,
-            freedom=freedom,
-            deviation=math.sqrt(plain / freedom),
+            log_likelihood=process.log_likelihood_of_any_scale,
+            variance=process.variance,
+            freedom=process.freedom,
+            deviation=math.sqrt(plain / process.freedom),
         )
 
     @classmethod
@@ -222,29 +211,20 @@ def left_by_cubic(x: Array, losses: Array) -> CubicRest:
     """
     # One residual is left at least; what a line leaves of a valley is its bend and no noise.
     order = min(ORDER, len(x) - 2)
-    squares, likelihood = np.zeros(len(RISES)), np.zeros(len(RISES))
     freedom = len(x) - order - 1 if order > 1 else 0
     if not freedom:
-        return CubicRest(squares, likelihood, 0)
-    for index, (rest, size) in enumerate(_rests(x, losses, order)):
-        squares[index] = rest / freedom
-        likelihood[index] = -freedom / 2 * math.log(max(squares[index], 1e-30)) - size
-    return CubicRest(squares, likelihood, freedom)
+        return CubicRest(np.zeros(len(RISES)), np.zeros(len(RISES)), 0)
+    process = _beside_polynomial(x, losses, order)
+    return CubicRest(process.variance, process.log_likelihood_of_any_scale, freedom)
 
 
-def _rests(
-    x: Array, losses: Array, order: int, deviation: float = 1.0
-) -> Iterator[tuple[float, float]]:
-    """By rise the squares that a polynomial leaves, and half the log determinants."""
+def _beside_polynomial(x: Array, losses: Array, order: int, deviation: float = 1.0) -> Process:
+    """Independent noise of every rise, of that deviation at the lowest point."""
+    spreads = deviation * 2.0 ** (np.outer(RISES, np.clip(x, 0.0, MAX_RISE)))
     # A polynomial has a constant: taking the least loss out changes rounding alone.
-    powers, losses = np.vander(x, order + 1), losses - losses.min()
-    for rise in RISES:
-        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
-        basis, triangle = np.linalg.qr(powers / spread[:, None])
-        white = losses / spread
-        rest = white - basis @ (basis.T @ white)
-        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
-        yield float(rest @ rest), float(size)
+    return Process(
+        spreads[:, None] ** 2 * np.eye(len(x)), losses - losses.min(), np.vander(x, order + 1)
+    )
 
 
 def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
@@ -255,7 +235,7 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
     # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
     if len(x) <= ORDER + 1:
         return np.zeros(len(RISES))
-    return np.array([-rest / 2 - size for rest, size in _rests(x, losses, ORDER, deviation)])
+    return _beside_polynomial(x, losses, ORDER, deviation).log_likelihood
 
 
 def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:
@@ -268,9 +248,7 @@ def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Arr
     if levels_known:
         # `MODELS` go by rise, then by kernel: down a column only the rise grows.
         total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
-    weights = PRIOR * np.exp(total - total.max())
-    shares: Array = weights / weights.sum()
-    return shares
+    return shares(total, PRIOR)
 
 
 def _contrasts(seeds: int) -> Array:

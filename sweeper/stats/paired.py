@@ -154,9 +154,8 @@ def skewed_estimate(values: Array, alpha: float) -> Estimate:
 def sign_error(side: int, other: int) -> float:
     """The chance of so unlike counts, or unliker ones, of a fair coin's two sides."""
     count, few = side + other, min(side, other)
-    # Both tails of Bin(count, 1/2): 2 (C(count, 0) + ... + C(count, few)) / 2^count.
-    ways = sum(math.comb(count, k) for k in range(few + 1))
-    return min(1.0, math.ldexp(ways, 1 - count))
+    # Both tails of Bin(count, 1/2), which are alike.
+    return min(1.0, 2 * binomial_from(count - few, count, 0.5))
 
 
 def divergence_error(lost: int, won: int, count: int) -> float:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.stats.estimate import Array
+from sweeper.stats.gp import Process, alike_near, normal_draws, positive
 from sweeper.stats.ladder import LadderSize
-from sweeper.stats.noise import Array
 
 Index = NDArray[np.intp]
 
@@ -312,18 +313,10 @@ class Smoother:
         """What a k of 1 adds to the losses at `x`."""
         return self.curvature * x**3
 
-    @cached_property
-    def _solved(self) -> tuple[Array, Array]:
-        """What no line explains, by the inverse covariance; the line's coefficients [2, point]."""
-        x = self.points.x
-        line = np.vander(x, 2)
-        inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
-        weighted = line.T @ inverse
-        # Universal kriging: any line is as likely as another, so it is fitted by generalized least
-        # squares and taken out; only the rest is drawn towards the prior.
-        coefficients = np.linalg.solve(weighted @ line, weighted).astype(np.float64)
-        rest: Array = np.eye(len(line)) - line @ coefficients
-        return inverse @ rest, coefficients
+    def _process(self, values: Array) -> Process:
+        """That of `values` [point, any]: any line beside what the curve has of its own."""
+        covariance = positive(self.prior(self.points.x) + self.points.noise)
+        return Process(covariance, values, np.vander(self.points.x, 2))
 
     def skew_evidence(self) -> tuple[float, float]:
         """The information on k, and that times the estimate of k."""
@@ -331,10 +324,9 @@ class Smoother:
         # A line and a square go through three points: they tell nothing of a cube.
         if len(x) <= 3:
             return 0.0, 0.0
-        cubic = self.cubic(x)
-        weights = cubic @ self._solved[0]
         rest = self.points.means - self.shape.curvature * x**2
-        return float(weights @ cubic), float(weights @ rest)
+        cubic, left = self._process(np.column_stack([self.cubic(x), rest])).left.T
+        return float(cubic @ cubic), float(cubic @ left)
 
     def rows(
         self, generator: np.random.Generator, noises: Array, normal: Array, x: Array, at: Index
@@ -346,38 +338,22 @@ class Smoother:
         """
         shape, points, count = self.shape, self.points, len(noises)
         prior = self.prior(x)
-        residual, line = self._solved
-        matrix = np.vander(x, 2) @ line + prior[:, at] @ residual
+        # Universal kriging: any line is as likely as another, and is left as it is.
+        matrix = self._process(points.means).estimator(prior[:, at], np.vander(x, 2))
         usual = shape.curvature * x**2 + shape.skew * self.cubic(x)
         smoothed = usual + matrix @ (points.means - usual[at])
-        own = _normal_draws(generator, prior, count)
+        own = normal_draws(generator, prior, count)
         own += shape.skew_deviation * normal[:, None] * self.cubic(x)
         # Matheron's rule: a drawn curve, less what its own noisy losses would say of it.
         errors = own - (own[:, at] + noises) @ matrix.T
         return np.vstack([smoothed, smoothed + errors])
 
 
-def _normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
-    """As many draws [count, point] of a covariance that may be singular."""
-    values, vectors = np.linalg.eigh(covariance)
-    kept = values > 1e-12 * values[-1]
-    root = vectors[:, kept] * np.sqrt(values[kept])
-    draws: Array = generator.normal(size=(count, int(kept.sum()))) @ root.T
-    return draws
-
-
-def invertible(covariance: Array) -> Array:
-    """The covariance [point, point], a billionth of its mean variance added to every one."""
-    size = len(covariance)
-    added: Array = covariance + 1e-9 * np.trace(covariance) / size * np.eye(size)
-    return added
-
-
 def deviation(x: Array, curvature: float, misfit: Misfit = MISFITS[0]) -> Array:
     """The covariance [point, point] of g and a curve's own skew at the distances `x` in log2."""
     cubic, quartic = np.outer(x**3, x**3), np.outer(x**4, x**4)
-    smooth = np.exp(-(((x[:, None] - x) / misfit.length) ** 2) / 2)
-    parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + misfit.wiggle**2 * smooth
+    smooth = misfit.wiggle**2 * alike_near(x, x, misfit.length)
+    parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + smooth
     return curvature**2 * parts
 
 
@@ -435,7 +411,7 @@ class Kinked:
         total = self.points.noise + deviation(self.points.x, curvature, self.shape.misfit)
         total += (ROUGH * curvature) ** 2 * np.eye(len(total))
         # A Cholesky factor whitens as any root does, and its diagonal gives the determinant.
-        return np.linalg.inv(np.linalg.cholesky(invertible(total)))
+        return np.linalg.inv(np.linalg.cholesky(positive(total)))
 
     @cached_property
     def log_likelihood(self) -> Array:
@@ -503,7 +479,7 @@ class Kinked:
         curvature = Smoother(self.points, self.shape).curvature
         prior = deviation(x, curvature, self.shape.misfit)
         matrix = prior[:, at] @ self.white.T @ self.white
-        own = _normal_draws(generator, prior, len(valleys)) * drawn[:, None]
+        own = normal_draws(generator, prior, len(valleys)) * drawn[:, None]
         errors = own[:, at] + noises * drawn[:, None]
         return valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
 

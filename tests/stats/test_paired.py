@@ -152,7 +152,8 @@ def test_of_runs_that_failed_nothing_is_known() -> None:
 
 
 def test_chances_are_those_of_coins() -> None:
-    assert sign_error(0, 6) == 2 / 64 and sign_error(3, 3) == 1 and sign_error(1, 8) == 20 / 512
+    chances = [sign_error(*sides) for sides in ((0, 6), (3, 3), (1, 8))]
+    assert chances == pytest.approx([2 / 64, 1, 20 / 512])
     assert divergence_error(3, 0, 3) == pytest.approx(2 / 64)
     assert divergence_error(1, 8, 9) == sign_error(1, 8)
 
