@@ -48,7 +48,7 @@ SEED_NOISE = 0.002
 """Where seeds tell it, around which with a spread of 1: twice that of 171 public runs of a recipe,
 at 3.28 nats; models and data differ. Tested on draws of these runs, and on made-up tables."""
 FADING = 0.1, 0.05
-"""Mean and spread of beta, by `decide_probe`'s table of optimizers; tested on all others."""
+"""Mean and spread of beta: of a published table of twelve optimizers; tested on all others."""
 DRIFT = 0.0006
 """d, for the root of an octave: of published recipes. Tested on changes of a MoE, and made-up."""
 IN_PROPORTION = 0.03
