@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from sweeper.errors import Text
 from sweeper.evidence.compare.deciding import Deciding, Outcome
@@ -372,6 +373,9 @@ def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
         ax.fill_between(path, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0)
         ax.plot(path, [e.value for e in curve], color=LINE_COLOR, linewidth=1.2)
         ax.set_xscale("log")
+        # Of more than a decade its powers are labels enough.
+        if path[-1] > 10 * path[0]:
+            ax.xaxis.set_minor_formatter(NullFormatter())
     measured = [at for at in each.sizes if math.isfinite(at.difference.value)]
     if winner.target.octaves > 0.05:
         # Beyond the largest size nothing was measured: shaded.
