@@ -52,7 +52,7 @@ FADING = 0.1, 0.05
 DRIFT = 0.0006
 """d, for the root of an octave: of published recipes. Tested on changes of a MoE, and made-up."""
 IN_PROPORTION = 0.03
-"""r. By leaving one table out, `scripts/bench/decide.py --only constants`: 0.02 without data sets."""
+"""r. By leaving one table out, `scripts/bench/decide.py --only constants`; tested on that table."""
 EFFECT = 0.01, 1.5
 """The middle of A, and the spread of its log: wide, since no two tables have the same."""
 BEFORE, LEAST_SCALE = 10, 0.7
