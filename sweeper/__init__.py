@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
-    from sweeper.evidence.compare.calls import Compared, compare
+    from sweeper.evidence.compare.calls import compare
     from sweeper.evidence.follow.decision import follow
     from sweeper.evidence.judge.calls import judge
     from sweeper.evidence.predict.calls import predict
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "BadInput",
-    "Compared",
     "ConfigError",
     "CurrentTrial",
     "ParamScale",
@@ -58,7 +57,6 @@ __all__ = [
 ]
 _MODULES = {
     "Answer": "sweeper.api.shown",
-    "Compared": "sweeper.evidence.compare.calls",
     "CurrentTrial": "sweeper.command.in_script",
     "Study": "sweeper.api.shown",
     "Transfer": "sweeper.api.shown",

@@ -37,6 +37,7 @@ GONE: Mapping[str, str] = {
     "study.plot_lines": "the study's page draws slices, by Optuna; `plot_ladder` draws a ladder",
     "study.plot_pairs": "a search's table has the transfer error of every pair, its page contours",
     "study.plot_loss_curves": "logger=tensorboard or logger=wandb shows losses over the steps",
+    "sweeper.Compared": "compare answers as every verb does: `.document['variants']`",
     "sweeper.samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "
     "asks any strategy in any study of Optuna's",
 }

@@ -39,7 +39,7 @@ PAGES = [f"sweeper.report.{name}" for name in ("checks", "study_page", "transfer
 PAGES += [
     f"sweeper.evidence.{name}"
     for name in (
-        *("compare.carried", "compare.tables", "follow.page", "judge.page", "predict.page"),
+        *("compare.page", "follow.page", "judge.page", "predict.page"),
         "rates.page",
     )
     if find_spec("sweeper.evidence") is not None

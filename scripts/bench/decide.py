@@ -1,12 +1,12 @@
 """How often `sweeper compare --by` says the wrong variant, and how often its intervals hold.
 
 Tables that others published, and made-up ones whose truth is known: variants are told from small
-sizes and checked at a larger one that was kept aside. `--data` is a folder with decisions/ and
-curves/; without it the made-up tables alone are tried.
+sizes and checked at a larger one that was kept aside. `--data` is a folder with decisions/, curves/
+and cases/tables/; without it the made-up tables alone are tried.
 
     python scripts/bench/decide.py --data DIR
     python scripts/bench/decide.py --tables 100 --only made
-    python scripts/bench/decide.py --data DIR --tables 6 --only constants   # others than `PRIOR`
+    python scripts/bench/decide.py --data DIR --tables 6 --only constants   # what is in proportion
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy as np
 import pandas  # type: ignore[import-untyped]
 
 from sweeper.evidence.compare import differences
-from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
+from sweeper.evidence.compare.deciding import Deciding
+from sweeper.evidence.compare.decision import TargetQuestion, VariantAnswer, Winner, decide
 from sweeper.evidence.compare.differences import VariantLosses, carry
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.read import read
@@ -48,44 +49,44 @@ class Tally:
     called: int = 0
     wrong: int = 0
     held: int = 0
+    held_by_runs: int = 0
     answered: int = 0
     misanswered: int = 0
     score: float = 0.0
 
-    def add(
-        self,
-        chance: float,
-        low: float,
-        high: float,
-        truth: float,
-        answer: str = "",
-        shown: float | None = None,
-    ) -> None:
-        """A pair with its difference at the target, and what runs have `shown` there."""
+    def add(self, each: VariantAnswer, truth: float, noise: float = 0.0) -> None:
+        """A variant with its difference at the target, measured by a run of each with `noise`."""
+        d = each.difference
         self.pairs += 1
-        seen = truth if shown is None else shown
-        self.held += low <= seen <= high
+        self.held += d.low <= truth <= d.high
+        low, high = (
+            d.value
+            + math.copysign(math.hypot(end - d.value, 2 * math.sqrt(2) * noise), end - d.value)
+            for end in (d.low, d.high)
+        )
+        self.held_by_runs += low <= truth <= high
         # The interval score of 95 %: its length, and 40 times how far off it is.
-        self.score += high - low + 40 * max(low - seen, seen - high, 0.0)
-        if not 0.05 < chance < 0.95:
+        self.score += high - low + 40 * max(low - truth, truth - high, 0.0)
+        if not 0.05 < each.chance < 0.95:
             self.called += 1
-            self.wrong += (chance > 0.5) != (truth < 0) or not truth
-        if answer in ("better", "worse"):
+            self.wrong += (each.chance > 0.5) != (truth < 0) or not truth
+        if each.answer in ("better", "worse"):
             self.answered += 1
-            self.misanswered += (answer == "better") != (truth < 0) or not truth
+            self.misanswered += (each.answer == "better") != (truth < 0) or not truth
 
-    def row(self, name: str) -> str:
+    def row(self, name: str, more: str | None = None) -> str:
         """A row of a table."""
-        share = f"{self.held / max(1, self.pairs):.0%}"
+        held, by_runs = (f"{n / max(1, self.pairs):.0%}" for n in (self.held, self.held_by_runs))
         return (
             f"| {name} | {self.pairs} | {self.called} | {self.wrong} | {self.answered} | "
-            f"{self.misanswered} | {self.held} ({share}) |"
+            f"{self.misanswered} | {held} | {by_runs if more is None else more} |"
         )
 
 
 HEAD = (
-    "| told from -> checked at | pairs | called at 95 % | wrong | answered | wrong | held |\n"
-    "|---|---|---|---|---|---|---|"
+    "| told from -> checked at | pairs | called at 95 % | wrong | answered | wrong | held | "
+    "with the noise of runs |\n"
+    "|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -112,15 +113,14 @@ def recipes(data: Path) -> Iterator[tuple[str, Tally]]:
                 each.name: each.sizes[-1].difference.value
                 for each in winner(t, "recipe", baseline, columns, counts=counts).variants
             }
-            for each in winner(near, "recipe", baseline, columns, counts=counts).variants:
+            found = winner(near, "recipe", baseline, columns, counts=counts)
+            for each in found.variants:
                 if each.name > baseline:
-                    d = each.difference
-                    whole.add(each.chance, d.low, d.high, true[each.name], each.answer)
+                    whole.add(each, true[each.name], found.noise)
             for other in (n for n in names if n > baseline):
                 two = near[near["recipe"].isin([baseline, other])]
-                (one,) = winner(two, "recipe", baseline, columns, counts=counts).variants
-                d = one.difference
-                pairs.add(one.chance, d.low, d.high, true[other], one.answer)
+                found = winner(two, "recipe", baseline, columns, counts=counts)
+                pairs.add(found.variants[0], true[other], found.noise)
         yield f"{len(names)} recipes in one table, {name} -> 1.2B", whole
         yield f"the same in tables of two, {name} -> 1.2B", pairs
 
@@ -135,14 +135,32 @@ def gates(data: Path) -> Iterator[tuple[str, Tally]]:
             near = table[table["dim"].isin(small)]
             if not (far.index != "baseline").any():
                 continue
-            for each in winner(
-                near, "change", "baseline", columns, counts={"width": large}
-            ).variants:
+            found = winner(near, "change", "baseline", columns, counts={"width": large})
+            for each in found.variants:
                 if each.name in far.index:
-                    truth = float(far[each.name] - far["baseline"])
-                    d = each.difference
-                    tally.add(each.chance, d.low, d.high, truth, each.answer)
+                    tally.add(each, float(far[each.name] - far["baseline"]), found.noise)
     yield "changes of a MoE, widths up to 768 -> 1024, up to 1024 -> 1280", tally
+
+
+def data_sets(data: Path) -> Iterator[tuple[str, Tally]]:
+    """Differences of half a nat: data sets at 10M and 80M parameters, checked at 150M and 400M."""
+    t = pandas.read_csv(data / "cases/tables/compare_large_differences.csv")
+    ratio, params = (t["tokens"] / t["params"]).round(), sorted(t["params"].unique())
+    ladders, grid = Tally(), Tally()
+    for large, (kinds, tally) in itertools.product(
+        params[2:], (([(r,) for r in sorted(ratio.unique())], ladders), ([(5, 10, 20)], grid))
+    ):
+        for ratios in kinds:
+            near = t[t["params"].isin(params[:2]) & ratio.isin(ratios)]
+            far = t[(t["params"] == large) & (ratio == ratios[-1])].set_index("data")["loss"]
+            counts = {"params": large, "tokens": large * ratios[-1]}
+            for baseline in "ab":
+                found = winner(near, "data", baseline, counts=counts)
+                for each in found.variants:
+                    if each.name > baseline:
+                        tally.add(each, float(far[each.name] - far[baseline]), found.noise)
+    yield "data sets, a ladder of two sizes", ladders
+    yield "data sets, two sizes with three horizons", grid
 
 
 def published(data: Path) -> Iterator[str]:
@@ -151,9 +169,11 @@ def published(data: Path) -> Iterator[str]:
     total = Tally()
     for name, tally in itertools.chain(recipes(data), gates(data)):
         yield tally.row(name)
-        for each in ("pairs", "called", "wrong", "answered", "misanswered", "held"):
-            setattr(total, each, getattr(total, each) + getattr(tally, each))
+        for count in vars(total):
+            setattr(total, count, getattr(total, count) + getattr(tally, count))
     yield total.row("all")
+    for name, tally in data_sets(data):
+        yield tally.row(name)
     yield ""
     t = pandas.read_csv(data / "decisions/gates.csv")
     t = t[t["baseline"] == "v16"]
@@ -314,14 +334,9 @@ def table(made: Made, generator: np.random.Generator) -> tuple[Any, Any, Any]:
 
 def made_up(tables: int) -> Iterator[str]:
     """All kinds."""
-    yield (
-        HEAD.replace("|---|---|---|---|---|---|---|", "", 1).replace(
-            " held |\n", " held | tables with any without effect better |\n"
-        )
-        + "|---|---|---|---|---|---|---|---|"
-    )
+    yield HEAD.replace("with the noise of runs", "tables with any without effect better", 1)
     for name, tally, lucky in kinds(tables):
-        yield f"{tally.row(name)} {lucky} |"
+        yield tally.row(name, lucky)
 
 
 def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
@@ -330,19 +345,16 @@ def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
     for name, made in KINDS.items():
         generator, tally, lucky = np.random.default_rng(7), Tally(), 0
         for _ in range(tables if made.variants > 6 else max(1, tables // 2)):
-            frame, truth, shown = table(made, generator)
+            frame, truth, _ = table(made, generator)
             found = winner(frame, "variant", "v0", counts=counts)
             any_lucky = False
             for each in found.variants:
                 index = int(each.name[1:]) - 1
-                d = each.difference
                 # What was not tuned is a bound: its interval is of what was run.
                 if made.untuned and index % 2 == 0:
                     tally.misanswered += each.answer == "worse"
                     continue
-                if math.isfinite(d.value):
-                    true, seen = float(truth[index]), float(shown[index])
-                    tally.add(each.chance, d.low, d.high, true, each.answer, seen)
+                tally.add(each, float(truth[index]))
                 if made.effect is nothing or (made.effect is few and index >= 3):
                     any_lucky |= each.answer == "better"
             lucky += any_lucky
@@ -351,37 +363,63 @@ def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
         yield name, tally, f"{lucky} of {count}" * without
 
 
+# Studies that are trained until it is decided.
+
+
+def settled(count: int) -> Iterator[str]:
+    """Two studies at one width: a seed does 0.1 to both, and 0.01 to each by itself."""
+    yield "| distance, in deviations | settled | better or worse | wrong | runs | median |"
+    yield "|---|---|---|---|---|---|"
+    size = {"width": 64.0, "steps": 1000.0}
+    for distance, noise in itertools.product((0.0, 0.5, 1.0, 2.0), ("normal", "t(3)")):
+        generator, told, wrong, runs = np.random.default_rng(11), 0, 0, []
+        for _ in range(count):
+            of_seed = generator.normal(0, 0.1, 200)
+            drawn = generator.normal(size=(2, 200))
+            if noise == "t(3)":
+                drawn = generator.standard_t(3, (2, 200)) / math.sqrt(3)
+            losses = 3 + of_seed + 0.01 * drawn
+            losses[1] += distance * 0.01 * math.sqrt(2)
+
+            def loss(name: str, size: int, seed: int, losses: Any = losses) -> float:
+                return float(losses["ab".index(name), seed])
+
+            deciding = Deciding("ab", [size], [1e12], TargetQuestion(), loss, begun=1)
+            deciding.missing()
+            assert deciding.winner is not None
+            answer = deciding.winner.variants[0].answer
+            told += answer != "cannot say"
+            wrong += answer == "better" or (answer == "worse" and not distance)
+            runs.append(deciding.runs)
+        yield (
+            f"| {distance:g}, {noise} | {count} | {told} | {wrong} | {np.mean(runs):.0f} | "
+            f"{np.median(runs):.0f} |"
+        )
+
+
 # Constants.
 
 
 def constants(data: Path, tables: int) -> Iterator[str]:
-    """Of each table its row with those constants that do best on all others.
+    """Of each table its row with that share in proportion which does best on all others.
 
-    Best is the least interval score, of each table as a share of what the present constants have.
+    Best is the least interval score, of each table as a share of what the present one has.
     """
-    now, unlike = dict(differences.PRIOR), differences.UNLIKE
-    grid = [(now, unlike)]
-    for noise, drift, other in itertools.product((0.0025, 0.003), (0.0005, 0.0007), (0.02, 0.05)):
-        moved = {"noise": (math.log(noise), 0.3), "drift": (math.log(drift), 0.3)}
-        grid.append(({**now, **moved}, other))
+    now = differences.IN_PROPORTION
+    grid = (now, 0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
     found: list[dict[str, Tally]] = []
-    for prior, differences.UNLIKE in grid:
-        differences.PRIOR.update(prior)
-        every = [*recipes(data), *gates(data)]
+    for differences.IN_PROPORTION in grid:
+        every = [*recipes(data), *gates(data), *data_sets(data)]
         found.append(dict(every) | {name: tally for name, tally, _ in kinds(tables)})
-    differences.PRIOR.update(now)
-    differences.UNLIKE = unlike
-    yield HEAD.replace("| pairs", "| noise, drift, unlike | pairs", 1) + "---|"
+    differences.IN_PROPORTION = now
+    yield HEAD.replace("| pairs", "| in proportion | pairs", 1) + "---|"
     for name in found[0]:
-        recipes_too = "1.2B" in name
-        others = [e for e in found[0] if e != name and not (recipes_too and "1.2B" in e)]
-        best = min(
-            range(len(grid)),
-            key=lambda i: sum(found[i][each].score / found[0][each].score for each in others),
-        )
-        prior, other = grid[best]
-        chosen = f"{math.exp(prior['noise'][0]):g}, {math.exp(prior['drift'][0]):g}, {other:g}"
-        yield found[best][name].row(f"{name} | {chosen}")
+        # Tables of the same runs are left out together.
+        kin = next((k for k in ("1.2B", "data sets") if k in name), name)
+        others = [e for e in found[0] if kin not in e]
+        scores = [sum(tallies[e].score / found[0][e].score for e in others) for tallies in found]
+        best = int(np.argmin(scores))
+        yield found[best][name].row(f"{name} | {grid[best]:g}")
 
 
 # Sessions of an agent.
@@ -431,7 +469,7 @@ def _least(n: int, of_baseline: int, spread: float, error: float) -> float:
     return high
 
 
-PARTS = ("published", "seeds", "made", "sessions", "constants")
+PARTS = ("published", "seeds", "made", "settled", "sessions", "constants")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -455,6 +493,8 @@ def main(words: Sequence[str] | None = None) -> None:
         lines += [iter([""]), seeds(options.data, options.tables)]
     if wanted("made"):
         lines += [iter([""]), made_up(options.tables)]
+    if wanted("settled"):
+        lines += [iter([""]), settled(5 * options.tables)]
     if wanted("sessions"):
         lines += [iter([""]), sessions(options.error)]
     if wanted("constants"):

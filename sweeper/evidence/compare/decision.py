@@ -2,60 +2,60 @@
 
 `differences.py` carries the differences. Here they become answers: better, worse, or not to be
 said; how much compute, and how much time, a variant takes for the baseline's loss; and which runs
-would tell most for what they cost.
+would tell most for what they cost. An answer is that of its interval: better where all of it lies
+below 0. What luck is left in the best of many goes with the root of their number, by trial, and the
+interval is as much wider.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.compare.differences import (
-    OUTSIDE_Z,
     RUN_NOISE,
     Carried,
     VariantLosses,
-    Whole,
     carry,
-    deviation_with,
+    shrinks,
     usual_unit,
 )
-from sweeper.evidence.compare.reading import Bound, VariantCell, VariantRuns, log2_of_counts
+from sweeper.evidence.compare.reading import Bound, VariantRuns, log2_of_counts
 from sweeper.evidence.runs.run import Array
 from sweeper.records import NOT_WRITTEN
 from sweeper.stats.estimate import UNKNOWN, Estimate, normal_above
 from sweeper.stats.paired import SeedPairs, sign_error
+from sweeper.stats.rounds import all_pairs
 
 Decided = Literal["better", "worse", "cannot say"]
-Why = Literal["loss", "wall_clock", "diverged", "bound", "baseline_bound", "apart"]
+Why = Literal["loss", "wall_clock", "diverged", "bound", "baseline_bound"]
 SPAN = 0.2
 """Octaves of compute without which nothing tells what compute is worth."""
 FLOORS = np.linspace(0.0, 0.92, 24)
 """Floors of the loss that are tried, as shares of the lowest one."""
 EXPONENT, EXPONENT_SPREAD = math.log(0.1), 0.5
-"""Mean and spread of the log of the exponent of (loss - floor) over compute, before the runs."""
+"""Mean and spread of the log of the exponent of (loss - floor) over compute, before the runs: of
+published laws. Tested on the speed-ups that a MoE's authors state."""
 TILT = 0.03
 """The spread of how much more a parameter gains than a token, as an exponent."""
 SEEDS_MATTER = 2.0
 """Variance of seeds over what they leave from which on runs are paired by them.
 
 Two variants of twelve seeds each then find a gain at least as often as by either rule alone."""
-PATH = 16
-"""Places between the smallest size and the target at which differences are drawn."""
-MORE = (1, 2, 4, 8, 16)
-"""Runs that are tried as what to train next."""
+TAIL = 0.0125
+"""The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
+MOST_MORE = 32
+"""Runs of a variant that are tried as what to train next, by doubling."""
 WORTH = 0.2
 """The least chance to decide for which a run is proposed."""
 MOST_NEXT = 3
-MOST_DRAWN = 9
-"""Variants that have a curve, those of the first places."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +102,12 @@ class AtSize:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantAnswer:
-    """A variant at the target: its loss less the baseline's, as a run of each would show it.
+    """A variant at the target: its expected loss less the baseline's.
 
     `compute` and `wall_clock` are how many times less of them it takes for the baseline's loss.
     `chance` is that it is better; its place lies between `first` and `last`. `code` says by what it
-    was answered, `missing` are the sizes of the baseline at which it was not run. It shares no size
-    with the baseline, but with others, where it is known `by_way`. At every size it has one rate,
-    the `same rate` as the baseline's, and was perhaps not tuned.
+    was answered, `missing` are the sizes of the baseline at which it was not run. At every size it
+    has one rate, the `same rate` as the baseline's, and was perhaps not tuned.
     """
 
     name: str
@@ -123,7 +122,6 @@ class VariantAnswer:
     bound: Bound = ""
     diverged: int = 0
     missing: tuple[SizePlace, ...] = ()
-    by_way: bool = False
     same_rate: bool = False
     code: Why = field(default="loss", metadata=NOT_WRITTEN)
 
@@ -145,27 +143,28 @@ class DecidingRuns:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Winner:
-    """All variants at the target, in the order of their places; the curve is drawn.
+    """All variants at the target, in the order of their places.
 
-    `noise` is that of a run, known `by` its seeds or by the prior; differences shrink by
-    2^-`fading` an octave of compute, and drift by `drift` for the root of one.
+    Intervals have the chance `tail` beyond either end. `noise` is that of a run, known `by` its
+    seeds or by the prior; differences shrink by 2^-`fading` an octave of compute, and drift by
+    `drift` for the root of one. All is `scale` times as wide as the model has it, by its back-test.
     """
 
     baseline: str
     target: SizePlace
     variants: tuple[VariantAnswer, ...]
     next_runs: tuple[DecidingRuns, ...]
+    tail: float
     noise: float
     by: Literal["seeds", "prior"]
     fading: float
     drift: float
+    scale: float
     floor: float
     exponent: float
     unit: str
     flops_known: bool
     baseline_bound: Bound
-    path: Sequence[float] = field(default=(), metadata=NOT_WRITTEN)
-    curves: Mapping[str, Sequence[Estimate]] = field(default_factory=dict, metadata=NOT_WRITTEN)
 
     @property
     def answer(self) -> Decided:
@@ -179,37 +178,24 @@ class Winner:
 def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False) -> Winner:
     """Carry all variants to the target, and answer; BadInput where nothing can be compared.
 
-    `briefly`: without what is drawn, and without runs to come.
+    `briefly`: without runs to come.
     """
     law = ComputeLaw.of(runs, question)
     losses = _losses(runs, law)
-    target = _target(runs, question.counts)
-    together = np.flatnonzero(_together(losses))
-    if len(together) < 2:
+    there = losses.counts > 0
+    if not (there[0] & there[1:].any(axis=0)).any():
         raise BadInput(_no_size_shared(runs))
-    # Only variants that sizes tie to the baseline: the levels of other sizes would be free of it.
-    kept = replace_variants(losses, together)
-    there = (losses.counts > 0).any(axis=0)
-    largest = int(np.where(there, losses.sizes.sum(axis=1), -np.inf).argmax())
-    path = np.empty((0, 2)) if briefly else _path(losses.sizes, target)
-    places = np.concatenate([target[None], losses.sizes, path])
-    carried = carry(kept, places)
-    measured = np.flatnonzero((np.abs(losses.sizes - target) < 0.05).all(axis=1))
+    target = _target(runs, losses, question.counts)
     asked = _Asked(
         runs=runs,
         law=law,
         losses=losses,
-        carried=carried,
+        carried=carry(losses, np.concatenate([target[None], losses.sizes])),
         target=target,
-        # A run to come has its noise; what was run at the target already is asked for itself.
-        runs_there=0.0 if len(measured) else 1.0,
-        error=question.error,
-        known=question.known,
-        index={int(variant): i for i, variant in enumerate(together)},
-        largest=largest,
-        path=path,
+        question=question,
+        top=float(losses.sizes[there.any(axis=0)].sum(axis=1).max()),
     )
-    return asked.winner()
+    return asked.winner(briefly)
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,93 +328,54 @@ def _losses(runs: VariantRuns, law: ComputeLaw) -> VariantLosses:
     shape = len(runs.names), len(runs.log2)
     means, counts, squares, freedom = np.full(shape, math.nan), np.zeros(shape), 0.0, 0
     for size in range(shape[1]):
-        there = [cell for cell in runs.cells if cell.size == size]
         trained = []
-        for cell in there:
+        for cell in runs.cells:
             finite = np.isfinite(cell.losses)
-            if not finite.any():
-                continue
-            trained.append((cell, cell.losses[finite], np.array(cell.seeds)[finite]))
-            mean = float(trained[-1][1].mean())
-            means[cell.variant, size] = law.moved(mean, cell.log2, runs.log2[size])
-            counts[cell.variant, size] = finite.sum()
-        if runs.paired and (beside := _beside(trained)) is not None:
-            for (cell, *_), mean, count in zip(trained, *beside[:2], strict=True):
-                means[cell.variant, size], counts[cell.variant, size] = mean, count
-            more = beside[2:]
-        else:
-            more = _spread(trained)
-        squares, freedom = squares + more[0], freedom + more[1]
+            if cell.size == size and finite.any():
+                trained.append((cell, cell.losses[finite], np.array(cell.seeds)[finite]))
+        of_size = _of_size([each for _, *each in trained], runs.paired)
+        for (cell, *_), mean, count in zip(trained, *of_size[:2], strict=True):
+            means[cell.variant, size] = law.moved(float(mean), cell.log2, runs.log2[size])
+            counts[cell.variant, size] = count
+        squares, freedom = squares + of_size[2], freedom + of_size[3]
     return VariantLosses(runs.names, runs.log2, means, counts, squares, freedom)
 
 
-def _beside(
-    trained: Sequence[tuple[VariantCell, Array, Array]],
-) -> tuple[Array, Array, float, int] | None:
-    """Mean and number of runs of each variant, without what a seed does to all; squares, freedom.
+def _of_size(trained: Sequence[Sequence[Array]], paired: bool) -> tuple[Any, Any, float, int]:
+    """Mean and number of runs of each variant at a size; squares of runs about these, and freedom.
 
-    By least squares over variants and seeds. A seed that one variant alone has tells no difference.
-    None where seeds do not tie all variants to each other.
+    Where seeds are `paired`, or are the same of all variants and matter, what one does to all
+    cancels: it is taken out by least squares over variants and seeds. A seed that one variant alone
+    has tells no difference.
     """
-    if not trained:
-        return None
-    names = np.concatenate([seeds for *_, seeds in trained])
+    means = [losses.mean() for losses, _ in trained]
+    counts = [len(losses) for losses, _ in trained]
+    squares = sum(float(((losses - losses.mean()) ** 2).sum()) for losses, _ in trained)
+    plain = means, counts, squares, sum(counts) - len(counts)
+    alike = len({tuple(sorted(seeds)) for _, seeds in trained}) == 1
+    distinct = all(len({*seeds}) == len(seeds) for _, seeds in trained)
+    if len(trained) < 2 or not distinct or not (paired or alike):
+        return plain
+    names = np.concatenate([seeds for _, seeds in trained])
     seeds, seed, of_seed = np.unique(names, return_inverse=True, return_counts=True)
-    variant = np.repeat(range(len(trained)), [len(losses) for _, losses, _ in trained])
+    variant = np.repeat(range(len(trained)), counts)
     told = of_seed[seed] > 1
     if not told.any():
-        return None
+        return plain
     design = np.hstack([np.eye(len(trained))[variant], np.eye(len(seeds))[seed]])[told]
-    losses = np.concatenate([each for _, each, _ in trained])[told]
+    losses = np.concatenate([each for each, _ in trained])[told]
     effects, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+    # Seeds that do not tie all variants to each other leave levels of their own.
     if rank < len(trained) + int((of_seed > 1).sum()) - 1:
-        return None
+        return plain
     rest = losses - design @ effects
-    means = effects[: len(trained)] + (losses - effects[variant[told]]).mean()
-    counts = np.bincount(variant[told], minlength=len(trained)).astype(float)
-    return means, counts, float((rest**2).sum()), len(losses) - int(rank)
-
-
-def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]:
-    """Sum of squares and degrees of freedom of the runs of a size about what they have in common.
-
-    Where all variants were run with the same seeds, and seeds matter, what one does to all cancels.
-    """
-    squares = sum(float(((losses - losses.mean()) ** 2).sum()) for _, losses, _ in trained)
-    freedom = sum(len(losses) - 1 for _, losses, _ in trained)
-    seeds = [tuple(sorted(names)) for _, _, names in trained]
-    distinct = bool(seeds) and len(set(seeds[0])) == len(seeds[0]) > 1
-    # Seeds with names that all variants share: two-way residuals, of (variants - 1) (seeds - 1)
-    # freedom. Else a seed of one says nothing of that of another.
-    if len(seeds) > 1 and len(set(seeds)) == 1 and distinct:
-        table = np.array([losses[np.argsort(names)] for _, losses, names in trained])
-        rest = table - table.mean(axis=1, keepdims=True)
-        rest -= rest.mean(axis=0)
-        beside, left = float((rest**2).sum()), (len(table) - 1) * (table.shape[1] - 1)
-        # Of two runs with one seed's number that share nothing pairs halve the freedom for nothing.
-        if (squares - beside) * left > SEEDS_MATTER * beside * (freedom - left):
-            return beside, left
-    return squares, freedom
-
-
-def replace_variants(losses: VariantLosses, kept: Whole) -> VariantLosses:
-    """The losses of some of the variants, the first of them the baseline."""
-    return replace(
-        losses,
-        names=[losses.names[int(i)] for i in kept],
-        means=losses.means[kept],
-        counts=losses.counts[kept],
-    )
-
-
-def _together(losses: VariantLosses) -> Array:
-    """Whether sizes that variants share lead from each to the baseline."""
-    there = losses.counts > 0
-    reached = np.zeros(len(there), bool)
-    reached[0] = True
-    for _ in range(len(there)):
-        reached = there[:, there[reached].any(axis=0)].any(axis=1) | reached
-    return reached
+    beside, freedom = float((rest**2).sum()), len(losses) - int(rank)
+    # Of two runs with one seed's number that share nothing pairs halve the freedom for nothing.
+    apart = (squares - beside) * freedom > SEEDS_MATTER * beside * (plain[3] - freedom)
+    if not paired and not apart:
+        return plain
+    of_variants = effects[: len(trained)] + (losses - effects[variant[told]]).mean()
+    return of_variants, np.bincount(variant[told], minlength=len(trained)), beside, freedom
 
 
 def _no_size_shared(runs: VariantRuns) -> str:
@@ -447,12 +394,15 @@ def _no_size_shared(runs: VariantRuns) -> str:
     )
 
 
-def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
-    """Log2 of the target's counts; what is not said follows the ladder, or is the largest size."""
-    of_baseline = sorted({cell.size for cell in runs.cells})
-    largest = max(of_baseline, key=lambda size: float(runs.log2[size].sum()))
+def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]) -> Array:
+    """Log2 of the target's counts; what is not said follows the ladder.
+
+    Where nothing is said it is the largest size that all variants have, else the largest of all.
+    """
     if not asked:
-        found: Array = runs.log2[largest]
+        there = losses.counts > 0
+        common = there.all(axis=0) if there.all(axis=0).any() else there.any(axis=0)
+        found: Array = runs.log2[np.where(common, runs.log2.sum(axis=1), -np.inf).argmax()]
         return found
     known = runs.measures[0].keys()
     for role in asked:
@@ -486,137 +436,98 @@ def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
     return np.array([float(value) for value in log2_of_counts(counts)])
 
 
-def _path(sizes: Array, target: Array) -> Array:
-    """Places from the smallest size over the others to the target, even in compute."""
-    order = np.argsort(sizes.sum(axis=1))
-    points = np.concatenate([sizes[order], target[None]])
-    # Sizes of one compute have one place on the path: interpolation needs them ascending.
-    u, first = np.unique(points.sum(axis=1), return_index=True)
-    at = np.linspace(u[0], target.sum(), PATH)
-    return np.stack([np.interp(at, u, points[first, axis]) for axis in (0, 1)], axis=1)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Asked:
-    """What the answers are made of; `index` has the place of a variant in what was carried."""
+    """What the answers are made of.
+
+    Its places are the target, then the sizes. `top` is the log2 of the largest size's compute.
+    """
 
     runs: VariantRuns
     law: ComputeLaw
     losses: VariantLosses
     carried: Carried
     target: Array
-    runs_there: float
-    error: float
-    known: bool
-    index: Mapping[int, int]
-    largest: int
-    path: Array
+    question: TargetQuestion
+    top: float
 
-    def winner(self) -> Winner:
-        runs, carried = self.runs, self.carried
+    def winner(self, briefly: bool) -> Winner:
+        runs, carried, law = self.runs, self.carried, self.law
         places = self._places()
-        answers = [self._answer(v, places.get(v)) for v in range(1, len(runs.names))]
-        order = sorted(answers, key=lambda each: (each.first, each.last, -each.chance))
-        law, weights = self.law, carried.weights
-        per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
-        start = 1 + len(self.losses.sizes)
-        drawn = range(start, start + len(self.path))
-        carried_as = {runs.names[v]: i for v, i in self.index.items()}
-        shown = [each.name for each in order if each.name in carried_as][:MOST_DRAWN]
-        curves = {
-            name: [each for (each,) in carried.only(carried_as[name]).differences(drawn)]
-            for name in shown
-        }
+        answers = [self._answer(v, places[v]) for v in range(1, len(runs.names))]
         return Winner(
             baseline=runs.names[0],
             target=self.place(self.target),
-            variants=tuple(order),
-            next_runs=self._next(answers) if len(self.path) or self.known else (),
-            noise=float(weights @ carried.noise),
+            variants=tuple(sorted(answers, key=lambda each: (each.first, each.last, -each.chance))),
+            next_runs=() if briefly else self._next(answers),
+            tail=self.tail,
+            noise=carried.noise,
             by="seeds" if self.losses.freedom else "prior",
-            fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
-            # Each of two variants drifts by itself: their difference by the root of two.
-            drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
+            fading=carried.fading,
+            drift=carried.drift,
+            scale=carried.scale,
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
             unit=runs.unit,
             flops_known="flops" in runs.columns or "params" in runs.columns,
             baseline_bound=self._bound(0),
-            path=[float(per_flop * 2.0**u) for u in self.path.sum(axis=1)],
-            curves=curves,
         )
 
-    def place(self, log2: Array, counts: Mapping[str, float] | None = None) -> SizePlace:
-        """A place by the counts that the runs have."""
-        runs = self.runs
-        per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
-        nearest = int(np.abs(runs.log2 - log2).sum(axis=1).argmin())
-        if counts is None:
-            counts = self._counts(log2, nearest)
-        top = self.losses.sizes[self.largest].sum()
-        octaves = float(log2.sum() - top)
-        return SizePlace(counts=counts, flops=per_flop * 2.0 ** float(log2.sum()), octaves=octaves)
-
-    def _counts(self, log2: Array, nearest: int) -> Mapping[str, float]:
-        near = self.runs.measures[nearest]
-        dn, dd = (float(x) for x in log2 - self.runs.log2[nearest])
-        moved = {"params": dn, "tokens": dd, "flops": dn + dd, "steps": dd, "width": dn / 2}
-        return {role: value * 2.0 ** moved.get(role, 0.0) for role, value in near.items()}
-
-    # Answers.
-
-    def _chance(self, variant: int) -> float:
-        """That it is better: by the time it takes, where that is known, else by the loss."""
-        throughput, below = self._throughput(variant), 0.0
-        if math.isfinite(throughput) and self.law.known:
-            # A faster variant may lose a little for each step and still win by the clock.
-            below = self.law.break_even(self.target, throughput)
-        return self.carried.chance(self.index[variant], below)
-
-    def _level(self, count: int) -> float:
-        """How unlikely an error must be for one of `count` answers at once.
+    @property
+    def tail(self) -> float:
+        """The error of an answer, and the chance beyond each end of its interval.
 
         The model takes most of the luck of the best of many out of it, since it learns from the
         others how little variants differ. What is left where some do differ and some do not goes
         with the root of their number, by trial.
         """
-        return self.error / math.sqrt(max(1, count))
+        return min(TAIL, self.question.error / math.sqrt(len(self.runs.names) - 1))
 
-    def _decided(self, chance: float) -> Decided:
-        # "better" is one of many: the error is that any without an effect is called so.
-        if chance >= 1 - self._level(len(self.index) - 1):
-            return "better"
-        return "worse" if chance <= self.error else "cannot say"
+    def place(self, log2: Array, counts: Mapping[str, float] | None = None) -> SizePlace:
+        """A place by the counts that the runs have."""
+        runs = self.runs
+        if counts is None:
+            nearest = int(np.abs(runs.log2 - log2).sum(axis=1).argmin())
+            dn, dd = (float(x) for x in log2 - runs.log2[nearest])
+            moved = {"params": dn, "tokens": dd, "flops": dn + dd, "steps": dd, "width": dn / 2}
+            near = runs.measures[nearest]
+            counts = {role: value * 2.0 ** moved.get(role, 0.0) for role, value in near.items()}
+        # What all runs have alike tells no size from another.
+        told = {
+            role: value
+            for role, value in counts.items()
+            if role in self.question.counts or len({m[role] for m in runs.measures}) > 1
+        }
+        alone = {"width": counts["width"]} if "width" in counts else counts
+        counts = told or alone
+        per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
+        compute = float(log2.sum())
+        return SizePlace(counts=counts, flops=per_flop * 2.0**compute, octaves=compute - self.top)
 
-    def _places(self) -> dict[int, tuple[int, int]]:
+    # Answers.
+
+    def _places(self) -> list[tuple[int, int]]:
         """Of each variant its place: how many, the baseline too, are surely better, or worse."""
-        count = len(self.index)
+        count = len(self.runs.names)
         # All pairs are looked at for a place, not those with the baseline alone.
-        surely = self.carried.better() >= 1 - self._level(count * (count - 1) // 2)
+        tail = min(TAIL, self.question.error / math.sqrt(all_pairs(count)))
+        surely = self.carried.better() >= 1 - tail
         above, below = surely.sum(axis=0), surely.sum(axis=1)
-        return {v: (1 + int(above[i]), count - int(below[i])) for v, i in self.index.items()}
+        return [(1 + int(a), count - int(b)) for a, b in zip(above, below, strict=True)]
 
-    @cached_property
-    def _differences(self) -> list[list[Estimate]]:
-        """At the target, as runs of each show it, and at every size; of every variant."""
-        at_sizes = range(1, 1 + len(self.losses.sizes))
-        carried = self.carried
-        return carried.differences([0], self.runs_there) + carried.differences(at_sizes)
-
-    def _answer(self, variant: int, ranks: tuple[int, int] | None) -> VariantAnswer:
+    def _answer(self, variant: int, ranks: tuple[int, int]) -> VariantAnswer:
         runs, law = self.runs, self.law
         bound, pairs = self._bound(variant), self._pairs(variant)
+        difference = self.carried.estimate(variant, 0, self.tail)
+        throughput, below = self._throughput(variant), 0.0
         code: Why = "loss"
+        if math.isfinite(throughput) and law.known:
+            # A faster variant may lose a little for each step and still win by the clock.
+            code, below = "wall_clock", law.break_even(self.target, throughput)
+        chance = self.carried.chance(variant, below)
         answer: Decided = "cannot say"
-        difference, chance = UNKNOWN, 0.5
-        if ranks is None:
-            code, ranks = "apart", (1, len(runs.names))
-        else:
-            difference = self._differences[0][self.index[variant]]
-            if math.isfinite(self._throughput(variant)) and law.known:
-                code = "wall_clock"
-            chance = self._chance(variant)
-            answer = self._decided(chance)
+        if not self.tail < chance < 1 - self.tail:
+            answer = "better" if chance > 0.5 else "worse"
         answer, code = self._checked(answer, code, pairs, bound)
         compute = law.factor(law.loss(self.target), difference)
         sizes = tuple(
@@ -632,7 +543,7 @@ class _Asked:
             code=code,
             difference=difference,
             compute=compute,
-            wall_clock=_times(compute, self._throughput(variant)),
+            wall_clock=_times(compute, throughput),
             chance=chance,
             first=ranks[0],
             last=ranks[1],
@@ -640,7 +551,6 @@ class _Asked:
             bound=bound,
             diverged=pairs.lost + pairs.both,
             missing=tuple(self._run_place(size) for size in sorted(ours - there)),
-            by_way=not there & ours,
             same_rate=bool(there & ours)
             and all(
                 cell.rate == other.rate and cell.configurations == 1
@@ -657,13 +567,13 @@ class _Asked:
         A variant that was not tuned may be better than it looks, the baseline as well.
         """
         # Divergences by themselves first: there may be no finite difference to go by.
-        if end := pairs.by_divergence(self.error):
+        if end := pairs.by_divergence(self.question.error):
             return ("worse" if end > 0 else "better"), "diverged"
         lost, won = pairs.lost, pairs.won
         # Every pair has a sign, if no size: they must outvote what diverged.
         worse = int((pairs.differences > 0).sum()) + lost
         better = int((pairs.differences < 0).sum()) + won
-        unsure = sign_error(worse, better) > self.error
+        unsure = sign_error(worse, better) > self.question.error
         if (answer == "better" and lost and unsure) or (answer == "worse" and won and unsure):
             return "cannot say", "diverged"
         if answer == "worse" and bound:
@@ -712,14 +622,12 @@ class _Asked:
         assert cell is not None
         counts = losses.counts[[0, variant], size]
         # The model's noise and not the spread of these few runs: of one run there is none.
-        noise = float(self.carried.weights @ self.carried.noise)
-        difference = UNKNOWN
+        noise, difference = self.carried.noise, UNKNOWN
         if (counts > 0).all():
             value = float(losses.means[variant, size] - losses.means[0, size])
             half = 1.96 * noise * math.sqrt(float((1 / counts).sum()))
             difference = Estimate(value=value, low=value - half, high=value + half)
         compute = self.law.factor(float(losses.means[0, size]), difference)
-        known = variant in self.index
         return AtSize(
             place=self._run_place(size),
             runs=len(cell.losses),
@@ -727,7 +635,7 @@ class _Asked:
             difference=difference,
             compute=compute,
             wall_clock=_times(compute, self._throughput(variant, size)),
-            carried=self._differences[1 + size][self.index[variant]] if known else UNKNOWN,
+            carried=self.carried.estimate(variant, 1 + size, TAIL),
             bound=cell.bound,
         )
 
@@ -737,10 +645,9 @@ class _Asked:
         """Of the likeliest winners that are open, the runs that decide most per FLOP."""
         open_ = [
             v
-            for v in self.index
-            if v
-            and answers[v - 1].answer == "cannot say"
-            # What a bound, a divergence or want of a way leaves open no runs mend.
+            for v in range(1, len(self.runs.names))
+            if answers[v - 1].answer == "cannot say"
+            # What a bound or a divergence leaves open no runs mend.
             and answers[v - 1].code in ("loss", "wall_clock")
         ]
         open_.sort(key=lambda v: -answers[v - 1].chance)
@@ -749,57 +656,50 @@ class _Asked:
 
     def _candidates(self) -> list[Array]:
         """Sizes that were run, the target, and one between."""
-        top = self.losses.sizes[self.largest]
+        sizes = self.losses.sizes
         # Near the largest size a further one tells next to nothing that this does not.
-        beyond = self.target.sum() > top.sum() + 2 and not self.known
-        more = [self.target, (top + self.target) / 2] if beyond else []
-        return [*self.losses.sizes, *more]
+        if self.question.known or self.target.sum() <= self.top + 2:
+            return [*sizes]
+        return [*sizes, self.target, (sizes[sizes.sum(axis=1).argmax()] + self.target) / 2]
 
     def _best_next(self, variant: int, answer: VariantAnswer) -> DecidingRuns | None:
-        i, best = self.index[variant], None
-        kept = replace_variants(self.losses, np.array([*self.index]))
-        draw = int(self.carried.weights.argmax())
-        mean = float(self.carried.weights @ self.carried.means[:, 0, i])
-        throughput = self._throughput(variant)
+        """The runs with the most chance to decide for what they cost, of this variant alone."""
+        kept, best = self.losses.of([0, variant]), None
+        mean = float(self.carried.difference(variant).mean)
         if answer.code == "wall_clock":
-            mean -= self.law.break_even(self.target, throughput)
-        of_draw = float(self.carried.deviations[draw, 0, i])
-        # As wide as all draws together are: one draw knows its fading and its noise for sure.
-        spread = answer.difference if not self.runs_there else self.carried.difference(i)
-        before = (spread.high - spread.low) / (2 * OUTSIDE_Z)
-        level = self._level(len(self.index) - 1)
-        for log2 in self._candidates():
-            place = self.place(log2)
-            for count in MORE:
-                # With as many of the baseline, or none: every variant uses its own runs.
-                ways = {0, count}
-                if self.runs.paired:
-                    at = int(np.abs(kept.sizes - log2).sum(axis=1).argmin())
-                    lacking = kept.counts[i, at] + count - kept.counts[0, at]
-                    ways = {int(max(0, lacking))}
-                for of_baseline in sorted(ways):
-                    more = _with_runs(kept, log2, {i: count, 0: of_baseline})
-                    try:
-                        after = deviation_with(more, self.target, i, self.carried)
-                    except ValueError:
-                        continue
-                    if after > 0.99 * of_draw:
-                        continue
-                    # The likeliest draw says how runs shrink the doubt, all how large it is.
-                    chance = _decides(mean, before, before * after / of_draw, level)
-                    flops = place.flops * (count + of_baseline)
-                    each = DecidingRuns(
-                        variant=self.runs.names[variant],
-                        place=place,
-                        runs=count,
-                        of_baseline=of_baseline,
-                        chance=chance,
-                        flops=flops,
-                    )
-                    if chance >= WORTH and (
-                        best is None or chance / flops > best.chance / best.flops
-                    ):
-                        best = each
+            mean -= self.law.break_even(self.target, self._throughput(variant))
+        far = -float(ndtri(self.tail))
+        before = (answer.difference.high - answer.difference.low) / (2 * far)
+        for log2, power in itertools.product(self._candidates(), range(MOST_MORE.bit_length())):
+            place, count = self.place(log2), 2**power
+            at = np.flatnonzero((np.abs(kept.sizes - log2) < 1e-6).all(axis=1))
+            there = kept.counts[:, at[0]] if len(at) else np.zeros(2)
+            # Of few looks none is spent on less than half as many runs again.
+            if self.question.known and 2 * count < there[1]:
+                continue
+            # With as many of the baseline, or none; those of a seed are paired, and need both.
+            ways = {0, count}
+            if self.runs.paired:
+                ways = {int(max(0, there[1] + count - there[0]))}
+            for of_baseline in sorted(ways):
+                try:
+                    share = shrinks(kept, _with_runs(kept, log2, of_baseline, count), self.target)
+                except ValueError:
+                    continue
+                if share > 0.99:
+                    continue
+                chance = _decides(mean, before, before * share, far)
+                flops = place.flops * (count + of_baseline)
+                each = DecidingRuns(
+                    variant=self.runs.names[variant],
+                    place=place,
+                    runs=count,
+                    of_baseline=of_baseline,
+                    chance=chance,
+                    flops=flops,
+                )
+                if chance >= WORTH and (best is None or chance / flops > best.chance / best.flops):
+                    best = each
         return best
 
 
@@ -810,26 +710,22 @@ def _times(compute: Estimate, throughput: float) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
-def _with_runs(losses: VariantLosses, log2: Array, more: Mapping[int, int]) -> VariantLosses:
-    """With runs of variants more at a size; the losses of new ones do not matter."""
+def _with_runs(losses: VariantLosses, log2: Array, *more: int) -> VariantLosses:
+    """With so many runs more of each variant at a size; the losses of new ones do not matter."""
     at = np.flatnonzero((np.abs(losses.sizes - log2) < 1e-6).all(axis=1))
     sizes, means, counts = losses.sizes, losses.means.copy(), losses.counts.copy()
-    if len(at):
-        place = int(at[0])
-    else:
-        place, empty = len(sizes), np.zeros((len(means), 1))
+    if not len(at):
+        at, empty = np.array([len(sizes)]), np.zeros((len(means), 1))
         sizes = np.concatenate([sizes, log2[None]])
         means, counts = (np.concatenate([each, empty], axis=1) for each in (means, counts))
-    for variant, count in more.items():
-        counts[variant, place] += count
+    counts[:, at[0]] += more
     middle = float(np.nanmedian(losses.means))
     means = np.where((counts > 0) & ~np.isfinite(means), middle, means)
     return replace(losses, sizes=sizes, means=means, counts=counts)
 
 
-def _decides(mean: float, before: float, after: float, level: float) -> float:
-    """The chance that the mean lies far enough from 0, of what is left, after more runs."""
+def _decides(mean: float, before: float, after: float, far: float) -> float:
+    """The chance that the mean lies `far` of its deviations from 0, after more runs."""
     # What a later mean moves by has the variance that goes, as in `Foretold`.
     moved = math.sqrt(max(before**2 - after**2, 1e-30))
-    far = -NormalDist().inv_cdf(level) * after
-    return normal_above((far - mean) / moved) + normal_above((far + mean) / moved)
+    return normal_above((far * after - mean) / moved) + normal_above((far * after + mean) / moved)

@@ -1,72 +1,66 @@
-"""What differences between variants become at another size: one Gaussian model of all of them.
+"""What differences between variants become at another size: one Gaussian process of all of them.
 
-A run of variant v at size c has the loss mu_c + g_v(c) + noise. The level mu_c of a size is
-free, so that losses of a size are compared with each other alone, and what is odd of a size is told
-once. g_v fades with compute, and drifts:
+The runs of variant v at size c have the mean loss
 
-    g_v(c) = a_v 2^(-beta n - gamma d) (1 + b_v (n + d)) + drift_v(c)
+    L = level_c + g_v(c) + e,        e ~ N(0, s^2 / runs)
 
-n and d are octaves of parameters and of tokens from the largest size that was run; a_v has a common
-scale, b_v the spread of fading between variants, and drift is Brownian along both axes from the
-smallest size on. A straight line through small differences says which variant gains faster, which
-two or three sizes do not tell: it was wrong in most published tables that it was tried on.
+The level of a size is free, so that losses are compared within a size alone, and what is odd of a
+size, or of the baseline's run at it, is told once. The g_v are alike, and independent:
 
-Scale, drift, noise, beta and gamma are learned from all variants together, around `PRIOR`: by
-draws of it, weighted with the likelihood of the losses. What a variant without effect seems to win
-by its noise is shrunk by that, the more so the more variants there are without any.
+    cov(g(c), g(c')) = A^2 f(c) f(c') (1 + r^2 [c = c']) + (d^2 + r^2 A^2) min(c, c')
+    f(c)             = 2^-(beta (n + t))
+
+n and t are octaves of parameters and of tokens from the largest size, and min(c, c') is Brownian
+motion along both from the smallest size on. So a difference of scale A fades by beta an octave of
+compute, drifts, and each size has something of its own. The last two have a part in proportion to
+A: what differs by 0.6 nats does not stay within what 0.01 does. A straight line through small
+differences would say which variant gains faster, which two or three sizes do not tell.
+
+A, beta and s are learned from all variants together, over a grid of them (`stats/gp.py`). What a
+variant without effect seems to win by its noise is shrunk by that, the more so the more variants
+there are without any.
+
+**Back-test.** The largest size is left out and said by the others: with r the differences that were
+missed by, and C the covariance that they should have, r' C^-1 r is about their number. The
+deviations of all that is said are multiplied by how far it is off, wider or narrower.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from statistics import NormalDist
+from functools import cached_property
 
 import numpy as np
 
-from sweeper.stats.estimate import Array, Estimate, normal_above
+from sweeper.stats.estimate import Array, Estimate
+from sweeper.stats.gp import Mixture, Process, shares
 
 Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
 USUAL = 0.8, 4.0
 """Losses in nats a token and bits a byte, for which the priors are: of others they are shares."""
-SEED_NOISE = 0.0011
-"""Between seeds of one recipe, in nats at 3.28: 171 public runs of twelve recipes."""
-RUN_NOISE = 0.003
-"""Of a run where no seeds are told apart: what its rate and its other settings miss is in it."""
-PRIOR = {
-    "scale": (math.log(0.01), 1.3),
-    "drift": (math.log(0.0005), 0.3),
-    "noise": (math.log(RUN_NOISE), 0.3),
-    "beta": (0.1, 0.05),
-    "gamma": (0.1, 0.05),
-}
-"""Mean and spread, in logs; beta and gamma per octave.
-
-The drift is that of a variant for the root of an octave. `scripts/bench/decide.py --only constants`
-tries others, leaving one table out at a time.
-"""
-OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
-"""The prior of the noise where seeds tell it: wide, since models and data differ."""
-ALIKE, ALIKE_BY_SEEDS, NONE = 0.05, 0.4, 1e-5
-"""The chance that all variants are alike at the largest size, and the scale that they then have.
-
-Seeds tell so small an effect that having none must be likely for noise to be called one seldom.
-"""
-UNLIKE = 0.02
-"""How much an octave's fading differs between variants."""
-OUTSIDE = 0.0125
-"""The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
-OUTSIDE_Z = NormalDist().inv_cdf(1 - OUTSIDE)
-DRAWS = 384
-"""Of the prior, and as many again around what the first ones found likely, round by round."""
-MOST_ROUNDS, ENOUGH = 6, 40
-"""Rounds at most, until so many draws are likely."""
-LEAST = math.log(1e-4)
-"""The least likelihood of a draw, beside that of the likeliest, by which variants are carried."""
-LARGE = 2e6
-"""Numbers of all draws' matrices that are held at once."""
+RUN_NOISE, SPREAD = 0.003, 0.3
+"""Of a run where no seeds are told apart, in nats, and the spread of its log: what its rate and its
+other settings miss is in it. Published recipes; tested on changes of a MoE and made-up tables."""
+SEED_NOISE = 0.002
+"""Where seeds tell it, around which with a spread of 1: twice that of 171 public runs of a recipe,
+at 3.28 nats; models and data differ. Tested on draws of these runs, and on made-up tables."""
+FADING = 0.1, 0.05
+"""Mean and spread of beta: of a published table of twelve optimizers; tested on all others."""
+DRIFT = 0.0006
+"""d, for the root of an octave: of published recipes. Tested on changes of a MoE, and made-up."""
+IN_PROPORTION = 0.03
+"""r. By leaving one table out, `scripts/bench/decide.py --only constants`; tested on that table."""
+EFFECT = 0.01, 1.5
+"""The middle of A, and the spread of its log: wide, since no two tables have the same."""
+BEFORE, LEAST_SCALE = 10, 0.7
+"""The back-test counts as after so many differences that were as foretold, and narrows no more."""
+LIKELY = 1e-4
+"""Of a grid's places those that have so little of the likeliest one's share are left out."""
+LARGE = 2e7
+"""Numbers of all matrices that are held at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,108 +79,20 @@ class VariantLosses:
     squares: float = 0.0
     freedom: int = 0
 
+    def of(self, kept: Sequence[int] | Whole) -> VariantLosses:
+        """Of some of the variants, the first of them the baseline."""
+        names = [self.names[int(i)] for i in kept]
+        at = np.asarray(kept)
+        return replace(self, names=names, means=self.means[at], counts=self.counts[at])
 
-@dataclass(frozen=True, eq=False)
-class Carried:
-    """The variants at places: a normal distribution a draw, of `weights` that sum to 1.
-
-    `means` and `deviations` are of every variant less the first one [draws, places, variants];
-    `joint` has the covariances of these at the first place [draws, variants, variants]. `noise` is
-    that of a run [draws]; `draws` are those of `PRIOR`, first those in which variants have
-    `effects`, then those in which all are alike. These count where variants are told apart. An
-    interval is without them: it would be narrower than what was measured. A loss of `unit` is one
-    of the prior's.
-    """
-
-    weights: Array
-    means: Array
-    deviations: Array
-    joint: Array
-    noise: Array
-    draws: Array
-    effects: int
-    unit: float
-
-    def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
-        """That the variant's loss less the first one's lies `below`."""
-        z = (below - self.means[:, place, variant]) / self.deviations[:, place, variant]
-        return float(self.weights @ _normal_below(z))
-
-    def better(self) -> Array:
-        """The chance that one has the lower loss at the first place than another [one, other]."""
-        own = np.diagonal(self.joint, axis1=1, axis2=2)
-        found = np.zeros(self.joint.shape[1:])
-        for weight, joint, variance, mean in zip(
-            self.weights, self.joint, own, self.means[:, 0], strict=True
-        ):
-            # Var(a - b): the level of a size is in both variants, and goes out by their covariance.
-            spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * joint, 1e-30))
-            found += weight * _normal_below((mean - mean[:, None]) / spread)
-        return found
-
-    def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
-        """How much higher losses are than the first one's, by place and variant.
-
-        With `runs`, as so many of each show. Intervals hold in 95 % (`OUTSIDE`).
-        """
-        of_effects = slice(self.effects)
-        weights = self.weights[of_effects] / self.weights[of_effects].sum()
-        means = self.means[of_effects, places]
-        deviations = self.deviations[of_effects, places]
-        if runs:
-            noise = self.noise[of_effects, None, None]
-            deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
-        low, high = (
-            mixture_quantile(weights, means, deviations, p) for p in (OUTSIDE, 1 - OUTSIDE)
-        )
-        values = np.tensordot(weights, means, 1)
-        return [
-            [
-                Estimate(value=float(v), low=float(a), high=float(b))
-                for v, a, b in zip(*of_place, strict=True)
-            ]
-            for of_place in zip(values, low, high, strict=True)
-        ]
-
-    def difference(self, variant: int, place: int = 0, runs: float = 0.0) -> Estimate:
-        """That of one variant at a place."""
-        return self.only(variant).differences([place], runs)[0][0]
-
-    def only(self, variant: int) -> Carried:
-        """Of one variant alone, beside the first."""
-        at = [variant]
-        means, deviations = self.means[:, :, at], self.deviations[:, :, at]
-        return replace(self, means=means, deviations=deviations)
-
-
-def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> Array:
-    """Where mixtures of normals [normals, ...] have so much of their mass below [...]."""
-    low = (means - 9 * deviations).min(axis=0)
-    high = (means + 9 * deviations).max(axis=0)
-    for _ in range(30):
-        middle = (low + high) / 2
-        below = np.tensordot(weights, _normal_below((middle - means) / deviations), 1) < level
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    found: Array = (low + high) / 2
-    return found
-
-
-_REACH, _STEPS = 9.0, 20_000
-_GRID = np.linspace(-_REACH, _REACH, _STEPS + 1)
-# One entry more, so that the last place has a next one to interpolate with.
-_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID] + [1.0])
-
-
-def _normal_below(z: Array) -> Array:
-    """The standard normal's distribution function, to 1e-7: millions of values at once."""
-    place = (np.clip(z, -_REACH, _REACH) + _REACH) * (_STEPS / (2 * _REACH))
-    at = place.astype(np.int32)
-    below: Array = _BELOW[at]
-    return below + (place - at) * (_BELOW[at + 1] - below)
+    @cached_property
+    def unit(self) -> float:
+        """What one nat of the priors is of losses such as these."""
+        return usual_unit(self.means[self.counts > 0])
 
 
 def usual_unit(losses: Array) -> float:
-    """What one nat of the priors is of losses such as these; 1 for those around zero."""
+    """What one nat of the priors is of these losses; 1 for those around zero."""
     middle = float(np.median(np.abs(losses)))
     # Around zero a share of the loss means nothing: the priors are taken as they are.
     if losses.min() < 0 < losses.max() or not middle:
@@ -195,255 +101,223 @@ def usual_unit(losses: Array) -> float:
     return middle / min(max(middle, USUAL[0]), USUAL[1])
 
 
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """The variants at places: a normal distribution for each of a grid, of `weights` that sum to 1.
+
+    `means` and `variances` are of every variant less the first one [grid, places, variants],
+    `joint` has the covariances of these at the first place [grid, variants, variants]. `noise` is
+    that of a run, `fading` and `drift` what differences do with compute, `scale` what the back-test
+    multiplied deviations by.
+    """
+
+    weights: Array
+    means: Array
+    variances: Array
+    joint: Array
+    noise: float
+    fading: float
+    drift: float
+    scale: float
+
+    def difference(self, variant: int, place: int = 0) -> Mixture:
+        """How much higher the variant's loss is than the first one's."""
+        return self._mixture(self.means[:, place, variant], self.variances[:, place, variant])
+
+    def chance(self, variant: int, below: float = 0.0) -> float:
+        """That the variant's loss less the first one's lies `below`, at the first place."""
+        return float(self.difference(variant).below(below))
+
+    def better(self) -> Array:
+        """The chance that one has the lower loss at the first place than another [one, other]."""
+        mean, own = self.means[:, 0], self.variances[:, 0]
+        variance = own[:, :, None] + own[:, None] - 2 * self.joint
+        return self._mixture(mean[:, :, None] - mean[:, None], variance).below(0.0)
+
+    def estimate(self, variant: int, place: int, tail: float) -> Estimate:
+        """The difference, with an interval that has the chance `tail` beyond either end."""
+        return self.difference(variant, place).estimate(1 - 2 * tail)
+
+    def _mixture(self, means: Array, variances: Array) -> Mixture:
+        """As wide as the back-test has it."""
+        middle = np.tensordot(self.weights, means, 1)
+        deviations = self.scale * np.sqrt(np.maximum(variances, 1e-30))
+        return Mixture(middle + self.scale * (means - middle), deviations, self.weights)
+
+
 def carry(losses: VariantLosses, places: Array) -> Carried:
     """What is known of the variants at `places` [places, 2]; ValueError where none share a size."""
     model = _Model.of(losses, places)
-    prior = dict(PRIOR)
-    if losses.freedom:
-        prior["noise"] = OF_SEEDS
-    middle, spread = (np.array([prior[name][i] for name in PRIOR]) for i in (0, 1))
-    standard = normal_draws(DRAWS, len(middle))
-    first = middle + spread * standard
-    draws, fits = first, model.likelihoods(first)
-    proposed = [(middle, np.diag(spread))]
-    # Drawn from the prior, a draw weighs by its likelihood alone.
-    logs = fits
-    # Where many variants tell much, few draws of the prior are likely: as many again are taken
-    # around those, and all weigh as what was drawn from all rounds together.
-    for _ in range(MOST_ROUNDS):
-        weights = np.exp(logs - logs.max())
-        weights /= weights.sum()
-        # The effective number of draws, 1 / sum w^2.
-        if len(proposed) > 1 and (weights**2).sum() < 1 / ENOUGH:
-            break
-        found = weights @ draws
-        # Never narrower than an eighth of the prior, as a few likely draws may lie on a line; and
-        # wider by half than what was found, so that tails are drawn as well.
-        around = (draws - found).T * weights @ (draws - found) + np.diag((spread / 8) ** 2)
-        proposed.append((found, np.linalg.cholesky(1.5 * around)))
-        more = found + standard @ proposed[-1][1].T
-        draws = np.concatenate([draws, more])
-        fits = np.concatenate([fits, model.likelihoods(more)])
-        densities = [_normal_density(draws, *each) for each in proposed]
-        # Of all rounds as one mixture (the balance heuristic). By the sum of the densities, not the
-        # mean: weights then add up to `DRAWS` times the evidence, as those without an effect do.
-        logs = fits + densities[0] - np.logaddexp.reduce(densities)
-    # And as many again in which no variant has an effect.
-    none = first.copy()
-    none[:, 0] = math.log(NONE)
-    alike = ALIKE_BY_SEEDS if losses.freedom else ALIKE
-    odds = math.log(alike / (1 - alike))
-    parts = [(draws, logs), (none, model.likelihoods(none) + odds)]
-    best = max(each.max() for _, each in parts)
-    weights, kept = list[Array](), list[Array]()
-    for part, of_part in parts:
-        # Unlikely draws cost as much to carry as likely ones, and change nothing.
-        likely = np.flatnonzero(of_part > of_part.max() + LEAST)
-        weights.append(np.exp(of_part[likely] - best))
-        kept.append(part[likely])
-    total = sum(each.sum() for each in weights)
-    draws = np.concatenate(kept)
+    weights = model.weights()
+    kept = np.flatnonzero(weights > LIKELY * weights.max())
+    model, weights = replace(model, grid=model.grid[kept]), weights[kept] / weights[kept].sum()
+    means, variances, joint = model.posterior()
+    effect, noise, fading = model.grid.T
+    drift = np.sqrt(2 * (DRIFT**2 + (IN_PROPORTION * effect) ** 2))
     return Carried(
-        np.concatenate(weights) / total,
-        *model.posterior(draws),
-        np.exp(draws[:, 2]) * model.unit,
-        draws,
-        effects=len(kept[0]),
-        unit=model.unit,
+        weights,
+        means * losses.unit,
+        variances * losses.unit**2,
+        joint * losses.unit**2,
+        noise=float(weights @ noise) * losses.unit,
+        fading=float(weights @ fading),
+        drift=float(weights @ drift) * losses.unit,
+        scale=_back_tested(losses),
     )
 
 
-def _normal_density(draws: Array, middle: Array, root: Array) -> Array:
-    """Its logarithm [draws], but for a constant."""
-    white = np.linalg.solve(root, (draws - middle).T)
-    density: Array = -0.5 * (white**2).sum(axis=0) - np.log(np.diag(root)).sum()
-    return density
+def _back_tested(losses: VariantLosses) -> float:
+    """How far off the largest size is of what the others say, in deviations; 1 where few say it."""
+    there = losses.counts > 0
+    shared = np.flatnonzero(there[0] & (there.sum(axis=0) > 1))
+    if len(shared) < 3:
+        return 1.0
+    last = int(shared[losses.sizes[shared].sum(axis=1).argmax()])
+    left = losses.counts.copy()
+    left[:, last] = 0
+    place = losses.sizes[[last]]
+    model = _Model.of(replace(losses, counts=left), place)
+    weights = model.weights()
+    means, _, joint = model.posterior()
+    # The mean of all, with how far those of the grid lie from each other.
+    middle = np.tensordot(weights, means[:, 0], 1)
+    apart = means[:, 0] - middle
+    spread = np.tensordot(weights, joint, 1) + (weights * apart.T) @ apart
+    variants = np.flatnonzero(there[:, last])[1:]
+    noise = float(weights @ model.grid[:, 1] ** 2)
+    spread = spread[np.ix_(variants, variants)] + noise / losses.counts[0, last]
+    spread += noise * np.diag(1 / losses.counts[variants, last])
+    measured = (losses.means[variants, last] - losses.means[0, last]) / losses.unit
+    missed = measured - middle[variants]
+    squares = float(missed @ np.linalg.solve(spread, missed))
+    return max(LEAST_SCALE, math.sqrt((BEFORE + squares) / (BEFORE + len(variants))))
 
 
-def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:
-    """How far off a difference at `place` [2] would be with these counts, by the likeliest draw."""
-    model = _Model.of(losses, place[None])
-    # The likeliest draw alone: how far runs narrow a difference depends little on which it is.
-    likely = carried.draws[[int(carried.weights.argmax())]]
-    return float(model.posterior(likely)[1][0, 0, variant])
+def shrinks(losses: VariantLosses, more: VariantLosses, place: Array) -> float:
+    """The deviation of the last variant's difference at `place` with `more` runs over that without.
 
-
-@cache
-def normal_draws(count: int, dimensions: int) -> Array:
-    """Independent standard normals [count, dimensions] that fill space evenly (Halton's)."""
-    inverse, columns = NormalDist().inv_cdf, []
-    for base in (2, 3, 5, 7, 11, 13)[:dimensions]:
-        column = []
-        # The first points of large bases lie on lines.
-        for index in range(31, 31 + count):
-            value, share = 0.0, 1.0
-            while index:
-                index, digit = divmod(index, base)
-                share /= base
-                value += digit * share
-            column.append(inverse(value))
-        columns.append(column)
-    return np.array(columns).T
-
-
-@dataclass(frozen=True, eq=False)
-class _Pattern:
-    """Variants that were run alike: at which of the sizes, and with what share of a run's noise."""
-
-    variants: Whole
-    sizes: Whole
-    shares: Array
-
-
-@dataclass(frozen=True, eq=False)
-class _Solved:
-    """By draw the inverse covariance of each pattern's losses, and the sizes' levels after it."""
-
-    inverses: Sequence[Array]  # of every pattern [draws, its sizes, its sizes]
-    residuals: Array  # losses less the levels [draws, variants, sizes], 0 where nothing was run
-    levels: Array  # covariance of the levels [draws, sizes, sizes]
-    logs: Array  # of the likelihood, of the losses alone [draws]
+    By the likeliest place of the grid: how far runs narrow a difference depends little on it.
+    """
+    now, then = (_Model.of(each, place[None]) for each in (losses, more))
+    likely = now.grid[[int(now.weights().argmax())]]
+    own = [replace(each, grid=likely).posterior()[1][0, 0, -1] for each in (now, then)]
+    return math.sqrt(float(own[1] / own[0]))
 
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Losses whose levels are free; variants are independent of each other but for these.
+    """Runs at points, the sizes and then the places; and the grid of A, noise and beta."""
 
-    So no matrix is larger than the number of sizes, however many variants there are.
-    """
-
-    unit: float
-    values: Array  # [variants, sizes], as shares of the loss; 0 where nothing was run
-    patterns: Sequence[_Pattern]
-    grid: Array  # octaves from the largest size, of sizes and then of places
+    variant: Whole
+    size: Whole
+    values: Array
+    runs: Array
+    octaves: Array
     brown: Array
-    places: int
-    squares: float
+    grid: Array
+    sizes: int
+    variants: int
     freedom: int
+    squares: float
 
     @classmethod
     def of(cls, losses: VariantLosses, places: Array) -> _Model:
         there = losses.counts > 0
         # A size with one variant alone tells of no difference: its free level takes the loss whole.
-        shared = np.flatnonzero(there.sum(axis=0) > 1)
-        if not len(shared):
+        there &= there.sum(axis=0) > 1
+        if not there.any():
             raise ValueError("no two variants were run at one size")
-        there, counts, means = there[:, shared], losses.counts[:, shared], losses.means[:, shared]
-        unit = usual_unit(means[there])
+        variant, size = np.nonzero(there)
         # A level of a size is free: less their mean the losses lose no digits.
-        level = np.nanmean(np.where(there, means, math.nan), axis=0)
-        # Variants with the same counts have the same matrices: one inverse serves all of them.
-        runs, of_variant = np.unique(counts, axis=0, return_inverse=True)
-        patterns = [
-            _Pattern(np.flatnonzero(of_variant.reshape(-1) == i), at, 1 / row[at])
-            for i, row in enumerate(runs)
-            if len(at := np.flatnonzero(row))
-        ]
-        sizes = losses.sizes[shared]
-        points = np.concatenate([sizes, places])
+        levels = np.where(there, losses.means, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        points = np.concatenate([losses.sizes, places])
         # Brownian motion along an axis has the covariance min(x, y) from where it begins: the
         # smallest count, where no drift has been yet.
         above = points - points.min(axis=0)
+        largest = losses.sizes[there.any(axis=0)].sum(axis=1).max()
+        squares = losses.squares / losses.unit**2
         return cls(
-            unit=unit,
-            values=np.where(there, means - level, 0.0) / unit,
-            patterns=patterns,
+            variant=variant,
+            size=size,
+            values=(losses.means[variant, size] - levels[size]) / losses.unit,
+            runs=losses.counts[variant, size],
             # From the largest size, so that an effect has its prior where most is known of it.
-            grid=points - sizes[sizes.sum(axis=1).argmax()],
+            octaves=points.sum(axis=1) - largest,
             brown=np.minimum(above[:, None], above[None]).sum(axis=2),
-            places=len(places),
-            squares=losses.squares / unit**2,
+            grid=_grid(losses.freedom, squares),
+            sizes=len(losses.sizes),
+            variants=len(losses.names),
             freedom=losses.freedom,
+            squares=squares,
         )
 
-    def kernels(self, draws: Array) -> Array:
-        """Covariances of one variant between all sizes and places [draws, points, points]."""
-        scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
-        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
-        # An exponent off by d changes 2^(-beta u) by -ln(2) d u of itself; d's spread is `UNLIKE`.
-        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
-        level = 1 + np.outer(octaves, octaves)
-        of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
-        found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
-        return found
+    def kernels(self, grid: Array) -> Array:
+        """Covariances of one variant between all sizes and places [grid, points, points]."""
+        effect, _, fading = grid.T
+        faded = effect[:, None] * np.exp2(-fading[:, None] * self.octaves)
+        own = 1 + IN_PROPORTION**2 * np.eye(len(self.octaves))
+        drift = DRIFT**2 + (IN_PROPORTION * effect) ** 2
+        kernels: Array = faded[:, :, None] * faded[:, None] * own
+        kernels += drift[:, None, None] * self.brown
+        return kernels
 
-    def _chunks(self, draws: Array, numbers: int) -> list[Array]:
-        return np.array_split(draws, min(len(draws), math.ceil(len(draws) * numbers / LARGE)))
+    def _process(self, grid: Array, kernels: Array) -> Process:
+        alike = self.variant[:, None] == self.variant
+        between = kernels[:, self.size[:, None], self.size] * alike
+        noise = (grid[:, 1] ** 2)[:, None, None] * np.diag(1 / self.runs)
+        levels = (self.size[:, None] == np.unique(self.size)).astype(float)
+        return Process(between + noise, self.values, levels)
 
-    def _solved(self, draws: Array, kernels: Array) -> _Solved:
-        count, sizes = len(draws), self.values.shape[1]
-        noise = np.exp(2 * draws[:, 2])
-        precision, wanted = np.zeros((count, sizes, sizes)), np.zeros((count, sizes))
-        inverses, logs = [], np.zeros(count)
-        for pattern in self.patterns:
-            among = np.ix_(np.arange(count), pattern.sizes, pattern.sizes)
-            covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
-            # The noise on the diagonal keeps it well-conditioned, however near sizes lie.
-            inverse = np.linalg.inv(covariance)
-            values = self.values[np.ix_(pattern.variants, pattern.sizes)]
-            # Levels by generalized least squares, over all variants that were run at a size.
-            precision[among] += len(values) * inverse
-            wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
-            logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
-            inverses.append(inverse)
-        levels = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-        # Levels have a flat prior and are integrated out, which leaves the restricted likelihood:
-        # losses count by their differences within a size alone.
-        logs -= 0.5 * np.linalg.slogdet(precision)[1]
-        found = np.einsum("gsr,gr->gs", levels, wanted)
-        residuals = np.zeros((count, *self.values.shape))
-        for pattern, inverse in zip(self.patterns, inverses, strict=True):
-            at = np.ix_(pattern.variants, pattern.sizes)
-            rest = self.values[at] - found[:, None, pattern.sizes]
-            residuals[:, at[0], at[1]] = rest
-            logs -= 0.5 * np.einsum("gvs,gvs->g", rest @ inverse, rest)
-        return _Solved(inverses, residuals, levels, logs)
+    def _parts(self) -> list[Array]:
+        numbers = len(self.grid) * len(self.values) * (len(self.values) + self.variants)
+        return np.array_split(self.grid, min(len(self.grid), math.ceil(numbers / LARGE)))
 
-    def likelihoods(self, draws: Array) -> Array:
-        """Logarithms [draws], of differences within sizes and of what seeds say of the noise."""
-        found = []
-        for part in self._chunks(draws, len(self.grid) ** 2 + 3 * self.values.size):
-            noise = part[:, 2]
-            # Squares of runs about their means are the noise's variance times chi^2.
-            of_seeds = -self.freedom * noise - 0.5 * self.squares * np.exp(-2 * noise)
-            found.append(of_seeds + self._solved(part, self.kernels(part)).logs)
-        return np.concatenate(found)
+    def weights(self) -> Array:
+        """How likely each of the grid is, by differences within sizes and by seeds [grid]."""
+        logs = [self._process(part, self.kernels(part)).log_likelihood for part in self._parts()]
+        effect, noise, fading = self.grid.T
+        log = np.concatenate(logs) - ((fading - FADING[0]) / FADING[1]) ** 2 / 2
+        log -= (np.log(effect / EFFECT[0]) / EFFECT[1]) ** 2 / 2
+        middle, spread = (SEED_NOISE, 1.0) if self.freedom else (RUN_NOISE, SPREAD)
+        log -= (np.log(noise / middle) / spread) ** 2 / 2
+        # Squares of runs about their means are the noise's variance times chi^2.
+        log -= self.freedom * np.log(noise) + self.squares / noise**2 / 2
+        return shares(log)
 
-    def posterior(self, draws: Array) -> tuple[Array, Array, Array]:
-        """Means and deviations of differences to the first variant, and `Carried.joint`."""
-        found: list[tuple[Array, Array, Array]] = []
-        variants, sizes = self.values.shape
-        points = np.arange(len(self.grid) - self.places, len(self.grid))
-        for part in self._chunks(draws, variants * (2 * sizes * len(points) + variants)):
-            count, kernels = len(part), self.kernels(part)
-            draw, place = np.arange(count), np.arange(len(points))
-            solved = self._solved(part, kernels)
-            alone = kernels[:, points, points]
-            # A variant's own mean and variance, and how much of a size's level goes into it.
-            means = np.zeros((count, len(points), variants))
-            own = np.repeat(alone[:, :, None], variants, axis=2)
-            weights = np.zeros((count, len(points), variants, sizes))
-            for pattern, inverse in zip(self.patterns, solved.inverses, strict=True):
-                near = kernels[np.ix_(draw, points, pattern.sizes)]
-                by_loss = near @ inverse
-                at = np.ix_(draw, pattern.variants, pattern.sizes)
-                means[:, :, pattern.variants] = by_loss @ solved.residuals[at].transpose(0, 2, 1)
-                told = np.einsum("gps,gps->gp", by_loss, near)
-                own[:, :, pattern.variants] -= told[:, :, None]
-                spots = np.ix_(draw, place, pattern.variants, pattern.sizes)
-                weights[spots] = by_loss[:, :, None]
-            # Differences to the first variant: what a size's level adds to both alike goes out.
-            weights -= weights[:, :, :1]
-            by_level = weights @ solved.levels[:, None]
-            variances = own + own[:, :, :1] + np.einsum("gpvs,gpvs->gpv", by_level, weights)
-            # The first one's difference to itself is 0 for sure, and not by rounding.
-            variances[:, :, 0] = 0.0
-            # All share the first variant's own doubt; what sizes' levels leave is in `by_level`.
-            joint = by_level[:, 0] @ weights[:, 0].transpose(0, 2, 1) + own[:, 0, :1, None]
-            joint[:, range(variants), range(variants)] = variances[:, 0]
-            joint[:, 0], joint[:, :, 0] = 0.0, 0.0
-            deviations = np.sqrt(np.maximum(variances, 1e-30))
-            means -= means[:, :, :1]
-            found.append((means * self.unit, deviations * self.unit, joint * self.unit**2))
-        means, deviations, joint = (np.concatenate(each) for each in zip(*found, strict=True))
-        return means, deviations, joint
+    def posterior(self) -> tuple[Array, Array, Array]:
+        """Means, variances and joint covariances at the places, as `Carried` has them."""
+        found = list[tuple[Array, Array, Array]]()
+        less = np.eye(self.variants) - np.eye(self.variants)[:1]
+        mine = np.arange(self.variants)[:, None] == self.variant
+        basis = np.zeros((self.variants, len(np.unique(self.size))))
+        for part in self._parts():
+            kernels = self.kernels(part)
+            process = self._process(part, kernels)
+            means, variances = list[Array](), list[Array]()
+            joint: Array = np.empty(0)
+            for place in range(self.sizes, len(self.octaves)):
+                shared = kernels[:, place, self.size][:, None] * mine
+                own = kernels[:, place, place, None, None] * np.eye(self.variants)
+                mean, between = process.at(shared, own, basis)
+                between = less @ between @ less.T
+                means.append((less @ mean)[..., 0])
+                variances.append(np.diagonal(between, axis1=1, axis2=2))
+                joint = between if place == self.sizes else joint
+            found.append((np.stack(means, 1), np.stack(variances, 1), joint))
+        means_, variances_, joints = (np.concatenate(each) for each in zip(*found, strict=True))
+        return means_, variances_, joints
+
+
+def _grid(freedom: int, squares: float) -> Array:
+    """Places [grid, 3] of A, of a run's noise, and of beta."""
+    effects = 3e-4 * 2.0 ** np.arange(14)
+    middle, spread = math.log(RUN_NOISE), SPREAD
+    steps = np.linspace(-1.5, 1.5, 3)
+    if freedom:
+        # About where the squares and the prior together have it.
+        told = 0.5 * math.log(max(squares / freedom, 1e-12))
+        spread = 1 / math.sqrt(1 + 2 * freedom)
+        middle = math.log(SEED_NOISE) + (told - math.log(SEED_NOISE)) * 2 * freedom * spread**2
+        steps = np.linspace(-3, 3, 7)
+    fading = FADING[0] + FADING[1] * np.linspace(-2, 2, 5)
+    return np.array([*itertools.product(effects, np.exp(middle + spread * steps), fading)])

@@ -1,161 +1,168 @@
-"""A comparison answered: which study is the best, and what would tell more."""
+"""A comparison shown: its table, the picture of fading differences, the page, and what is next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
-from sweeper.errors import Text, as_text
-from sweeper.evidence.compare import tables as show
-from sweeper.evidence.compare.carried import winner_shown
-from sweeper.evidence.compare.ladders import ComparedStudy, ladder_call
-from sweeper.evidence.compare.ranking import Ranking, TargetRanking
-from sweeper.evidence.compare.studies import StudyComparison, seeds_needed
-from sweeper.evidence.compare.verb import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
-from sweeper.evidence.compare.words import SENTENCES as SENTENCES
-from sweeper.evidence.compare.words import ranking_end
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from sweeper.errors import Text
+from sweeper.evidence.compare.deciding import Deciding, Outcome
+from sweeper.evidence.compare.decision import AtSize, VariantAnswer, Winner
+from sweeper.evidence.compare.reading import VariantRuns
+from sweeper.evidence.compare.request import CompareRequest
+from sweeper.evidence.compare.verb import QueuedAnswer, SettledAnswer, WinnerAnswer
+from sweeper.evidence.compare.words import (
+    bound_text,
+    deciding_text,
+    notes_of,
+    outcome_text,
+    place_text,
+    rests_text,
+    winner_sentence,
+)
+from sweeper.evidence.runs.words import named_columns, roles_text
+from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Item, Shown
-from sweeper.report.drawing import save
-from sweeper.report.next import Next, validated_by
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
+from sweeper.report.drawing import (
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STAR,
+    STRIP,
+    STYLE,
+    error_bar,
+    new_panels,
+    shortened,
+)
+from sweeper.report.next import Next
+from sweeper.report.page import paged
 from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.stats.estimate import Estimate
+from sweeper.table import TONES, Cell, Column, Table, counted
 from sweeper.verbs.requests import TransferRequest
 
+SENTENCES = {Deciding: deciding_text, Outcome: outcome_text}
+SIGNS = {"better": "holds", "worse": "fails"}
+"""Answers by the decisions whose colours they have."""
+MOST_DRAWN = 9
+"""Variants that have a panel, those of the first places."""
 
-def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = False) -> Shown:
-    """The studies in their order, best first; the figure of their curves is written."""
-    if isinstance(answer, WinnerAnswer):
-        return winner_shown(answer)
-    if isinstance(answer, RankAnswer):
-        return _ranked(answer)
-    found, comparison = answer.found, answer.found.comparison
-    assert comparison is not None
-    picture, _ = save(show.comparison_figure(comparison), answer.folder / "comparison")
-    places, *others = show.tables(comparison, found.parameterizations, found.costs)
-    if answer.faster:
-        others.insert(0, show.speed_table(answer.faster))
-    sentences = show.findings(comparison)
-    return Shown(
-        items=[places, *(replace(table, detail=True) for table in others)],
-        notes=[("compared anyway: ", *as_text(note)) for note in found.notes],
-        answer=" ".join(sentences),
-        places={"figure": picture},
-        document={**answer.record, "found": sentences, "figure": str(picture)},
-        next=after_comparison(comparison, found.entries),
-        folder=answer.folder,
+
+def shown(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
+    """The variants in their order, best first; page and figure are written."""
+    return _settled(answer) if isinstance(answer, SettledAnswer) else winner_shown(answer)
+
+
+def winner_shown(answer: WinnerAnswer) -> Shown:
+    """The answer in a table; its page and picture are written, but for a program that asks."""
+    winner, request = answer.winner, answer.request
+    document = record_of(winner, answer.runs)
+    sentences = [winner_sentence(winner), rests_text(winner), *answer.runs.notes, *notes_of(winner)]
+    document["found"] = [str(Sentence(each)) for each in sentences]
+    # Under strict a program asks, and may ask often: nothing is written unless it says where.
+    is_written = not request.strict or request.out is not None
+    figure = winner_figure(winner, answer.runs) if is_written else Figure()
+    made = paged(
+        winner_report(winner, answer.runs, figure),
+        answer.folder if is_written else None,
+        "winner",
+        document,
+        drawn={"winner": figure},
+        kind="record",
+        before=(f"variants are {answer.runs.by!r}; {roles_text(answer.runs.columns)}",),
+        next=training_commands(answer),
+        one_line=request.strict,
     )
+    if is_written:
+        document["figure"] = str(made.places["figure"])
+    return made
 
 
-def after_comparison(comparison: StudyComparison, entries: Sequence[ComparedStudy]) -> list[Next]:
-    """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
-    folders = {entry.ladder.name: entry.folder for entry in entries}
-    leader = comparison.by_transferred[0]
-    # A place is an interval, `first` to `last`: of this study the seeds leave only one.
-    if leader.last == 1:
-        width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
-        root = folders[leader.name].parent
-        request = TransferRequest(to_width=width, study=leader.name, root=root)
-        return [Next(request, "to plan with the best")]
-    seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
-    if seeds is None:
+def training_commands(answer: WinnerAnswer) -> list[Next]:
+    """What trains the runs that would tell most, of variants that are studies."""
+    winner = answer.winner
+    width = round(winner.target.counts.get("width", 0))
+    roots = {folder.parent for folder in answer.studies.values()}
+    # What trains the next runs takes studies of one root, and a width.
+    if len(roots) != 1 or not width:
         return []
-    first = [rank.name for rank in comparison.by_transferred if rank.first == 1]
-    commands = [_more_seeds(folders[name], seeds) for name in first]
-    return [command for command in commands if command is not None]
+    # At a width that was run seeds tell more than other widths.
+    beyond, commands = winner.target.octaves > 0, []
+    for each in winner.next_runs:
+        names = (winner.baseline, each.variant)
+        runs = f"{counted(each.runs, 'run')} of {each.variant}"
+        beside = f" and {each.of_baseline} of {winner.baseline}" * bool(each.of_baseline)
+        why = f"to train {runs}{beside} at {place_text(each.place)}, and what then tells most"
+        request = CompareRequest(
+            names=names,
+            settle=True,
+            to_width=width if beyond else None,
+            at_width=None if beyond else width,
+            root=next(iter(roots)),
+        )
+        commands.append(Next(request, why))
+    return commands
 
 
-def _more_seeds(folder: Path, seeds: int) -> Next | None:
-    """The command of the study's verdict over width, with as many seeds.
-
-    Where no record keeps it, the one that trains the ladder of the study's configuration.
-    """
-    override, why = f"transfer.seeds={seeds}", "to tell them apart by more seeds"
-    command = validated_by(folder, "width")
-    if command is None:
-        return Next(ladder_call(folder, override), why)
-    # A ladder that settles takes its seeds by itself.
-    return command.changed(override, why=why, settle=False, budget=None, hours=None)
+def record_of(winner: Winner, runs: VariantRuns) -> dict[str, Any]:
+    """The document: variants, baseline, target, and which runs would tell."""
+    record: dict[str, Any] = to_json(winner)
+    record["next"] = record.pop("next_runs")
+    return {"answer": winner.answer, **record, "by_column": runs.by, "columns": dict(runs.columns)}
 
 
-def _ranked(answer: RankAnswer) -> Shown:
-    """Studies ranked by runs at their optima, or how that begins, or is left in a queue."""
-    ranking, width = answer.ranking, answer.width
-    again = _command_again(answer)
+# Of what is trained.
+
+
+def _settled(answer: SettledAnswer) -> Shown:
+    """Studies whose runs were trained, or how that begins, or is left in a queue."""
+    outcome, again = answer.deciding.outcome, _command_again(answer)
     notes: list[str | Text] = [*answer.notes]
     for trials in answer.unfinished:
         notes += unfinished_notes(trials)
-    if isinstance(answer, QueuedRankAnswer):
+    if isinstance(answer, QueuedAnswer):
         return Shown(
             notes=notes,
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             document={"submitted": answer.submitted, "finished": answer.finished},
             next=[replace(again, why="to collect them, and go on")],
         )
-    if ranking.outcome is None or answer.path is None:
+    if outcome is None or answer.path is None:
         return _begins(answer, again, notes)
-    every = [*notes, *failure_notes(answer.failures)]
-    if isinstance(ranking, TargetRanking):
-        return _at_target(answer, ranking, again, every)
-    items: list[Item] = []
-    if ranking.places:
-        items.append(show.ranking_table(ranking, answer.parameterizations, width))
-    return Shown(
-        items=items,
-        notes=every,
-        answer=f"{show.ranked_sentence(ranking)} {ranking_end(ranking.outcome)}.",
-        places={"record": answer.path},
-        document=answer.record,
-        next=[_next(ranking, width, answer.root, again)],
-    )
-
-
-def _begins(answer: RankAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
-    """What would run, and what it takes."""
-    ranking, widths = answer.ranking, answer.widths
-    seeds = next(iter(ranking.seeds.values()))
-    at = dict.fromkeys(widths[: len(ranking.seeds) // len(answer.names)])
-    where = f"width{'s' * (len(at) > 1)} {', '.join(map(str, at))}"
-    begins = f"It begins with {ranking.runs} runs at {where}, {seeds} seeds each"
-    known = f"({answer.known} of them are known)"
-    cost = "{:.2g} FLOPs to begin with, {:.2g} at most".format(*answer.flops)
-    return Shown(
-        notes=notes,
-        answer=f"{begins} {known}, and ends with {ranking.budget} at most: {cost}.",
-        document={
-            "width": answer.width,
-            "widths": [*widths],
-            "begins": ranking.runs,
-            "known": answer.known,
-            "budget": ranking.budget,
-            "flops": {"begins": answer.flops[0], "most": answer.flops[1]},
-        },
-        next=[again],
-    )
-
-
-def _at_target(
-    answer: RankAnswer, ranking: TargetRanking, again: Next, notes: list[str | Text]
-) -> Shown:
-    """The variants at the target, as of runs from anywhere, and how their training ended."""
-    assert ranking.outcome is not None and answer.path is not None
-    end = f"{ranking_end(ranking.outcome)}."
-    if ranking.winner is None:
-        return Shown(answer=end, notes=notes, places={"record": answer.path}, next=[again])
+    notes += failure_notes(answer.failures)
+    end, winner = f"{outcome_text(outcome)}.", answer.deciding.winner
+    if winner is None:
+        places = {"record": answer.path}
+        return Shown(answer=end, notes=notes, places=places, document=answer.record, next=[again])
     of_runs = winner_shown(
         WinnerAnswer(
             request=answer.request,
-            runs=ranking.variant_runs(),
-            winner=ranking.winner,
+            runs=answer.deciding.variant_runs(),
+            winner=winner,
             folder=answer.path.parent,
         )
     )
-    why, budget = "to go on with twice the budget", 2 * ranking.outcome.budget
-    unbound = Next(replace(again.request, budget=budget, hours=None), why)
-    first = ranking.winner.variants[0]
-    best = first.name if first.answer == "better" else ranking.winner.baseline
-    plan = _settled(answer.width, best, answer.root, why="to see whether its optimum transfers")
-    following = {"budget": unbound, "decided": plan}.get(ranking.outcome.ended)
+    budget = replace(again.request, budget=2 * outcome.budget, hours=None)
+    first, width = winner.variants[0], answer.request.to_width or 2 * max(answer.widths)
+    plan = TransferRequest(
+        to_width=width,
+        validate=True,
+        settle=True,
+        study=first.name if first.answer == "better" else winner.baseline,
+        root=answer.root,
+    )
+    following = {
+        "budget": Next(budget, "to go on with twice the budget"),
+        "decided": Next(plan, "to see whether its optimum transfers"),
+    }
     return replace(
         of_runs,
         before=(),
@@ -163,30 +170,259 @@ def _at_target(
         answer=f"{of_runs.answer} {end}",
         places={**of_runs.places, "record": answer.path},
         document={**of_runs.document, **answer.record},
-        next=[following],
+        next=[following.get(outcome.ended)],
     )
 
 
-def _command_again(answer: RankAnswer) -> Next:
+def _begins(answer: SettledAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
+    """What would run, and what it takes."""
+    deciding = answer.deciding
+    seeds = next(iter(deciding.seeds.values()))
+    at = answer.widths[: len(deciding.seeds) // len(answer.names)]
+    where = f"width{'s' * (len(at) > 1)} {', '.join(map(str, at))}"
+    begins = f"It begins with {deciding.runs} runs at {where}, {seeds} seeds each"
+    known = f"({answer.known} of them are known)"
+    cost = "{:.2g} FLOPs to begin with, {:.2g} at most".format(*answer.flops)
+    return Shown(
+        notes=notes,
+        answer=f"{begins} {known}, and ends with {deciding.budget} at most: {cost}.",
+        document={
+            "widths": [*answer.widths],
+            "begins": deciding.runs,
+            "known": answer.known,
+            "budget": deciding.budget,
+            "flops": {"begins": answer.flops[0], "most": answer.flops[1]},
+        },
+        next=[again],
+    )
+
+
+def _command_again(answer: SettledAnswer) -> Next:
     """The same to go on with, waiting for what it trains."""
     words, root = (*answer.names, *answer.overrides), answer.root
     request = replace(answer.request, names=words, root=root, detach=False, dry_run=False)
     return Next(request, "to train them")
 
 
-def _settled(width: int, study: str, root: Path, why: str) -> Next:
-    request = TransferRequest(to_width=width, validate=True, settle=True, study=study, root=root)
-    return Next(request, why)
+# Tables.
 
 
-def _next(ranking: Ranking, width: int, root: Path, again: Next) -> Next | None:
-    """A plan with the best; the same with the budget that would do; else what curves say."""
-    outcome = ranking.outcome
-    assert outcome is not None
-    if outcome.ended == "decided":
-        why = "to see whether the best one transfers"
-        return _settled(2 * width, ranking.places[0].name, root, why)
-    if outcome.needed is None or outcome.ended not in ("budget", "hopeless"):
-        return None
-    request = replace(again.request, budget=outcome.needed, hours=None)
-    return Next(request, "to decide it with as many runs")
+def target_table(winner: Winner) -> Table:
+    """A row a variant, in the order of their places."""
+    clocked = any(math.isfinite(each.wall_clock.value) for each in winner.variants)
+    computed = any(math.isfinite(each.compute.value) for each in winner.variants)
+    form = _form(each.difference for each in winner.variants)
+    table = Table(
+        f"At {place_text(winner.target)}, beside {winner.baseline}",
+        [
+            Column("variant", left=True),
+            Column("answer", left=True),
+            Column("difference", unit=winner.unit, form=form, left=True),
+            *[Column("compute", form=".3f", left=True, importance=3)] * computed,
+            *[Column("wall clock", form=".3f", left=True, importance=2)] * clocked,
+            Column("place", left=True, importance=1),
+            Column("sizes", form="d", importance=0),
+        ],
+        legend=[
+            f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
+            + "; compute: the baseline needs so many times as much for the same loss" * computed
+            + "; wall clock: as many times the time, which decides" * clocked
+            + "."
+        ],
+    )
+    for each in winner.variants:
+        table.add(
+            each.name,
+            Cell(each.answer, each.answer, tone=TONES.get(SIGNS.get(each.answer, ""), "open")),
+            _signed(each.difference, form),
+            *[_factor(each.compute)] * computed,
+            *[_factor(each.wall_clock)] * clocked,
+            f"{each.first}" if each.first == each.last else f"{each.first}-{each.last}",
+            len(each.sizes),
+        )
+    return table
+
+
+def sizes_table(winner: Winner) -> Table:
+    """What was measured at every size, and what all sizes together say of it."""
+    clocked = any(math.isfinite(at.wall_clock.value) for v in winner.variants for at in v.sizes)
+    form = _form(at.difference for each in winner.variants for at in each.sizes)
+    table = Table(
+        "At every size that was run",
+        [
+            Column("variant", left=True),
+            Column("size", left=True),
+            Column("runs", form="d"),
+            Column("difference", form=form, left=True),
+            Column("by all sizes", form=form, left=True),
+            Column("compute", form=".3f", left=True),
+            *[Column("wall clock", form=".3f", left=True)] * clocked,
+        ],
+        legend=[
+            "Difference: as measured, with the noise of a run. By all sizes: what the model of all "
+            "variants and sizes says of this one."
+        ],
+        detail=True,
+    )
+    for each in winner.variants:
+        for at in each.sizes:
+            table.add(
+                each.name,
+                place_text(at.place),
+                at.runs,
+                _signed(at.difference, form),
+                _signed(at.carried, form),
+                _factor(at.compute),
+                *[_factor(at.wall_clock)] * clocked,
+                note=_cell_note(at),
+                subject=each.name,
+            )
+        table.end_section()
+    return table
+
+
+def _cell_note(at: AtSize) -> str:
+    diverged = f"{counted(at.diverged, 'run')} diverged" if at.diverged else ""
+    return "; ".join(filter(None, (diverged, bound_text(at.bound) if at.bound else "")))
+
+
+def next_table(winner: Winner) -> Table:
+    """Runs that would decide most for what they cost."""
+    table = Table(
+        "Runs that would tell most",
+        [
+            Column("variant", left=True),
+            Column("at", left=True),
+            Column("runs", form="d"),
+            Column("of the baseline", form="d"),
+            Column("chance to decide", form=".0%"),
+            Column("FLOPs" if winner.flops_known else "relative cost", form=".2g"),
+        ],
+        legend=[
+            "Runs more than there are, each with another seed; of the baseline at the same size."
+        ],
+    )
+    for each in winner.next_runs:
+        runs = (each.runs, each.of_baseline, each.chance, each.flops)
+        table.add(each.variant, place_text(each.place), *runs)
+    return table
+
+
+def _form(estimates: Iterable[Estimate]) -> str:
+    """As many digits as their intervals leave meaning: losses may be 3, or 0.00001."""
+    widths = sorted(w for e in estimates if 0 < (w := e.high - e.low) < math.inf)
+    if not widths:
+        return "+.4f"
+    digits = 2 - math.floor(math.log10(widths[len(widths) // 2]))
+    return f"+.{max(0, digits)}f" if digits < 8 else "+.2e"
+
+
+def _signed(estimate: Estimate, form: str) -> Cell:
+    if not math.isfinite(estimate.value):
+        return Cell(None, "-")
+    value, low, high = (format(x, form) for x in (estimate.value, estimate.low, estimate.high))
+    return Cell(estimate, f"{value} ({low} to {high})")
+
+
+def _factor(estimate: Estimate) -> Cell:
+    if not math.isfinite(estimate.value):
+        return Cell(None, "-")
+    return Cell(estimate, f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})")
+
+
+# The picture and the page.
+
+
+@rc_context(STYLE)
+def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
+    """A panel a variant: its difference over compute, as measured, with its band and the target."""
+    drawn = [each for each in winner.variants if math.isfinite(each.difference.value)]
+    drawn = drawn[:MOST_DRAWN]
+    figure, panels = new_panels(len(drawn), 2.5, edge=0.5, width=6.5 if len(drawn) > 1 else 5.5)
+    ends: list[float] = []
+    for ax, each in zip(panels, drawn, strict=False):
+        ends += _draw_variant(ax, each, winner)
+    if ends:
+        # One that is far off must not squash the others: its line leaves the panel.
+        far = 6 * sorted(map(abs, ends))[len(ends) // 2]
+        low, high = max(min(ends), -far), min(max(ends), far)
+        room = 0.08 * (high - low or 1.0)
+        panels[0].set_ylim(low - room, high + room)
+    for ax, each in zip(panels, drawn, strict=False):
+        above = each.difference.value > sum(ax.get_ylim()) / 2
+        color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
+        look: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "fontsize": 8}
+        ax.text(0.97, 0.04 if above else 0.9, each.answer, color=color, **look)
+    what = "FLOPs" if winner.flops_known else "in proportion"
+    figure.supxlabel(f"compute of a run ({what})", fontsize=9)
+    name = shortened(winner.baseline, 18)
+    figure.supylabel(f"loss less {name}'s ({winner.unit})", fontsize=9, parse_math=False)
+    return figure
+
+
+def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
+    """Ends of what must be seen."""
+    value, target = each.difference, winner.target
+    along = {f"{at.place.flops:.6g}": (at.place.flops, at.carried) for at in each.sizes}
+    along[f"{target.flops:.6g}"] = (target.flops, value)
+    path, curve = zip(*sorted(along.values(), key=lambda at: at[0]), strict=True)
+    ax.axhline(0, color=FAINT, linewidth=0.8)
+    single = len(path) < 2
+    if not single:
+        low, high = [e.low for e in curve], [e.high for e in curve]
+        ax.fill_between(path, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0)
+        ax.plot(path, [e.value for e in curve], color=LINE_COLOR, linewidth=1.2)
+        ax.set_xscale("log")
+        # Of more than a decade its powers are labels enough.
+        if path[-1] > 10 * path[0]:
+            ax.xaxis.set_minor_formatter(NullFormatter())
+    measured = [at for at in each.sizes if math.isfinite(at.difference.value)]
+    if winner.target.octaves > 0.05:
+        # Beyond the largest size nothing was measured: shaded.
+        ax.axvspan(target.flops / 2**target.octaves, target.flops * 1.4, color=STRIP, zorder=0)
+    for at in measured:
+        look: dict[str, Any] = {"color": INK, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
+        error_bar(ax, at.place.flops, at.difference, fmt="o", **look)
+    if not single or not measured:
+        error_bar(ax, target.flops, value, color=INK, linewidth=1, capsize=3, **STAR)
+    ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
+    seen = [value.low, value.high, 0.0]
+    return seen + [end for at in measured for end in (at.difference.low, at.difference.high)]
+
+
+def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
+    """The answer, the picture, and what it rests on."""
+    caption = (
+        "Points: measured, with the noise of a run. Line and band: what all variants and sizes "
+        "together say of the expected difference. Star: at the target; the shaded side is beyond "
+        "the largest size. Below 0 the variant is better."
+    )
+    if len(winner.variants) > MOST_DRAWN:
+        caption += f" The first {MOST_DRAWN} places are drawn."
+    code = SIGNS.get(winner.answer, "cannot say yet")
+    facts: Mapping[str, object] = {
+        "baseline": winner.baseline,
+        "target": place_text(winner.target),
+        "variants are": runs.by,
+        "floor of the loss": None if math.isnan(winner.floor) else f"{winner.floor:.3g}",
+        "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
+        "columns": named_columns(runs.columns),
+    }
+    said = winner_sentence(winner)
+    shown: list[Item] = [target_table(winner)]
+    shown += [next_table(winner)] * bool(winner.next_runs)
+    return Report(
+        title="Which change wins?",
+        about="A comparison of sweeper.",
+        answer=said,
+        sections=[
+            Section("Answer", [Sentence(said)], is_answer=True, code=code),
+            Section("At the target", shown),
+            Section(
+                "Differences over compute",
+                [Drawing(lambda: figure, caption=caption, wide=True), sizes_table(winner)],
+            ),
+            rests_on(facts, Sentence(rests_text(winner))),
+        ],
+        notes=[*runs.notes, *notes_of(winner)],
+    )

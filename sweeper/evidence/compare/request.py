@@ -22,13 +22,13 @@ from sweeper.verbs.requests import (
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Request, panel=STUDY):
-    """Which change wins: variants at small sizes carried to a target, or studies ranked.
+    """Which change wins: variants that were run at small sizes, carried to a target.
 
     sweeper compare runs.csv --by optimizer --baseline adamw --to-params 1.2e9 --to-tokens 2.4e10
 
-    Of validated studies at equal compute: loss at the transferred and the re-tuned eta over width,
-    robustness, and what tuning cost. With --settle, after the names: settings to change, as
-    launcher.workers=2. Trains with --settle alone.
+    Several tables, or studies, are a variant each. Without a target it is asked at the largest size
+    that all have. With --settle, after the names: settings to change, as launcher.workers=2. Trains
+    with --settle alone.
     """
 
     names: Annotated[
@@ -50,10 +50,7 @@ class CompareRequest(Request, panel=STUDY):
     to_width: Annotated[
         int | None,
         AT_LEAST_ONE,
-        Flag(
-            "Its width; of studies: predict there how much compute the best saves, or with "
-            "{settle} train until it is known which wins there."
-        ),
+        Flag("Its width; with {settle} studies are trained until it is known which wins there."),
     ] = None
     columns: Annotated[
         str | Mapping[str, str],
@@ -86,7 +83,7 @@ class CompareRequest(Request, panel=STUDY):
         None
     )
     settle: Annotated[
-        bool, Flag("Train seeds at each study's optimum, until it is decided which is the best.")
+        bool, Flag("Train runs at each study's optimum, until it is decided which is better.")
     ] = False
     at_width: Annotated[
         int | None,

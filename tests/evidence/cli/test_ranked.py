@@ -11,8 +11,8 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import call_words
-from sweeper.evidence.compare.carried import training_commands
 from sweeper.evidence.compare.decision import TargetQuestion, decide
+from sweeper.evidence.compare.page import training_commands
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.compare.verb import WinnerAnswer
@@ -33,18 +33,17 @@ def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
 ) -> None:
     before = sorted(two.rglob("*"))
     dry = sweeper("compare", "--settle", "a", "b", "--dry-run", "--json").document
-    assert (dry["begins"], dry["known"], dry["width"]) == (6, 0, 32)
+    assert (dry["begins"], dry["known"], dry["widths"]) == (8, 0, [32])
     assert sorted(two.rglob("*")) == before
     answer = sweeper("compare", "--settle", "a", "b", "--json")
     assert answer.code == 0, answer.err
     found = answer.document
-    assert (found["ended"], found["runs"]) == ("alike", 6)
-    assert (
-        json.loads((two / "comparisons/a+b/settled.json").read_text())["places"] == found["places"]
-    )
+    assert (found["ended"], found["runs"], found["answer"]) == ("alike", 8, "cannot say")
+    written = json.loads((two / "comparisons/a+b/settled.json").read_text())
+    assert written["variants"] == found["variants"]
     trained = [len(Study.read(two / name).results()) for name in "ab"]
     again = sweeper("compare", "--settle", "a", "b", "--json").document
-    assert again["places"] == found["places"]
+    assert again["variants"] == found["variants"]
     assert [len(Study.read(two / name).results()) for name in "ab"] == trained
 
 
@@ -70,7 +69,7 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     answer = sweeper(*words, "--json")
     assert answer.code == 0, answer.err
     found = answer.document
-    assert (found["baseline"], found["answer"], found["ended"]) == ("b", "cannot say", "hopeless")
+    assert (found["baseline"], found["answer"], found["ended"]) == ("b", "cannot say", "alike")
     (variant,) = found["variants"]
     assert variant["name"] == "a" and variant["difference"]["value"] == pytest.approx(0, abs=1e-9)
     runs = {name: len(Study.read(two / name).results()) for name in "ab"}
@@ -110,13 +109,13 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
         (["--budget", "20"], "--budget"),
         (["--settle", "--budget", "5"], "--budget"),
         (["--settle", "--hours", "-1"], "--hours"),
-        (["--settle", "--hours", "1e-9"], "the 6 runs with which this ranking begins"),
+        (["--settle", "--hours", "1e-9"], "the 8 runs with which this comparison begins"),
         (["--settle", "--to-width", "64", "--hours", "1e-9"], "the 8 runs with which this"),
         (["--settle", "--to-width", "32"], "--to-width"),
         (["--settle", "--to-width", "64", "--at-width", "32"], "--at-width"),
         (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),
         (["--settle", "--to-width", "64", "--budget", "7"], "--budget"),
-        (["--settle", "--to-width", "64", "--by", "x"], "--settle is of studies"),
+        (["--settle", "--to-width", "64", "--by", "x"], "--by is of runs that are there"),
         (["--settle", "--at-width", "20"], "--at-width"),
         (["--settle", "--detach"], "--detach"),
         (["--settle", "train.batch_size=4"], "a"),

@@ -17,13 +17,13 @@ from tests.evidence.runs.grids import runs
 Screens = dict[int, str]
 
 
-def test_many_studies_are_ranked(study: Path, ends: Run, screen: Screens) -> None:
+def test_many_studies_are_compared(study: Path, ends: Run, screen: Screens) -> None:
     names = [f"the-study-of-idea-{i}" for i in range(6)]
     for i, name in enumerate(names):
         shutil.copytree(study, study.with_name(name))
         record(study.with_name(name), 3 + i / 10)
     ends("compare", *names, "--to-width", "512")
-    assert "above first" in screen[80]
+    assert "difference" in screen[80]
 
 
 def test_a_table_of_runs_judged_and_predicted(workplace: Path, ends: Run, screen: Screens) -> None:

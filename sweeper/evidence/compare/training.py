@@ -1,4 +1,4 @@
-"""Studies that are ranked by runs at their optima: which runs come next, and their training."""
+"""Studies whose next runs are trained: each at its optimum, at the widths that tell."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
 from sweeper.config.studies import study_tree
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.evidence.compare.deciding import FIRST, Deciding, Run
 from sweeper.evidence.compare.decision import TargetQuestion
-from sweeper.evidence.compare.ladders import TOO_FEW, check_distinct, differences, not_comparable
-from sweeper.evidence.compare.ranking import ROUNDS, Ranking, TargetRanking
+from sweeper.evidence.compare.request import CompareRequest
+from sweeper.evidence.compare.studies import (
+    TOO_FEW,
+    check_comparable,
+    check_distinct,
+)
 from sweeper.launch.executor import Scheduled
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import fitting
@@ -41,24 +45,6 @@ FRESH_SEED = 3 * 10**6
 """The first seed at a width at which one of the studies searched: its optimum was chosen there by
 other seeds, whose losses are too low."""
 K = Keyword
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankingOptions:
-    """What is asked of a ranking, by the keywords of these names."""
-
-    baseline: str | None
-    at_width: int | None
-    to_width: int | None
-    budget: int | None
-    hours: float | None
-    floor: float | None
-    exponent: float | None
-    error: float
-    anyway: bool
-    detach: bool
-    dry_run: bool
-    trust: bool
 
 
 @dataclass(kw_only=True)
@@ -117,78 +103,62 @@ class Contender:
         self.retry -= {trial.key for trial in trials}
 
 
-def placed(run: tuple[Any, ...], widths: Sequence[int]) -> tuple[str, int, int]:
-    """A run of a ranking by name, width and seed: of one at a single size it names none."""
-    name, *size, seed = run
-    return name, widths[size[0] if size else 0], seed
-
-
-def ranking_of(asked: RankingOptions, contenders: Sequence[Contender]) -> Ranking | TargetRanking:
+def deciding_of(asked: CompareRequest, contenders: Sequence[Contender]) -> Deciding:
     """What says by the studies' results which runs come next, and when it is decided."""
     by_name, widths = {one.name: one for one in contenders}, [*contenders[0].planned]
 
-    def result(run: tuple[Any, ...]) -> Result | None:
-        name, width, seed = placed(run, widths)
-        return by_name[name].result(width, seed)
+    def result(name: str, size: int, seed: int) -> Result | None:
+        return by_name[name].result(widths[size], seed)
 
-    def loss(*run: Any) -> float | None:
-        found = result(run)
+    def loss(*run: str | int) -> float | None:
+        found = result(*run)  # type: ignore[arg-type]
         return None if found is None else found.objective
 
-    def affordable(following: Sequence[tuple[Any, ...]]) -> int:
+    def affordable(following: Sequence[Run]) -> int:
         """How many of these runs `hours` have room for, by the time that their sizes take."""
         assert asked.hours is not None
-        taken = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
+        taken = [one.seconds for run in deciding.asked if (one := result(*run)) is not None]
         timed = {name: one.seconds() for name, one in by_name.items()}
-        at = (placed(run, widths) for run in following)
-        seconds = (timed[name](width) for name, width, _ in at)
+        seconds = (timed[name](widths[size]) for name, size, _ in following)
         return fitting(seconds, asked.hours * 3600 * slots - math.fsum(taken))
 
     workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
     slots = max(count if isinstance(count, int) else 1 for count in workers)
-    bound = None if asked.hours is None else affordable
-    ranking: Ranking | TargetRanking
-    if asked.to_width is None:
-        ranking = Ranking([*by_name], loss, budget=asked.budget, affordable=bound, slots=slots)
-        return ranking
     first = contenders[0]
     sizes = [first.planned[width][0] for width in widths]
-    ranking = TargetRanking(
+    to = {} if asked.to_width is None else {"width": float(asked.to_width)}
+    # It begins with those that all ladders have, without the one beyond, the dearest.
+    begun = len(_common([one.experiment.settings for one in contenders]) & {*widths})
+    deciding = Deciding(
         [*by_name],
         [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
         [first.flops(width) for width in widths],
-        TargetQuestion(
-            counts={"width": float(asked.to_width)},
-            floor=asked.floor,
-            exponent=asked.exponent,
-            error=asked.error,
-        ),
+        TargetQuestion(counts=to, floor=asked.floor, exponent=asked.exponent, error=asked.error),
         loss,
-        # It begins with those that all ladders have, without the one beyond, the dearest.
-        begun=len(_common([one.experiment.settings for one in contenders]) & {*widths}),
+        begun=max(1, begun),
         budget=asked.budget,
-        affordable=bound,
+        affordable=None if asked.hours is None else affordable,
         slots=slots,
     )
-    return ranking
+    return deciding
 
 
-def train_ranking(
-    ranking: Ranking | TargetRanking,
+def train(
+    deciding: Deciding,
     contenders: Sequence[Contender],
     watcher: Watcher,
     *,
     wait: bool,
 ) -> int:
-    """Train round by round until the ranking has ended; without `wait`, how many are in a queue."""
+    """Train round by round until it has ended; without `wait`, how many are in a queue."""
     looks, widths = 0, [*contenders[0].planned]
-    while missing := ranking.missing():
-        if ranking.looks > looks:
-            looks = ranking.looks
-            watcher.tell(watcher.sentence(ranking))
+    while missing := deciding.missing():
+        if deciding.looks > looks:
+            looks = deciding.looks
+            watcher.tell(watcher.sentence(deciding))
         runs: dict[str, list[tuple[int, int]]] = {one.name: [] for one in contenders}
-        for name, *at in (placed(run, widths) for run in missing):
-            runs[name].append((at[0], at[1]))
+        for name, size, seed in missing:
+            runs[name].append((widths[size], seed))
         lacking = [one for one in contenders if runs[one.name]]
         waiting = 0
         # Jobs that outlive their driver are submitted for all studies before one is waited for.
@@ -206,9 +176,9 @@ def train_ranking(
 
 
 def contenders_of(
-    asked: RankingOptions, names: Sequence[str], overrides: Sequence[str], root: Path
+    asked: CompareRequest, names: Sequence[str], overrides: Sequence[str], root: Path
 ) -> tuple[list[Contender], list[str], list[int]]:
-    """The studies, opened, and what differs between them; BadInput for what cannot be ranked."""
+    """The studies, opened, and what differs between them; BadInput for what cannot be compared."""
     names = [find_study(name, root) for name in names]
     if len(names) < 2:
         raise BadInput(*TOO_FEW)
@@ -225,7 +195,7 @@ def contenders_of(
             check_queue(settings)
         if not asked.dry_run:
             check_storage_password(settings)
-        check_seeds(settings, "seeds", ROUNDS.seeds[0])
+        check_seeds(settings, "seeds", FIRST)
         every.append(settings)
     widths = _widths(every, asked)
     base = {settings.base.width for settings in every}
@@ -248,15 +218,11 @@ def contenders_of(
                 searched=frozenset(base),
             )
         )
-    notes = differences(
-        {one.name: one.experiment.spec(one.planned[widths[0]][0]) for one in contenders}
-    )
-    if notes and not asked.anyway:
-        raise BadInput(*not_comparable(notes))
-    return contenders, notes, unfinished
+    specs = {one.name: one.experiment.spec(one.planned[widths[0]][0]) for one in contenders}
+    return contenders, check_comparable(specs, asked.anyway), unfinished
 
 
-def _widths(studies: Sequence[Settings], asked: RankingOptions) -> list[int]:
+def _widths(studies: Sequence[Settings], asked: CompareRequest) -> list[int]:
     """The width to train: the one that was asked for, else the widest that all ladders have.
 
     For a target all that they have, and one twice as wide, which is trained where that tells most.
