@@ -51,7 +51,8 @@ def rests_text(winner: Winner) -> str:
     prior = (
         "told by its seeds"
         if winner.by == "seeds"
-        else f"no seeds are told apart: learned around the prior of tuned runs, {winner.prior_noise:.2g}"
+        else "no seeds are told apart: learned around the prior of tuned runs, "
+        f"{winner.prior_noise:.2g}"
     )
     fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
     # What the model gives a little more counts as 95 %.

@@ -288,7 +288,7 @@ def test_of_what_never_trained_no_difference_is_told() -> None:
 
 
 def test_large_losses_around_zero_have_priors_of_their_size() -> None:
-    rows = [{**row, "loss": 300 * (row["loss"] - 3)} for row in table({"a": [0.01] * 3})]
+    rows = [{**row, "loss": 300 * (row["loss"] - 3.3)} for row in table({"a": [0.01] * 3})]
     assert min(row["loss"] for row in rows) < 0 < max(row["loss"] for row in rows)
     found = won(rows)
     assert found.prior_noise > 0.02 and found.noise > 0.02
