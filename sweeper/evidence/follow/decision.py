@@ -71,7 +71,7 @@ class Seen:
 
     `since`: the step at which it left the band; None on it. `gap`: how far the last stretch lies
     above the band's middle, as a share of the loss. `forecast` is that of the end, with its 95 %
-    interval, `compute` what that is worth: how many times the run's compute would give it on
+    interval, and at the end what was read; `compute` what that is worth: how many times the run's compute would give it on
     course. `evidence`: the highest CUSUM so far, an alarm from `alarm_at` on.
     """
 
@@ -336,10 +336,12 @@ class Watch:
         step = int(readings.at[-1]) if readings.at else 0
         losses = readings.last(self._window) if readings.ended else np.empty(0)
         end = None if self._is_held_out or not len(losses) else float(losses.mean())
+        if end is not None:
+            forecast = Estimate(value=end, low=end, high=end)
         compute = ZERO
         # A run that has diverged or is silent will not come to the end that is forecast.
         if state not in (DIVERGED, SILENT):
-            ends = (end,) * 3 if end else (forecast.value, forecast.high, forecast.low)
+            ends = forecast.value, forecast.high, forecast.low
             value, low, high = (worth(self.prediction, loss) for loss in ends)
             compute = Estimate(value=value, low=low, high=high)
         return Seen(
