@@ -39,7 +39,7 @@ from sweeper.evidence.predict.decision import (
     asked_of,
     study_law,
 )
-from sweeper.evidence.predict.forecast import BEFORE, DOUBTED, GAP, NARROW, Tried, widening
+from sweeper.evidence.predict.forecast import GAP, NARROW, TRIED_BEFORE, Tried, widening
 from sweeper.evidence.predict.regime import choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -173,15 +173,15 @@ class OneLaw:
     tried: tuple[tuple[int, int, list[float]], ...]
     held: tuple[Held, ...]
 
-    def widened(self, before: float, doubted: float) -> OneLaw:
-        """As it would be with other constants."""
+    def widened(self, before: float) -> OneLaw:
+        """As it would be with another constant."""
         tried = [Tried(kept, rung, np.array(z)) for kept, rung, z in self.tried]
-        by, _ = widening(tried, self.rungs, before=before, doubted=doubted)
+        by = widening(tried, self.rungs, before=before)
         held = [replace(run, widened=by) for run in self.held]
         failed = False
         for kept in range(self.rungs - 2, self.rungs):
             off = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
-            some, _ = widening(tried, kept, before=before, doubted=doubted)
+            some = widening(tried, kept, before=before)
             failed |= len(off) > 0 and np.mean(off <= 1.96 * some) < 0.5
         held = [replace(run, answered=not failed and settled(run)) for run in held]
         return replace(self, held=tuple(held))
@@ -310,7 +310,7 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
         plain = np.log(plain_fit(near)(far.params, far.tokens))
         laws = []
         for studied, places in laws_of(near, far, draws):
-            law, bare = studied.law, replace(studied.law, widened=1.0, bent=1.0)
+            law, bare = studied.law, replace(studied.law, widened=1.0)
             held = []
             for i in places:
                 params, tokens, flops = (float(v[i]) for v in (far.params, far.tokens, far.flops))
@@ -338,7 +338,7 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
         line = np.polyfit(np.log2([c for c, _ in own]), [b for _, b in own], 1) if own[2:] else None
         for flops, best in best_sizes(far) if line is not None else ():
             asked = study_law(near, LossQuestion(flops=flops, draws=draws))
-            found = optimum(asked.law, flops, asked.rungs).params
+            found = optimum(asked.law, flops).params
             low, said_size, high = np.log2([found.low, found.value, found.high])
             parabolas = float(np.polyval(line, math.log2(flops)))
             sizes.append(Size(flops, best, said_size, low, high, parabolas))
@@ -412,35 +412,35 @@ def findings(splits: Sequence[Split]) -> Findings:
     )
 
 
-BEFORES, DOUBTS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.4), (1.0, 2.0, 3.0, 5.0, 8.0)
+BEFORES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 """Constants that are tried."""
 CLAIMED, LOWEST = 0.95, 0.85
 """The share of runs that are to lie inside, tables alike, and that of every table."""
 
 
-Figures = dict[tuple[float, float], dict[str, tuple[float, list[float]]]]
+Figures = dict[float, dict[str, tuple[float, list[float]]]]
 
 
 def figures_of(splits: Sequence[Split]) -> Figures:
-    """Under all constants of every table the share of runs inside, and half widths."""
+    """Under each constant of every table the share of runs inside, and half widths."""
     found: Figures = {}
-    for constants in product(BEFORES, DOUBTS):
+    for before in BEFORES:
         tables = dict[str, list[Held]]()
         for split in splits:
-            laws = [law.widened(*constants) for law in split.laws]
+            laws = [law.widened(before) for law in split.laws]
             tables.setdefault(split.table, []).extend(run for law in laws for run in law.held)
-        found[constants] = {
+        found[before] = {
             table: (float(np.mean([run.inside for run in runs])), [run.half for run in runs])
             for table, runs in tables.items()
         }
     return found
 
 
-def chosen(figures: Figures, without: str = "") -> tuple[float, float]:
-    """The constants by which as many runs lie inside as claimed, in least width."""
+def chosen(figures: Figures, without: str = "") -> float:
+    """The constant by which as many runs lie inside as claimed, in least width."""
 
-    def missed(constants: tuple[float, float]) -> tuple[float, float]:
-        some = [of for table, of in figures[constants].items() if table != without]
+    def missed(before: float) -> tuple[float, float]:
+        some = [of for table, of in figures[before].items() if table != without]
         shares = [share for share, _ in some]
         half = float(np.median([half for _, halves in some for half in halves]))
         short = max(CLAIMED - float(np.mean(shares)), 0.0) + max(LOWEST - min(shares), 0.0)
@@ -450,24 +450,21 @@ def chosen(figures: Figures, without: str = "") -> tuple[float, float]:
 
 
 def left_one_out(splits: Sequence[Split]) -> tuple[list[Split], list[str]]:
-    """Every table with the constants that the others choose, and how often which were chosen."""
-    found, counts = list[Split](), dict[tuple[float, float], int]()
+    """Every table with the constant that the others choose, and how often which was chosen."""
+    found, counts = list[Split](), dict[float, int]()
     figures = figures_of(splits)
     for table in dict.fromkeys(split.table for split in splits):
-        constants = chosen(figures, table)
-        counts[constants] = counts.get(constants, 0) + 1
+        before = chosen(figures, table)
+        counts[before] = counts.get(before, 0) + 1
         found += [
-            replace(split, laws=tuple(law.widened(*constants) for law in split.laws))
+            replace(split, laws=tuple(law.widened(before) for law in split.laws))
             for split in splits
             if split.table == table
         ]
-    named = ", ".join(
-        f"{before:g} and {doubted:g} ({n})" for (before, doubted), n in counts.items()
-    )
-    whole = "{:g} and {:g}".format(*chosen(figures))
+    named = ", ".join(f"{before:g} ({n})" for before, n in counts.items())
     return found, [
-        f"constants chosen without the table: {named}; by all tables {whole}; "
-        f"the law's are {BEFORE:g} and {DOUBTED:g}"
+        f"constant chosen without the table: {named}; by all tables {chosen(figures):g}; "
+        f"the law's is {TRIED_BEFORE:g}"
     ]
 
 

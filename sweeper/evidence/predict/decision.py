@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from sweeper.files import (
     write_atomically,
 )
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
+from sweeper.stats.power_law import FORMS, TOKENS, Array
 from sweeper.table import counted
 from sweeper.version import __version__
 
@@ -52,8 +52,8 @@ RUNGS = 3
 LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
 """Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
 other, is not identified."""
-HoursBy = Literal["given", "runs"]
-"""Whose speed hours are told by: that which the user gave, or that of the largest runs."""
+WIDEST = 8.0
+"""Times its lower end, the upper one of a best size's interval that still says something."""
 FORMAT = 1
 DOCUMENT = "prediction.json"
 
@@ -96,7 +96,6 @@ class LawValues:
     alpha: Estimate | None = None
     beta: Estimate | None = None
     gamma: Estimate | None = None
-    p: Estimate | None = None
 
     def loss(self, params: Array, tokens: Array) -> Array:
         """L at points (N, D), by the values of the parameters."""
@@ -106,8 +105,7 @@ class LawValues:
             power = getattr(self, exponent).value
             scale = params ** (power * of_params) * tokens ** (power * of_tokens)
             terms.append(getattr(self, amplitude).value / scale)
-        p = self.p.value if form.coupled and self.p else 1.0
-        above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
+        above: Array = np.sum(np.array(terms), axis=0)
         return self.E.value + above
 
 
@@ -183,7 +181,6 @@ class Prediction:
     optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
-    hours_by: HoursBy | None = None
     curve: tuple[LawPoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
@@ -245,16 +242,12 @@ class Prediction:
 class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
-    `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
     `fixed`: parameters of the law that are known, by name.
     """
 
     params: float | None = None
     tokens: float | None = None
     flops: float | None = None
-    flops_per_second: float | None = None
-    threshold: float | None = None
-    form: str | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
     seed: int = 0
@@ -265,25 +258,15 @@ class LossQuestion:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(Keyword(keyword), value, "a positive number")
-            if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
+            if value is not None and not 1 <= value <= LARGEST:
                 raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
         if self.seed < 0:
             raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
-        if not 100 <= self.draws <= 100_000:
-            raise ConfigError(Keyword("draws"), self.draws, "a whole number from 100 to 100000")
-        if self.form is not None and self.form not in FORMS:
-            raise ConfigError(Keyword("form"), self.form, f"one of {', '.join(FORMS)}")
 
 
 LARGEST = 1e40
 """Of parameters, tokens and FLOPs that are asked about."""
-POSITIVE = {
-    "params": "to_params",
-    "tokens": "to_tokens",
-    "flops": "flops",
-    "flops_per_second": "flops_per_second",
-    "threshold": "huber",
-}
+POSITIVE = {"params": "to_params", "tokens": "to_tokens", "flops": "flops"}
 """Fields that are numbers above 0, and the keywords that give them."""
 
 
@@ -311,12 +294,12 @@ class TooFewRuns(BadInput):
 def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     """The next rung of runs along a line, as far from the last as the others are apart."""
     # Where size and tokens were varied apart there is no one direction in which to go on.
-    if len(design.forms) > 1:
+    if len(design.form.terms) > 1:
         return ()
-    along = runs.tokens if design.forms == (TOKENS,) else runs.params
+    along = runs.tokens if design.form is TOKENS else runs.params
     ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
     params, tokens = float(runs.params.max()), float(runs.tokens.max())
-    if design.forms == (TOKENS,):
+    if design.form is TOKENS:
         tokens *= ratio
     else:
         params *= ratio
@@ -363,15 +346,10 @@ def predict_runs(
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
-    values = {
-        form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
-        for form, weight, named in law.forms()
-    }
-    classical = values.get(design.forms[0].name) or next(iter(values.values()))
+    values = LawValues(form=law.form.name, formula=law.form.formula, weight=1.0, **law.values())
     aim = _as_target(law, best) if target is None and best else target
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
-    timed = runs.flops_per_second if flops_known else None
-    speed = question.flops_per_second or timed
+    speed = runs.flops_per_second if flops_known else None
     return Prediction(
         answer=UNDECIDED if reasons else PREDICTED,
         reasons=tuple(reasons),
@@ -391,8 +369,8 @@ def predict_runs(
             unlike=studied.unlike,
             strays=tuple(law.runs.labels[place] for place in law.strays),
         ),
-        law=classical,
-        forms=tuple(values.values()),
+        law=values,
+        forms=(values,),
         noise=law.noise,
         misfit=law.misfit,
         widened=law.widened,
@@ -402,7 +380,6 @@ def predict_runs(
         optimum=best,
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / speed / 3600 if aim and speed else None,
-        hours_by=None if not aim or not speed else "given" if question.flops_per_second else "runs",
         curve=_curve(law, aim),
         notes=(*notes, *_thinned(runs), *_far(runs, aim)),
         settle=settle,
@@ -440,7 +417,7 @@ class StudiedLaw:
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
         law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
-        form = law.members[0].best.form
+        form = law.form
         horizons = f"numbers of {law.runs.unit}"
         kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
         if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
@@ -460,6 +437,11 @@ class StudiedLaw:
             for test in tests
             if test.failed
         ]
+        if best and best.params.high > WIDEST * best.params.low:
+            reasons.append(
+                f"the best size may lie anywhere from {best.params.low:.3g} to "
+                f"{best.params.high:.3g} parameters"
+            )
         aim = target or (_as_target(law, best) if best else None)
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
@@ -481,12 +463,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
-    asked: dict[str, Any] = {
-        "threshold": question.threshold,
-        "seed": question.seed,
-        "forms": _forms(design, question),
-        "fixed": _fixed(design, question, runs),
-    }
+    asked: dict[str, Any] = {"seed": question.seed, "fixed": _fixed(design, question, runs)}
     law = fit_law(runs, draws=question.draws, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
@@ -497,8 +474,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
-    widened, bent = widening(tried, len(rungs))
-    law = replace(law, widened=widened, bent=bent)
+    law = replace(law, widened=widening(tried, len(rungs)))
     return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
@@ -512,20 +488,9 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
     return RunToCome(beyond=flops / largest) if flops else RunToCome()
 
 
-def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
-    if question.form is None:
-        return design.forms
-    if FORMS[question.form] not in design.forms:
-        allowed = ", ".join(form.name for form in design.forms)
-        raise ConfigError(
-            Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
-        )
-    return (FORMS[question.form],)
-
-
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
     """What the user knows of the law; ConfigError for what it has no use for."""
-    names = {name for form in design.forms for name in form.parameters}
+    names = {*design.form.parameters}
     for name, value in question.fixed.items():
         exponents = sorted(names & {"alpha", "beta", "gamma"})
         if name != "E" and name not in exponents:
@@ -545,7 +510,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     if params is None and tokens is None:
         return None
     runs, design = law.runs, law.design
-    kind, ratio = law.members[0].best.form.name, float(np.median(runs.tokens / runs.params))
+    kind, ratio = law.form.name, float(np.median(runs.tokens / runs.params))
     if params is None:
         if kind == "tokens":
             params = float(runs.params[0])
@@ -585,7 +550,7 @@ def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | Non
     if question.flops is None:
         return None
     try:
-        return optimum(studied.law, question.flops, studied.rungs)
+        return optimum(studied.law, question.flops)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
@@ -661,7 +626,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     first = float(runs.flops.min())
     last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
     budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
-    if len(law.members[0].best.form.terms) == 2:
+    if len(law.form.terms) == 2:
         sizes, horizons = _frontier(law, budgets)
     else:
         middle = int(np.argmax(runs.flops))
@@ -686,6 +651,6 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
     for budget in budgets:
         product = budget / law.runs.flops_per_product
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
-        sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
+        sizes.append(float(grid[law.mean_loss(grid, product / grid).argmin()]))
     best_sizes = np.array(sizes)
     return best_sizes, budgets / law.runs.flops_per_product / best_sizes

@@ -61,7 +61,7 @@ LEAST_SHOWN = 0.01
 """Of shares of the compute."""
 MOST_DRAWN = 500
 """Marks of a figure; of more runs those are drawn that are spread over the compute."""
-PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
+PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma")
 
 
 def answer_text(prediction: Prediction) -> str:
@@ -92,11 +92,6 @@ def answer_text(prediction: Prediction) -> str:
             f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
             f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
-        if best.by_parabolas is not None:
-            parts.append(
-                f"The law alone says {best.by_law:.3g}, parabolas over the budgets "
-                f"{best.by_parabolas:.3g}: what they differ by is in the interval."
-            )
         half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
         unit = unit_of(prediction.inputs.columns.get("loss", ""))
         parts.append(
@@ -116,8 +111,7 @@ def answer_text(prediction: Prediction) -> str:
         told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
         parts.append(f"Its likeliest form is L = {likeliest.formula} with {told}.")
     if prediction.hours is not None:
-        whose = "your" if prediction.hours_by == "given" else "your largest runs'"
-        parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")
+        parts.append(f"At your largest runs' speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
 
 
@@ -429,10 +423,10 @@ def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
     if told is None or told.target or told.optimum or answer.table.name == "stdin":
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
-    tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
-    asked = {"to_params": _round(params)} if design.forms != (TOKENS,) else {}
+    tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
+    asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
     # Along one line, or at one number of tokens, they follow from the size.
-    if len(design.forms) > 1 or not asked:
+    if len(design.form.terms) > 1 or not asked:
         asked["to_tokens"] = _round(tokens)
     command = Next.recorded(told.command, "to predict a larger run", PredictRequest)
     return command and replace(command, request=replace(command.request, **asked))
