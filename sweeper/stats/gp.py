@@ -1,0 +1,266 @@
+"""One Gaussian process for all questions: a linear mean, integrated out, and what is left of it.
+
+Values y at n points are a linear mean, something smooth or shared, and noise:
+
+    y = H b + f + e,      f + e ~ N(0, C),      b ~ N(0, diag(1 / p)), flat where p is 0.
+
+What they say (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, 2.7; flat b is
+universal kriging: Cressie, Statistics for Spatial Data, 1993, 3.4). With A = H' C^-1 H + diag(p):
+
+    the mean's terms        b^ = A^-1 H' C^-1 y                     covariance A^-1
+    at other points *       m  = H* b^ + K* C^-1 (y - H b^)
+                            V  = K** - K* C^-1 K*' + U A^-1 U'      U = H* - K* C^-1 H
+    restricted likelihood   -2 log L = log|C| + log|A| - log|p| + q
+                            q = (y - H b^)' C^-1 (y - H b^) + b^' diag(p) b^
+    C known but for its     -2 log L = log|C| + log|A| + (n - r) log q         r terms in b, all
+    scale s^2               s^2^     = q / (n - r)                             of them flat
+    one point left out      y_i - m_-i = (Q y)_i / Q_ii,   variance 1 / Q_ii
+                            Q = C^-1 - C^-1 H A^-1 H' C^-1
+
+K* is the covariance of f between the other points and these, K** that among the others. b is
+integrated out, so that no point is used twice, once for the mean and once for what is left: that is
+what makes the likelihood a restricted one (Patterson and Thompson, Biometrika 58, 1971; the scale
+is integrated out by 1 / s). Leaving a point out fits its mean anew, without a fit (Dubrule, 1983).
+
+Which C it is the likelihood says: a caller has a small grid of them, `shares` are how likely each
+is, and what each says of a place is a normal in a `Mixture`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sweeper.stats.estimate import Array, Estimate
+
+
+def alike_near(x: Array, others: Array, length: float) -> Array:
+    """Correlations [x, others] of a function that is smooth over `length`."""
+    correlations: Array = np.exp(-(((x[:, None] - others) / length) ** 2) / 2)
+    return correlations
+
+
+def brownian(x: Array, others: Array) -> Array:
+    """Covariances [x, others] of what begins at 0 and moves by a variance of 1 a unit of x >= 0."""
+    return np.asarray(np.minimum(x[:, None], others), dtype=float)
+
+
+@dataclass(frozen=True, eq=False)
+class Process:
+    """A Gaussian process, given values at n points.
+
+    `covariance` [..., n, n] is C, noise on its diagonal; a stack of them is as many processes of
+    the same values. `values` [n], or [n, copies]: copies share C, and each has a b of its own.
+    `basis` [n, terms] is H, `precision` [terms] is p, None where all terms are flat.
+
+    Raises numpy.linalg.LinAlgError where a covariance is not positive definite.
+    """
+
+    covariance: Array
+    values: Array
+    basis: Array
+    precision: Array | None = None
+
+    @cached_property
+    def root(self) -> Array:
+        """The lower triangle [..., n, n] whose inverse makes f + e independent, of variance 1."""
+        return np.asarray(np.linalg.cholesky(self.covariance))
+
+    def whitened(self, columns: Array) -> Array:
+        """The inverse root times `columns` [n, any]."""
+        return np.asarray(np.linalg.solve(self.root, columns))
+
+    @cached_property
+    def _white(self) -> tuple[Array, Array]:
+        """The values and the basis, whitened [..., n, copies] and [..., n, terms]."""
+        values = self.values.reshape(len(self.values), -1)
+        white = self.whitened(np.hstack([values, self.basis]))
+        copies = values.shape[1]
+        return white[..., :copies], white[..., copies:]
+
+    @cached_property
+    def information(self) -> Array:
+        """A [..., terms, terms], the inverse covariance of the mean's terms."""
+        basis = self._white[1]
+        prior = 0.0 if self.precision is None else np.diag(self.precision)
+        return _turned(basis) @ basis + prior
+
+    @cached_property
+    def terms(self) -> Array:
+        """b^ [..., terms, copies]."""
+        values, basis = self._white
+        return np.asarray(np.linalg.solve(self.information, _turned(basis) @ values))
+
+    @cached_property
+    def left(self) -> Array:
+        """What no term of the mean explains, whitened [..., n, copies]."""
+        values, basis = self._white
+        return values - basis @ self.terms
+
+    @property
+    def squares(self) -> Array:
+        """q, summed over the copies [...]."""
+        total = (self.left**2).sum(axis=(-2, -1))
+        if self.precision is not None:
+            total = total + (self.precision[:, None] * self.terms**2).sum(axis=(-2, -1))
+        return np.asarray(total)
+
+    @property
+    def freedom(self) -> int:
+        """Points less the terms that are flat, times the copies."""
+        points, copies = self.left.shape[-2:]
+        terms = self.basis.shape[1] - (
+            0 if self.precision is None else int((self.precision > 0).sum())
+        )
+        return copies * (points - terms)
+
+    @property
+    def variance(self) -> Array:
+        """s^2^ [...], by which C is to be multiplied if its scale is not known."""
+        return self.squares / self.freedom
+
+    @cached_property
+    def _log_size(self) -> Array:
+        """log|C| + log|A| - log|p|, once a copy [...]."""
+        diagonal = np.diagonal(self.root, axis1=-2, axis2=-1)
+        size = 2 * np.log(diagonal).sum(axis=-1) + np.linalg.slogdet(self.information)[1]
+        if self.precision is not None:
+            size = size - np.log(self.precision[self.precision > 0]).sum()
+        return np.asarray(self.left.shape[-1] * size)
+
+    @property
+    def log_likelihood(self) -> Array:
+        """The likelihood's logarithm [...], but for a constant of the points and terms."""
+        return np.asarray(-(self._log_size + self.squares) / 2)
+
+    @property
+    def log_likelihood_of_any_scale(self) -> Array:
+        """That with the scale of C integrated out [...]; all terms must be flat."""
+        # Values that the mean fits exactly would have no logarithm.
+        squares = np.maximum(self.squares, np.finfo(float).tiny)
+        return np.asarray(-(self._log_size + self.freedom * np.log(squares)) / 2)
+
+    def estimator(self, shared: Array, basis: Array) -> Array:
+        """The matrix [..., places, n] that makes m of the values.
+
+        `shared` [..., places, n] is K*, `basis` [places, terms] is H*.
+        """
+        weights, beyond = self._carried(shared, basis)
+        whitener = self.whitened(np.eye(len(self.values)))
+        by_mean = np.linalg.solve(self.information, _turned(self._white[1]) @ whitener)
+        return np.asarray(_turned(weights) @ whitener + beyond @ by_mean)
+
+    def at(self, shared: Array, own: Array, basis: Array) -> tuple[Array, Array]:
+        """The mean m [..., places, copies] and the covariance V [..., places, places].
+
+        `shared` and `basis` as in `estimator`; `own` [..., places, places] is K**.
+        """
+        weights, beyond = self._carried(shared, basis)
+        means = basis @ self.terms + _turned(weights) @ self.left
+        doubt = np.linalg.solve(self.information, _turned(beyond))
+        return means, own - _turned(weights) @ weights + beyond @ doubt
+
+    def _carried(self, shared: Array, basis: Array) -> tuple[Array, Array]:
+        """K*', whitened [..., n, places], and U [..., places, terms]."""
+        weights = self.whitened(_turned(shared))
+        return weights, basis - _turned(weights) @ self._white[1]
+
+    def left_out(self) -> tuple[Array, Array]:
+        """Each value less what the others say of it [..., n, copies], and its deviation [..., n].
+
+        The deviation is infinite where the others say nothing: a term is that point's alone.
+        """
+        whitener, basis = self.whitened(np.eye(len(self.values))), self._white[1]
+        explained = basis @ np.linalg.solve(self.information, _turned(basis))
+        precision = _turned(whitener) @ (whitener - explained @ whitener)
+        own = np.maximum(np.diagonal(precision, axis1=-2, axis2=-1), np.finfo(float).tiny)
+        values = self.values.reshape(len(self.values), -1)
+        return precision @ values / own[..., None], own**-0.5
+
+
+def _turned(matrix: Array) -> Array:
+    """The transpose of each matrix of a stack."""
+    return np.asarray(np.swapaxes(matrix, -2, -1))
+
+
+def shares(logs: Array, prior: Array | float = 1.0) -> Array:
+    """How likely each of a grid is [grid], by its log likelihood and its prior."""
+    weights = prior * np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum())
+
+
+def normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
+    """As many draws [count, n] around 0, of a covariance [n, n] that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    # Where nothing varies no direction is left; rounding makes some of the least ones negative.
+    kept = values > 1e-12 * values[-1]
+    root = vectors[:, kept] * np.sqrt(values[kept])
+    return np.asarray(generator.normal(size=(count, int(kept.sum()))) @ root.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Normals of `weights` [normal] that add up to 1: one of each C that is likely.
+
+    `means` and `deviations` are [normal], or [normal, ...] of as many mixtures with those weights.
+    """
+
+    means: Array
+    deviations: Array
+    weights: Array
+
+    @property
+    def mean(self) -> Array:
+        """Of each mixture [...]."""
+        return np.asarray(np.tensordot(self.weights, self.means, axes=1))
+
+    def below(self, value: Array | float) -> Array:
+        """The chance of less than `value` [...]."""
+        # Not above: SciPy takes a third of a second, which reading a study would pay for.
+        from scipy.special import ndtr
+
+        chances = ndtr((value - self.means) / self.deviations)
+        return np.asarray(np.tensordot(self.weights, chances, axes=1))
+
+    def quantile(self, probability: float) -> Array:
+        """Below which each mixture has that chance [...], by bisection."""
+        # 40 deviations hold all of the mass that doubles can tell: the bracket needs no check.
+        low = (self.means - 40 * self.deviations).min(axis=0)
+        high = (self.means + 40 * self.deviations).max(axis=0)
+        # Each step halves the bracket; 64 leave no digit of a double.
+        for _ in range(64):
+            middle = (low + high) / 2
+            more = self.below(middle) > probability
+            low, high = np.where(more, low, middle), np.where(more, middle, high)
+        return np.asarray((low + high) / 2)
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """With equal tails, of each mixture [...]."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def estimate(self, level: float = 0.95) -> Estimate:
+        """The mean of a single mixture with its interval."""
+        low, high = self.interval(level)
+        return Estimate(value=float(self.mean), low=float(low), high=float(high))
+
+    def draws(self, count: int, generator: np.random.Generator) -> Array:
+        """Draws [count] of a single mixture, in no order."""
+        # Systematic: every normal has its share of the draws to within one.
+        places = (generator.random() + np.arange(count)) / count
+        # Rounding may leave the last cumulative weight below 1.
+        chosen = np.minimum(np.searchsorted(self.weights.cumsum(), places), len(self.weights) - 1)
+        drawn = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
+        # Normals come in order: draws that are paired with others' draws must not share it.
+        return np.asarray(generator.permutation(drawn))
+
+    def widened(self, deviation: Array | float) -> Mixture:
+        """With an independent error of that deviation beside."""
+        return Mixture(self.means, np.hypot(self.deviations, deviation), self.weights)
+
+
+def positive(covariance: Array) -> Array:
+    """The covariance [n, n], a billionth of its mean variance added: no longer singular."""
+    size = len(covariance)
+    return np.asarray(covariance + 1e-9 * np.trace(covariance) / size * np.eye(size))
