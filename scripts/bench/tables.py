@@ -39,7 +39,7 @@ from sweeper.evidence.predict.decision import (
     asked_of,
     study_law,
 )
-from sweeper.evidence.predict.forecast import GAP, NARROW, TRIED_BEFORE, Tried, widening
+from sweeper.evidence.predict.forecast import NARROW, TRIED_BEFORE, Tried, widening
 from sweeper.evidence.predict.regime import choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -191,7 +191,7 @@ def settled(run: Held) -> bool:
     """`sweeper.evidence.predict.forecast.settled`, of what was kept."""
     half = 0.5 * (math.exp(run.ends[1]) - math.exp(run.ends[0]))
     value = math.exp(run.said)
-    return half <= max(GAP * (math.exp(run.today) - value), NARROW * value)
+    return half <= max(math.exp(run.today) - value, NARROW * value)
 
 
 @dataclass(frozen=True)

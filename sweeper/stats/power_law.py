@@ -26,8 +26,10 @@ REFINED = 4
 """Of the grid's exponents, how many are refined."""
 WIDTH_EXPONENTS = np.geomspace(0.05, 4.0, 240)
 """Powers of the size that `floored_power_law` tries; a best one at an end is only a bound."""
-USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5)}
+USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5), "p": (1.2, 0.4)}
 """Of published laws the middle, and the standard deviation of the log; amplitudes in the loss."""
+ROBUST = 0.01
+"""Of log L: where a covariance is not known yet, runs that are farther off pull less."""
 FIXED = 1e-4
 """The standard deviation of the log of a parameter that the user knows."""
 
@@ -43,12 +45,13 @@ class LawForm:
     name: str
     formula: str
     terms: tuple[tuple[str, str, int, int], ...]
+    coupled: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The floor, amplitudes, exponents."""
         amplitudes, exponents, *_ = zip(*self.terms, strict=True)
-        return ("E", *amplitudes, *exponents)
+        return ("E", *amplitudes, *exponents, *("p",) * self.coupled)
 
     @property
     def amplitudes(self) -> int:
@@ -63,6 +66,9 @@ class LawForm:
 
 ADDITIVE = LawForm(
     "additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1))
+)
+COUPLED = LawForm(
+    "coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True
 )
 SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
 TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
@@ -85,32 +91,45 @@ class Laws:
 
     def loss(self, params: Array | float, tokens: Array | float) -> Array:
         """L [laws, points] at points (N, D)."""
-        floor, terms, _ = self._parts(params, tokens)
-        total: Array = floor + terms.sum(1)
+        floor, logs, _ = self._parts(params, tokens)
+        total: Array = floor + np.exp(self._joined(logs))
         return total
+
+    def _joined(self, logs: Array) -> Array:
+        """The log of what terms [laws, terms, points] are together: their p-norm."""
+        p = np.exp(self.values[:, -1:]) if self.form.coupled else np.ones((len(logs), 1))
+        joined: Array = np.logaddexp.reduce(p[:, :, None] * logs, axis=1) / p
+        return joined
 
     def slopes(self, params: Array, tokens: Array) -> Array:
         """D log L / d parameter [laws, parameters, points], all parameters being logs."""
-        floor, terms, falls = self._parts(params, tokens)
-        total = (floor + terms.sum(1))[:, None]
-        return np.concatenate([floor[:, None] / total, terms / total, falls / total], 1)
+        floor, logs, fall = self._parts(params, tokens)
+        above = self._joined(logs)
+        p = np.exp(self.values[:, -1:]) if self.form.coupled else np.ones((len(logs), 1))
+        # d log S / d log u_i of a p-norm S is u_i^p / S^p; to log p the mean log u_i less log S.
+        shares = np.exp(p[:, :, None] * (logs - above[:, None]))
+        total = floor + np.exp(above)
+        part = (np.exp(above) / total)[:, None]
+        rows = [floor[:, None] / total[:, None], part * shares, -part * shares * fall]
+        if self.form.coupled:
+            rows.append(part * ((shares * logs).sum(1) - above)[:, None])
+        return np.concatenate(rows, 1)
 
     def natural(self) -> dict[str, Array]:
         """Every parameter by name [laws], with N and D as they are."""
         form, values = self.form, self.values.copy()
-        exponents = np.exp(values[:, form.amplitudes :])
+        exponents = np.exp(values[:, form.amplitudes : form.amplitudes + len(form.terms)])
         # In units of the centre N0 the amplitude of A/N^alpha is A/N0^alpha.
         values[:, 1 : form.amplitudes] += exponents * (form.powers @ np.log(self.centre))
         return dict(zip(form.parameters, np.exp(values).T, strict=True))
 
     def _parts(self, params: Array | float, tokens: Array | float) -> tuple[Array, Array, Array]:
-        """The floor [laws, points], terms above it, and these by log exponent [., terms, .]."""
-        count = self.form.amplitudes
+        """The floor [laws, points], log terms above it, and their fall [laws, terms, points]."""
+        count, terms = self.form.amplitudes, len(self.form.terms)
         distance = self.form.powers @ _logs(params, tokens, self.centre)
-        fall = np.exp(self.values[:, count:])[:, :, None] * distance
-        terms = np.exp(self.values[:, 1:count, None] - fall)
+        fall = np.exp(self.values[:, count : count + terms])[:, :, None] * distance
         floor = np.exp(self.values[:, :1]) * np.ones(distance.shape[1])
-        return floor, terms, -terms * fall
+        return floor, self.values[:, 1:count, None] - fall, fall
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +147,7 @@ class Known:
         """That of published laws whose runs have such losses; `fixed` are known by name."""
         middle, deviation = np.zeros(len(form.parameters)), np.zeros(len(form.parameters))
         for index, name in enumerate(form.parameters):
-            kind = "E" if name == "E" else "amplitude" if index < form.amplitudes else "exponent"
+            kind = name if name in USUAL else "amplitude" if index < form.amplitudes else "exponent"
             value, deviation[index] = USUAL[kind]
             middle[index] = math.log(value)
             if name in fixed:
@@ -144,7 +163,7 @@ class Known:
 
 
 def fit(
-    form: LawForm, params: Array, tokens: Array, loss: Array, known: Known, *, noise: float
+    form: LawForm, params: Array, tokens: Array, loss: Array, known: Known, *, noise: float = ROBUST
 ) -> Laws:
     """The best fit of `form` to runs (N, D, L), all [runs]; strays beyond `noise` pull little."""
     centre = float(np.exp(np.log(params).mean())), float(np.exp(np.log(tokens).mean()))
@@ -163,7 +182,7 @@ def regress(
     loss: Array,
     known: Known,
     *,
-    noise: float | None = None,
+    noise: float = ROBUST,
     whiten: Array | None = None,
 ) -> tuple[Laws, float]:
     """The law near `first` that is likeliest, and its cost, residuals being those of log L.
@@ -243,6 +262,7 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
         amplitudes, off = nnls(columns.T, np.ones(len(loss)))
         # An amplitude of 0 has no slope as a log: a thousandth of the largest has one.
         awake = np.maximum(amplitudes, 1e-3 * amplitudes.max())
-        found.append((off, [*np.log(awake), *np.log(exponents)]))
+        # A p-norm has no linear amplitudes: it starts from those of the sum.
+        found.append((off, [*np.log(awake), *np.log(exponents), *(0.0,) * form.coupled]))
     found.sort(key=lambda one: one[0])
     return np.array([values for _, values in found[:REFINED]])

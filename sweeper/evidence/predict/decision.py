@@ -39,19 +39,18 @@ from sweeper.files import (
     write_atomically,
 )
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import FORMS, TOKENS, Array
+from sweeper.stats.power_law import TOKENS, Array
 from sweeper.table import counted
 from sweeper.version import __version__
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
-MOST_FITTED = 500
+MOST_FITTED = 300
 """Runs that a law is fitted to: of more, these are spread over the compute. Time grows as their
 third power."""
 RUNGS = 3
 """Sizes, horizons or budgets without which a law cannot be tried on one of them."""
-LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
-"""Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
-other, is not identified."""
+FLOOR_SHARE = 0.5
+"""Of the lowest loss: a floor whose interval is wider is not identified."""
 WIDEST = 8.0
 """Times its lower end, the upper one of a best size's interval that still says something."""
 FORMAT = 1
@@ -85,28 +84,16 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class LawValues:
-    """A form with its parameters; those that it lacks are None. `weight`: how likely it is."""
+    """The law with its parameters; those that its form lacks are None."""
 
     form: str
     formula: str
-    weight: float
     E: Estimate
     A: Estimate | None = None
     B: Estimate | None = None
     alpha: Estimate | None = None
     beta: Estimate | None = None
     gamma: Estimate | None = None
-
-    def loss(self, params: Array, tokens: Array) -> Array:
-        """L at points (N, D), by the values of the parameters."""
-        form = FORMS[self.form]
-        terms = []
-        for amplitude, exponent, of_params, of_tokens in form.terms:
-            power = getattr(self, exponent).value
-            scale = params ** (power * of_params) * tokens ** (power * of_tokens)
-            terms.append(getattr(self, amplitude).value / scale)
-        above: Array = np.sum(np.array(terms), axis=0)
-        return self.E.value + above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,19 +146,15 @@ class Proposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What `prediction.json` holds.
+    """What `prediction.json` holds. Losses are in the unit of the table.
 
-    `law` is the classical form of what was varied, whose parameters others publish; `forms` are
-    all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
     `band` is the way to that loss, where training curves are known; else `no_band` says why not.
-    `floor` is E over all forms and draws, as the loss is: `law` has that of one fit.
     """
 
     answer: str
     reasons: tuple[str, ...]
     inputs: Inputs
     law: LawValues
-    forms: tuple[LawValues, ...]
     noise: float
     misfit: float
     widened: float
@@ -193,12 +176,6 @@ class Prediction:
     time: str = ""
     command: str = ""
     format: int = FORMAT
-
-    def loss(self, params: Array, tokens: Array) -> Array:
-        """L at points (N, D), by the forms' values, averaged."""
-        logs = [form.weight * np.log(form.loss(params, tokens)) for form in self.forms]
-        averaged: Array = np.exp(np.sum(logs, axis=0))
-        return averaged
 
     def text(self) -> str:
         """The document as it is written."""
@@ -291,23 +268,6 @@ class TooFewRuns(BadInput):
         super().__init__(reason)
 
 
-def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
-    """The next rung of runs along a line, as far from the last as the others are apart."""
-    # Where size and tokens were varied apart there is no one direction in which to go on.
-    if len(design.form.terms) > 1:
-        return ()
-    along = runs.tokens if design.form is TOKENS else runs.params
-    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
-    params, tokens = float(runs.params.max()), float(runs.tokens.max())
-    if design.form is TOKENS:
-        tokens *= ratio
-    else:
-        params *= ratio
-        tokens = design.tokens_on_line(params) if design.line else tokens
-    flops = runs.flops_per_product * params * tokens
-    return (Proposed(params=params, tokens=tokens, flops=flops),)
-
-
 Choose = Callable[[float, float], SizeChoice | None]
 """The model of a study for parameters and tokens."""
 
@@ -338,7 +298,7 @@ def predict_runs(
     try:
         studied = study_law(runs, question)
     except ValueError as error:
-        more = _chosen(_beyond(runs, Design.of(runs)), choose)
+        more = _chosen(_one_more(runs, Design.of(runs)), choose)
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
@@ -346,7 +306,7 @@ def predict_runs(
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
-    values = LawValues(form=law.form.name, formula=law.form.formula, weight=1.0, **law.values())
+    values = LawValues(form=law.form.name, formula=law.form.formula, **law.values())
     aim = _as_target(law, best) if target is None and best else target
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
     speed = runs.flops_per_second if flops_known else None
@@ -370,7 +330,6 @@ def predict_runs(
             strays=tuple(law.runs.labels[place] for place in law.strays),
         ),
         law=values,
-        forms=(values,),
         noise=law.noise,
         misfit=law.misfit,
         widened=law.widened,
@@ -445,9 +404,8 @@ class StudiedLaw:
         aim = target or (_as_target(law, best) if best else None)
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
-            floor, lowest = law.floor(), float(law.runs.loss.min())
-            wide = floor.high - floor.low > FLOOR_SHARE * lowest
-            unknown = floor.low < LOWEST_FLOOR * lowest or wide
+            floor = law.floor()
+            unknown = floor.high - floor.low > FLOOR_SHARE * float(law.runs.loss.min())
             why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
             reasons.append(
                 f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
@@ -463,8 +421,9 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
-    asked: dict[str, Any] = {"seed": question.seed, "fixed": _fixed(design, question, runs)}
-    law = fit_law(runs, draws=question.draws, **asked)
+    fixed = _fixed(design, question, runs)
+    asked: dict[str, Any] = {"draws": question.draws, "seed": question.seed, "fixed": fixed}
+    law = fit_law(runs, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
     tried = tuple(one for short in shorts for one in short.tried)
@@ -587,29 +546,49 @@ def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     return []
 
 
+def _one_more(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
+    """The next run along a line, where there are too few for a law."""
+    # Where size and tokens were varied apart there is no one direction in which to go on.
+    if len(design.form.terms) > 1:
+        return ()
+    along = runs.tokens if design.form is TOKENS else runs.params
+    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
+    params, tokens = float(runs.params.max()), float(runs.tokens.max())
+    if design.form is TOKENS:
+        tokens *= ratio
+    else:
+        params *= ratio
+        tokens = design.tokens_on_line(params) if design.line else tokens
+    return (_proposed(runs, params, tokens),)
+
+
 def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
     # Rungs that lie close would tell nothing more, far ones cost what nobody pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
-    here = np.unique(
-        np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
-    )
+    of_last = rungs.index == last
+    here = np.unique(np.stack([runs.params[of_last], runs.tokens[of_last]]).T, axis=0)
     # Both ends of the budget and some between: the valley's shape is what is missing.
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
     proposed = []
     for params, tokens in here:
         if rungs.kind == "size" and law.design.line is None:
-            size, horizon = params * ratio, tokens
+            place = params * ratio, tokens
         elif rungs.kind == "tokens":
-            size, horizon = params, tokens * ratio
+            place = params, tokens * ratio
         else:
             (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
-        flops = size * horizon * runs.flops_per_product
-        proposed.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+            place = size, horizon
+        proposed.append(_proposed(runs, *place))
     return tuple(proposed)
+
+
+def _proposed(runs: LossRuns, params: float, tokens: float) -> Proposed:
+    flops = runs.flops_per_product * params * tokens
+    return Proposed(params=float(params), tokens=float(tokens), flops=float(flops))
 
 
 MOST_PROPOSED = 5

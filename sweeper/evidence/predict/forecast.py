@@ -6,9 +6,9 @@ Of run i, at parameters N and tokens D,
 
 with the law's parameters theta, of which published laws say a little (`Known`), what runs lie off
 it and share, m, a Gaussian process (`misfit.py`), and noise e. Parameters are drawn from their
-posterior by importance: about the likeliest ones, along the curvature there, each draw as often as
-the runs and what is known say. A draw has its own level of noise. The process's parts are those of
-the likeliest covariances, each as often as it is likely. So the interval holds the doubt of the
+posterior by importance: proposed about the likeliest ones, along the curvature there, under each of
+the likeliest covariances, and drawn as often as the runs and what is known say. A draw has its own
+level of noise. So the interval holds the doubt of the
 parameters, what no smooth law follows, and the seed of the run to come; it grows with the distance
 by itself, and is widened by what shorter ladders were off at farther rungs.
 """
@@ -28,10 +28,10 @@ from sweeper.stats.estimate import Estimate
 from sweeper.stats.gp import Process
 from sweeper.stats.power_law import Array, Known, LawForm, Laws, fit, regress
 
-DRAWS, ROLLOUT_DRAWS = 1000, 300
-"""Of the law's parameters, and of each shorter ladder's."""
-PROPOSED, TAILS = 8, 5.0
-"""Draws by importance are chosen of so many times as many, of Student's t of such freedom."""
+DRAWS = 600
+"""Of the law's parameters."""
+PROPOSED, TAILS = 2000, 5.0
+"""Laws that are proposed under each covariance, and Student's freedom of their distances."""
 ROLLOUTS = 4
 """How many shorter ladders a law is tried on."""
 TRIED_BEFORE = 3.0
@@ -39,15 +39,12 @@ TRIED_BEFORE = 3.0
 FAR, RARE = 5.0, 0.05
 """Standard deviations from what the other runs say beyond which a run is a stray and counts less;
 the share of runs up to which these went wrong, and say nothing of one that does not."""
-GAP, NARROW = 1.0, 0.05
-"""The largest share of what compute gains that half an interval may be wide, and the share of the
-loss that says enough, whatever is left to gain: `settled`."""
+NARROW = 0.05
+"""Half an interval of this share of the loss says enough, whatever is left to gain: `settled`."""
 LEVEL = 0.95
 """Of every interval."""
 LEAST_ABOVE = 0.005
 """Of a loss: less above the floor is no measure of anything."""
-NOTHING: Mapping[str, float] = {}
-"""No parameter is known beforehand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +195,7 @@ class LossLaw:
 
 
 def fit_law(
-    runs: LossRuns, *, draws: int = DRAWS, seed: int = 0, fixed: Mapping[str, float] = NOTHING
+    runs: LossRuns, *, draws: int = DRAWS, seed: int = 0, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
@@ -209,6 +206,7 @@ def fit_law(
     cells = runs.cells
     count = int(cells.max()) + 1
     # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
+    fixed = fixed or {}
     if len({*form.parameters} - {*fixed}) >= count + (len(runs) > count):
         raise ValueError(
             f"{count} different sizes and horizons: the law {form.formula} has "
@@ -217,8 +215,8 @@ def fit_law(
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
     known = Known.of(form, runs.loss, fixed)
     at = runs.params, runs.tokens, runs.loss
-    best = fit(form, *at, known, noise=ROBUST)
-    doubt = np.ones(len(runs))
+    best = fit(form, *at, known)
+    doubt: Array = np.ones(len(runs))
     # Three times: the covariance follows from the residuals, the fit from the covariance, and who
     # is a stray from both.
     for _ in range(3):
@@ -228,36 +226,12 @@ def fit_law(
         doubt = _doubted(process, ranked[0].noise, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
         best, _ = regress(best, *at, known, whiten=_whiten(process) / ranked[0].noise)
-    parts = [_posterior(best, misfit, runs, points, known, doubt) for misfit in ranked]
-    scores = np.array([part.score for part in parts])
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    members = tuple(
-        _member(parts[i], float(weights[i]), runs, points, draws, [seed, int(i)])
-        for i in order
-        if round(draws * weights[i]) > 0
-    )
+    pools = [_proposed(best, misfit, runs, points, known, doubt, seed) for misfit in ranked]
+    members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
     shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
     strays = tuple(np.flatnonzero(doubt > 1).tolist())
     return LossLaw(runs, design, form, members, noise, shared, strays, seed)
-
-
-ROBUST = 0.01
-"""Of log L: where a covariance is not known yet, runs that are farther off pull less."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """The likeliest law under one covariance; `score` is its log evidence."""
-
-    best: Laws
-    misfit: LawMisfit
-    whiten: Array
-    known: Known
-    curvature: Array
-    score: float
 
 
 def _off(laws: Laws, runs: LossRuns) -> Array:
@@ -280,51 +254,78 @@ def _doubted(process: Process, noise: float, doubt: Array) -> Array:
     return np.where(far & (far.sum() <= max(1, RARE * len(far))), alone, 1.0)
 
 
-def _posterior(
-    best: Laws, misfit: LawMisfit, runs: LossRuns, points: LawPoints, known: Known, doubt: Array
-) -> _Part:
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Laws that are proposed under one covariance: `scores` [laws] are their log importances.
+
+    `squares` [laws] are sums of squares of the runs' residuals, whitened.
+    """
+
+    best: Laws
+    proposed: Laws
+    misfit: LawMisfit
+    whiten: Array
+    squares: Array
+    scores: Array
+
+
+def _proposed(
+    best: Laws,
+    misfit: LawMisfit,
+    runs: LossRuns,
+    points: LawPoints,
+    known: Known,
+    doubt: Array,
+    seed: int,
+) -> _Pool:
     at = runs.params, runs.tokens
     whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
     best, _ = regress(best, *at, runs.loss, known, whiten=whiten / misfit.noise)
     slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
-    curvature = slopes @ slopes.T + np.diag(known.deviation**-2.0)
-    # Laplace's: the posterior there, times the volume that parameters have around it.
-    score = float(_log_posterior(best, whiten, runs, known)[0][0])
-    score += float(np.log(np.diag(whiten)).sum()) - 0.5 * float(np.linalg.slogdet(curvature)[1])
-    return _Part(best, misfit, whiten, known, curvature, score)
-
-
-def _log_posterior(laws: Laws, whiten: Array, runs: LossRuns, known: Known) -> tuple[Array, Array]:
-    """Of laws but for a constant, the noise integrated out, and their sums of squares."""
-    squares = ((_off(laws, runs) @ whiten.T) ** 2).sum(1) + FEWEST * NOISE**2
-    likelihood = -0.5 * (len(runs) + FEWEST) * np.log(squares)
-    return likelihood - 0.5 * (known.off(laws.values) ** 2).sum(1), squares
-
-
-def _member(
-    part: _Part, weight: float, runs: LossRuns, points: LawPoints, draws: int, seed: list[int]
-) -> Member:
-    """Draws of a part, as many as it is likely: all members' draws together are the mixture."""
-    random = np.random.default_rng([*seed, 0])
-    count, width = round(draws * weight), len(part.best.form.parameters)
-    steps = random.standard_normal((PROPOSED * count, width))
-    steps *= np.sqrt(TAILS / random.chisquare(TAILS, (len(steps), 1)))
-    root = np.linalg.inv(np.linalg.cholesky(part.curvature))
-    proposed = replace(part.best, values=part.best.values + steps @ root)
-    scores, squares = _log_posterior(proposed, part.whiten, runs, part.known)
+    root = np.linalg.cholesky(slopes @ slopes.T + np.diag(known.deviation**-2.0))
+    # Student's t about the likeliest law, along the curvature there: its tails reach beyond.
+    random, width = np.random.default_rng([seed, 0]), len(root)
+    steps = random.standard_normal((PROPOSED, width))
+    steps *= np.sqrt(TAILS / random.chisquare(TAILS, (PROPOSED, 1)))
+    proposed = replace(best, values=best.values + steps @ np.linalg.inv(root))
+    squares = ((_off(proposed, runs) @ whiten.T) ** 2).sum(1) + FEWEST * NOISE**2
+    # The likelihood with the level of the noise integrated out, and what is known.
+    scores = -0.5 * (len(runs) + FEWEST) * np.log(squares) + float(np.log(np.diag(whiten)).sum())
+    scores -= 0.5 * (known.off(proposed.values) ** 2).sum(1)
+    # Less the density of what was proposed.
     scores += 0.5 * (TAILS + width) * np.log1p((steps**2).sum(1) / TAILS)
+    scores -= float(np.log(np.diag(root)).sum())
+    return _Pool(best, proposed, misfit, whiten, squares, scores)
+
+
+def _drawn(
+    pools: Sequence[_Pool], runs: LossRuns, points: LawPoints, draws: int, seed: int
+) -> tuple[Member, ...]:
+    """As many laws of all pools, each as often as it is likely; of the likeliest pool first."""
+    random = np.random.default_rng([seed, 5])
+    scores = np.array([pool.scores for pool in pools])
     shares = np.exp(scores - scores.max())
-    # Evenly spaced over the shares' sum: no draw comes more often than its share asks for.
-    places = (np.arange(count) + random.random()) / count * shares.sum()
-    chosen = np.searchsorted(np.cumsum(shares), places).clip(0, len(shares) - 1)
-    drawn = replace(part.best, values=proposed.values[chosen])
+    # Evenly spaced over the shares' sum: no law comes more often than its share asks for.
+    places = (np.arange(draws) + random.random()) / draws * shares.sum()
+    chosen = np.searchsorted(np.cumsum(shares), places).clip(0, shares.size - 1)
     # Of the points of one training no more residuals are independent than there are trainings.
     clusters, cells = len(np.unique(runs.cluster)), int(runs.cells.max()) + 1
     free = (clusters if clusters < cells else len(runs)) + FEWEST
-    level = np.sqrt(squares[chosen] / (len(runs) + FEWEST) * free / random.chisquare(free, count))
-    # Places nearby follow what the real runs lie off each draw.
-    explained = -_off(drawn, runs) @ part.whiten.T @ part.whiten
-    return Member(part.best, drawn, weight, part.misfit, points, part.whiten, explained, level)
+    members = []
+    for index, pool in enumerate(pools):
+        of = chosen[chosen // PROPOSED == index] % PROPOSED
+        if not len(of):
+            continue
+        laws = replace(pool.proposed, values=pool.proposed.values[of])
+        noise = pool.squares[of] / (len(runs) + FEWEST)
+        level = np.sqrt(noise * free / random.chisquare(free, len(of)))
+        # Places nearby follow what the real runs lie off each law.
+        explained = -_off(laws, runs) @ pool.whiten.T @ pool.whiten
+        weight, best = len(of) / draws, pool.best
+        members.append(
+            Member(best, laws, weight, pool.misfit, points, pool.whiten, explained, level)
+        )
+    return tuple(sorted(members, key=lambda member: -member.weight))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,8 +372,9 @@ def short_laws(
     runs: LossRuns,
     rungs: Rungs,
     *,
+    draws: int = DRAWS,
     seed: int = 0,
-    fixed: Mapping[str, float] = NOTHING,
+    fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLaw]:
     """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
@@ -389,7 +391,7 @@ def short_laws(
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
         try:
-            law = fit_law(near, draws=ROLLOUT_DRAWS, seed=seed, fixed=fixed)
+            law = fit_law(near, draws=draws, seed=seed, fixed=fixed)
             # A rung that the short law's own design has no way to reach tells nothing of it.
             for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
@@ -501,7 +503,7 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
     # What today's largest compute reaches on the path: the gain to compare with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
-    return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
+    return half <= max(float(today) - loss.value, NARROW * loss.value)
 
 
 def estimate_of(drawn: Array, value: float | None = None) -> Estimate:

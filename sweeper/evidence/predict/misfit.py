@@ -26,18 +26,10 @@ REACH, OF_SIZE = 2.5, 0.3
 """Over how much of log N and log D the smooth part is alike; of log N what sizes are off."""
 UNDERTRAINED = math.log(3.0)
 """Log tokens per parameter below which noise grows."""
-GRIDS: Mapping[str, tuple[float, ...]] = {
-    "smooth": (0.0, 0.7, 1.5, 4.0, 10.0),
-    "size": (0.0, 0.7, 1.5),
-    "training": (0.0, 1.0, 3.0),
-    "cell": (0.0, 1.0, 3.0),
-    "tilt": (0.0, 0.5, 1.0),
-}
-"""Standard deviations that are tried, in those of the noise, and the power of its growth."""
+GRID, TILTS = (0.0, 1.0, 3.0, 9.0), (0.0, 0.5, 1.0)
+"""Standard deviations that are tried, in those of the noise, and powers of its growth."""
 LEAST_LIKELY, MOST = 3.0, 4
 """Log likelihood below the best's at which a covariance is dropped; how many are kept at most."""
-MOST_TRIED = 250
-"""Runs by which covariances are weighed; of more, these are spread over the compute."""
 FEWEST, NOISE = 1.0, 1e-3
 """What is known of the noise of log L before any run: it counts as so many runs of so much."""
 
@@ -57,11 +49,6 @@ class LawPoints:
         none = np.full(len(params), -1)
         # Python's whole numbers may be beyond 64 bits.
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
-
-    def only(self, kept: Array | Index) -> LawPoints:
-        """Those at some places."""
-        parts = (self.size, self.horizon, self.cell, self.training)
-        return LawPoints(*(part[kept] for part in parts))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         """How many."""
@@ -137,10 +124,6 @@ def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[L
     `slopes` [parameters, points] are the law's: the likelihood is that of what no change of the
     parameters explains (REML).
     """
-    if len(points) > MOST_TRIED:
-        order = np.argsort(points.size + points.horizon, kind="stable")
-        some = order[np.linspace(0, len(points) - 1, MOST_TRIED).round().astype(int)]
-        return likely(points.only(some), off[some], slopes[:, some], doubt[some])
     scored = dict[LawMisfit, tuple[float, float]]()
 
     def score(misfit: LawMisfit) -> float:
@@ -150,7 +133,7 @@ def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[L
             scored[misfit] = float(process.log_likelihood_of_any_scale), noise
         return scored[misfit][0]
 
-    # One group of parts after another, as all together are 405 covariances, each to be inverted;
+    # One group of parts after another, as all together are 768 covariances, each to be inverted;
     # and twice, as what one part is likely to be depends on the others.
     best = LawMisfit()
     for _ in range(2):
@@ -165,7 +148,8 @@ def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
     """Covariances that differ from one in some parts."""
     every = [misfit]
     for name in names:
-        every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
+        values = TILTS if name == "tilt" else GRID
+        every = [replace(m, **{name: value}) for m in every for value in values]
     return every
 
 

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from sweeper.evidence.predict.budget import BudgetOptimum
 from sweeper.evidence.predict.decision import (
     PREDICTED,
-    LawValues,
     LossQuestion,
     Prediction,
     Proposed,
@@ -106,10 +105,9 @@ def answer_text(prediction: Prediction) -> str:
         stands = prediction.answer == PREDICTED and prediction.back_test
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
-        likeliest = max(prediction.forms, key=lambda form: form.weight)
-        values = ((name, getattr(likeliest, name)) for name in PARAMETERS)
+        values = ((name, getattr(prediction.law, name)) for name in PARAMETERS)
         told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
-        parts.append(f"Its likeliest form is L = {likeliest.formula} with {told}.")
+        parts.append(f"It is L = {prediction.law.formula} with {told}.")
     if prediction.hours is not None:
         parts.append(f"At your largest runs' speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
@@ -179,22 +177,20 @@ def tables(prediction: Prediction) -> list[Table]:
 
 
 def law_table(prediction: Prediction) -> Table:
-    """A column a form: its weight and parameters, a row each."""
-    named = [n for n in PARAMETERS if any(getattr(f, n) is not None for f in prediction.forms)]
+    """The law's parameters, a row each."""
     table = Table(
-        "The law",
-        [Column("", left=True), *(Column(form.form, left=True) for form in prediction.forms)],
-        legend=[
-            f"N are parameters, D {prediction.inputs.unit}, E is the floor. The prediction "
-            "averages the forms by their weights. Ranges are 95 % intervals, from a bootstrap of "
-            "the runs."
-        ],
-        remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
+        f"The law: L = {prediction.law.formula}",
+        [Column("", left=True), Column("value", form=".4g"), Column("95 % interval", left=True)],
+        legend=[f"N are parameters, D {prediction.inputs.unit}, E is the floor."],
         detail=True,
     )
-    table.add("weight", *(Cell(f.weight, f"{f.weight:.2f}") for f in prediction.forms))
-    for name in named:
-        table.add(name, *(_cell(form, name) for form in prediction.forms))
+    for name in PARAMETERS:
+        value: Estimate | None = getattr(prediction.law, name)
+        if value is not None:
+            # Ends, not ±: amplitudes are known up to factors, and no interval is symmetric. A
+            # floor of 1e-11 is one of 0: its log is what is fitted.
+            low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
+            table.add(name, value.value, f"{low:.3g} to {high:.3g}")
     return table
 
 
@@ -327,16 +323,6 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _cell(form: LawValues, name: str) -> Cell:
-    value: Estimate | None = getattr(form, name)
-    if value is None:
-        return Cell(None, " ")
-    # Ends, not ±: amplitudes are known up to factors, and their intervals are not symmetric.
-    # A floor of 1e-11 is one of 0: its log is what is fitted.
-    low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
-    return Cell(value, f"{value.value:.4g} ({low:.3g} to {high:.3g})")
-
-
 def _beyond(times: float) -> str:
     if times <= 1.001:
         return "no more than the largest run's"
@@ -375,15 +361,13 @@ def _draw_law(
         )
         # Beyond the largest run nothing was measured: shaded.
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
-    # The floor of the same draws as the law's line, which a single fit's may lie above. Far below
-    # all runs it would press them together.
-    if (floor := prediction.floor) is not None:
-        lowest, highest = ax.get_ylim()
-        if floor.value > lowest - (highest - lowest) / 2:
-            style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-            ax.axhline(floor.value, label="the floor E", **style)
+    span = _span(prediction, runs)
+    # A floor far below all runs would press them together, and is told by the table.
+    if prediction.floor is not None and prediction.floor.value > span[0]:
+        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+        ax.axhline(prediction.floor.value, label="the floor E", **style)
     what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
-    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=_span(prediction, runs))
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
 
 
 def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.stats.power_law import ADDITIVE, Array, Known, Laws, fit, regress
 
@@ -22,12 +23,8 @@ RATIOS, SPANS = (0.0, 1.0, 3.0), (math.inf, 32.0, 8.0)
 """Tokens a parameter, and what the largest compute is times, below which runs may be left out."""
 BETTER = 0.5
 """Of the miss with all runs: what it has to become where some are left out."""
-ROLLED = 3
-"""How many of the farthest rungs are left out in turn."""
 LEAST_KEPT, LEAST_RUNGS = 20, 4
 """Runs and rungs that stay, and of every shorter ladder half as many: fewer tell of nothing."""
-NEAR = 0.01
-"""Of log L: runs that are farther off pull less."""
 
 Kept = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -79,14 +76,14 @@ def choose_runs(
     """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
-    if design.form is not ADDITIVE:
+    if len(design.form.terms) == 1:
         return runs, None
     rungs = Rungs.of(runs, design)
     choices = list(_choices(runs, rungs, asked))
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
     known = Known.of(ADDITIVE, runs.loss, {})
-    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, known, noise=NEAR)
+    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, known)
     misses = _misses(runs, rungs, choices, best)
     chosen = int(misses.argmin())
     # Half, and not merely less: of nine choices the best is better by luck alone.
@@ -135,7 +132,7 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Laws) ->
     kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
-    for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
+    for left in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
         near = kept & (rungs.index < left)
         # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
@@ -155,10 +152,10 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Laws) ->
 def _lacking(runs: LossRuns, kept: Kept) -> bool:
     """Whether runs have not been varied in both, or are too few for a law of both."""
     some = runs.only(kept)
-    return Design.of(some).form is not ADDITIVE or some.cells.max() < len(ADDITIVE.parameters)
+    return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)
 
 
 def _fitted(runs: LossRuns, kept: Kept, best: Laws) -> Laws:
     some = runs.only(kept)
     known = Known.of(ADDITIVE, some.loss, {})
-    return regress(best, some.params, some.tokens, some.loss, known, noise=NEAR)[0]
+    return regress(best, some.params, some.tokens, some.loss, known)[0]
