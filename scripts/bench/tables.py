@@ -39,7 +39,7 @@ from sweeper.evidence.predict.decision import (
     asked_of,
     study_law,
 )
-from sweeper.evidence.predict.forecast import NARROW, TRIED_BEFORE, Tried, widening
+from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, Tried, widening
 from sweeper.evidence.predict.regime import choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -173,16 +173,16 @@ class OneLaw:
     tried: tuple[tuple[int, int, list[float]], ...]
     held: tuple[Held, ...]
 
-    def widened(self, before: float) -> OneLaw:
-        """As it would be with another constant."""
+    def widened(self, before: float, off: float) -> OneLaw:
+        """As it would be with other constants."""
         tried = [Tried(kept, rung, np.array(z)) for kept, rung, z in self.tried]
-        by = widening(tried, self.rungs, before=before)
+        by = widening(tried, self.rungs, before=before, off=off)
         held = [replace(run, widened=by) for run in self.held]
         failed = False
         for kept in range(self.rungs - 2, self.rungs):
-            off = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
-            some = widening(tried, kept, before=before)
-            failed |= len(off) > 0 and np.mean(off <= 1.96 * some) < 0.5
+            z = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
+            some = widening(tried, kept, before=before, off=off)
+            failed |= len(z) > 0 and np.mean(z <= 1.96 * some) < 0.5
         held = [replace(run, answered=not failed and settled(run)) for run in held]
         return replace(self, held=tuple(held))
 
@@ -412,35 +412,35 @@ def findings(splits: Sequence[Split]) -> Findings:
     )
 
 
-BEFORES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+BEFORES, OFFS = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0), (1.0, 1.25, 1.5, 1.75)
 """Constants that are tried."""
 CLAIMED, LOWEST = 0.95, 0.85
 """The share of runs that are to lie inside, tables alike, and that of every table."""
 
 
-Figures = dict[float, dict[str, tuple[float, list[float]]]]
+Figures = dict[tuple[float, float], dict[str, tuple[float, list[float]]]]
 
 
 def figures_of(splits: Sequence[Split]) -> Figures:
-    """Under each constant of every table the share of runs inside, and half widths."""
+    """Under all constants of every table the share of runs inside, and half widths."""
     found: Figures = {}
-    for before in BEFORES:
+    for constants in product(BEFORES, OFFS):
         tables = dict[str, list[Held]]()
         for split in splits:
-            laws = [law.widened(before) for law in split.laws]
+            laws = [law.widened(*constants) for law in split.laws]
             tables.setdefault(split.table, []).extend(run for law in laws for run in law.held)
-        found[before] = {
+        found[constants] = {
             table: (float(np.mean([run.inside for run in runs])), [run.half for run in runs])
             for table, runs in tables.items()
         }
     return found
 
 
-def chosen(figures: Figures, without: str = "") -> float:
-    """The constant by which as many runs lie inside as claimed, in least width."""
+def chosen(figures: Figures, without: str = "") -> tuple[float, float]:
+    """The constants by which as many runs lie inside as claimed, in least width."""
 
-    def missed(before: float) -> tuple[float, float]:
-        some = [of for table, of in figures[before].items() if table != without]
+    def missed(constants: tuple[float, float]) -> tuple[float, float]:
+        some = [of for table, of in figures[constants].items() if table != without]
         shares = [share for share, _ in some]
         half = float(np.median([half for _, halves in some for half in halves]))
         short = max(CLAIMED - float(np.mean(shares)), 0.0) + max(LOWEST - min(shares), 0.0)
@@ -450,21 +450,22 @@ def chosen(figures: Figures, without: str = "") -> float:
 
 
 def left_one_out(splits: Sequence[Split]) -> tuple[list[Split], list[str]]:
-    """Every table with the constant that the others choose, and how often which was chosen."""
-    found, counts = list[Split](), dict[float, int]()
+    """Every table with the constants that the others choose, and how often which were chosen."""
+    found, counts = list[Split](), dict[tuple[float, float], int]()
     figures = figures_of(splits)
     for table in dict.fromkeys(split.table for split in splits):
-        before = chosen(figures, table)
-        counts[before] = counts.get(before, 0) + 1
+        constants = chosen(figures, table)
+        counts[constants] = counts.get(constants, 0) + 1
         found += [
-            replace(split, laws=tuple(law.widened(before) for law in split.laws))
+            replace(split, laws=tuple(law.widened(*constants) for law in split.laws))
             for split in splits
             if split.table == table
         ]
-    named = ", ".join(f"{before:g} ({n})" for before, n in counts.items())
+    named = ", ".join(f"{before:g} and {off:g} ({n})" for (before, off), n in counts.items())
+    whole = "{:g} and {:g}".format(*chosen(figures))
     return found, [
-        f"constant chosen without the table: {named}; by all tables {chosen(figures):g}; "
-        f"the law's is {TRIED_BEFORE:g}"
+        f"constants chosen without the table: {named}; by all tables {whole}; "
+        f"the law's are {BEFORE:g} and {OFF:g}"
     ]
 
 

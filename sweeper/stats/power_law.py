@@ -26,7 +26,7 @@ REFINED = 4
 """Of the grid's exponents, how many are refined."""
 WIDTH_EXPONENTS = np.geomspace(0.05, 4.0, 240)
 """Powers of the size that `floored_power_law` tries; a best one at an end is only a bound."""
-USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5), "p": (1.2, 0.4)}
+USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5)}
 """Of published laws the middle, and the standard deviation of the log; amplitudes in the loss."""
 ROBUST = 0.01
 """Of log L: where a covariance is not known yet, runs that are farther off pull less."""
@@ -45,13 +45,12 @@ class LawForm:
     name: str
     formula: str
     terms: tuple[tuple[str, str, int, int], ...]
-    coupled: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The floor, amplitudes, exponents."""
         amplitudes, exponents, *_ = zip(*self.terms, strict=True)
-        return ("E", *amplitudes, *exponents, *("p",) * self.coupled)
+        return ("E", *amplitudes, *exponents)
 
     @property
     def amplitudes(self) -> int:
@@ -66,9 +65,6 @@ class LawForm:
 
 ADDITIVE = LawForm(
     "additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1))
-)
-COUPLED = LawForm(
-    "coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True
 )
 SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
 TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
@@ -91,45 +87,32 @@ class Laws:
 
     def loss(self, params: Array | float, tokens: Array | float) -> Array:
         """L [laws, points] at points (N, D)."""
-        floor, logs, _ = self._parts(params, tokens)
-        total: Array = floor + np.exp(self._joined(logs))
+        floor, terms, _ = self._parts(params, tokens)
+        total: Array = floor + terms.sum(1)
         return total
-
-    def _joined(self, logs: Array) -> Array:
-        """The log of what terms [laws, terms, points] are together: their p-norm."""
-        p = np.exp(self.values[:, -1:]) if self.form.coupled else np.ones((len(logs), 1))
-        joined: Array = np.logaddexp.reduce(p[:, :, None] * logs, axis=1) / p
-        return joined
 
     def slopes(self, params: Array, tokens: Array) -> Array:
         """D log L / d parameter [laws, parameters, points], all parameters being logs."""
-        floor, logs, fall = self._parts(params, tokens)
-        above = self._joined(logs)
-        p = np.exp(self.values[:, -1:]) if self.form.coupled else np.ones((len(logs), 1))
-        # d log S / d log u_i of a p-norm S is u_i^p / S^p; to log p the mean log u_i less log S.
-        shares = np.exp(p[:, :, None] * (logs - above[:, None]))
-        total = floor + np.exp(above)
-        part = (np.exp(above) / total)[:, None]
-        rows = [floor[:, None] / total[:, None], part * shares, -part * shares * fall]
-        if self.form.coupled:
-            rows.append(part * ((shares * logs).sum(1) - above)[:, None])
-        return np.concatenate(rows, 1)
+        floor, terms, falls = self._parts(params, tokens)
+        total = (floor + terms.sum(1))[:, None]
+        return np.concatenate([floor[:, None] / total, terms / total, falls / total], 1)
 
     def natural(self) -> dict[str, Array]:
         """Every parameter by name [laws], with N and D as they are."""
         form, values = self.form, self.values.copy()
-        exponents = np.exp(values[:, form.amplitudes : form.amplitudes + len(form.terms)])
+        exponents = np.exp(values[:, form.amplitudes :])
         # In units of the centre N0 the amplitude of A/N^alpha is A/N0^alpha.
         values[:, 1 : form.amplitudes] += exponents * (form.powers @ np.log(self.centre))
         return dict(zip(form.parameters, np.exp(values).T, strict=True))
 
     def _parts(self, params: Array | float, tokens: Array | float) -> tuple[Array, Array, Array]:
-        """The floor [laws, points], log terms above it, and their fall [laws, terms, points]."""
-        count, terms = self.form.amplitudes, len(self.form.terms)
+        """The floor [laws, points], terms above it, and these by log exponent [., terms, .]."""
+        count = self.form.amplitudes
         distance = self.form.powers @ _logs(params, tokens, self.centre)
-        fall = np.exp(self.values[:, count : count + terms])[:, :, None] * distance
+        fall = np.exp(self.values[:, count:])[:, :, None] * distance
+        terms = np.exp(self.values[:, 1:count, None] - fall)
         floor = np.exp(self.values[:, :1]) * np.ones(distance.shape[1])
-        return floor, self.values[:, 1:count, None] - fall, fall
+        return floor, terms, -terms * fall
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +130,7 @@ class Known:
         """That of published laws whose runs have such losses; `fixed` are known by name."""
         middle, deviation = np.zeros(len(form.parameters)), np.zeros(len(form.parameters))
         for index, name in enumerate(form.parameters):
-            kind = name if name in USUAL else "amplitude" if index < form.amplitudes else "exponent"
+            kind = "E" if name == "E" else "amplitude" if index < form.amplitudes else "exponent"
             value, deviation[index] = USUAL[kind]
             middle[index] = math.log(value)
             if name in fixed:
@@ -187,8 +170,8 @@ def regress(
 ) -> tuple[Laws, float]:
     """The law near `first` that is likeliest, and its cost, residuals being those of log L.
 
-    Either runs are independent, of a standard deviation `noise` and with strays among them (a soft
-    L1 loss), or `whiten` makes them so. What is known of the parameters counts as runs do.
+    Either runs are independent, of a standard deviation `noise` and with strays among them (Huber's
+    loss), or `whiten` makes them so. What is known of the parameters counts as runs do.
     """
     form, centre, target = first.form, first.centre, np.log(loss)
 
@@ -211,7 +194,7 @@ def regress(
         first.values[0],
         slopes,
         method="trf" if whiten is None else "lm",
-        loss="soft_l1" if whiten is None else "linear",
+        loss="huber" if whiten is None else "linear",
         x_scale=known.deviation,
     )
     return law(found.x), float(found.cost)
@@ -262,7 +245,6 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
         amplitudes, off = nnls(columns.T, np.ones(len(loss)))
         # An amplitude of 0 has no slope as a log: a thousandth of the largest has one.
         awake = np.maximum(amplitudes, 1e-3 * amplitudes.max())
-        # A p-norm has no linear amplitudes: it starts from those of the sum.
-        found.append((off, [*np.log(awake), *np.log(exponents), *(0.0,) * form.coupled]))
+        found.append((off, [*np.log(awake), *np.log(exponents)]))
     found.sort(key=lambda one: one[0])
     return np.array([values for _, values in found[:REFINED]])

@@ -49,8 +49,6 @@ MOST_FITTED = 300
 third power."""
 RUNGS = 3
 """Sizes, horizons or budgets without which a law cannot be tried on one of them."""
-FLOOR_SHARE = 0.5
-"""Of the lowest loss: a floor whose interval is wider is not identified."""
 WIDEST = 8.0
 """Times its lower end, the upper one of a best size's interval that still says something."""
 FORMAT = 1
@@ -405,11 +403,10 @@ class StudiedLaw:
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
             floor = law.floor()
-            unknown = floor.high - floor.low > FLOOR_SHARE * float(law.runs.loss.min())
-            why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
             reasons.append(
-                f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
-                f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
+                f"the floor E is known as {floor.low:.2f} to {floor.high:.2f} alone, the run is "
+                f"{aim.beyond:.3g} times the compute of the largest: its loss may come to lie "
+                f"anywhere from {loss.low:.4f} to {loss.high:.4f}"
             )
         return reasons
 

@@ -34,11 +34,13 @@ PROPOSED, TAILS = 2000, 5.0
 """Laws that are proposed under each covariance, and Student's freedom of their distances."""
 ROLLOUTS = 4
 """How many shorter ladders a law is tried on."""
-TRIED_BEFORE = 3.0
-"""Rungs that a law's own width counts for beside those it was tried on: Student's freedom."""
-FAR, RARE = 5.0, 0.05
-"""Standard deviations from what the other runs say beyond which a run is a stray and counts less;
-the share of runs up to which these went wrong, and say nothing of one that does not."""
+BEFORE, OFF = 2.0, 1.25
+"""A law's own width counts for so many rungs beside those it was tried on, that are off by so much
+more than it says: chosen on published tables, each by the others (`scripts/bench/tables.py`)."""
+FAR, STRAY, RARE = 2.5, 5.0, 0.05
+"""Standard deviations from what the other runs say beyond which a run counts less, and is a stray
+that is named; the share of runs up to which these went wrong, and say nothing of one that does
+not."""
 NARROW = 0.05
 """Half an interval of this share of the loss says enough, whatever is left to gain: `settled`."""
 LEVEL = 0.95
@@ -230,7 +232,7 @@ def fit_law(
     members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
     shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
-    strays = tuple(np.flatnonzero(doubt > 1).tolist())
+    strays = tuple(np.flatnonzero(doubt > STRAY / FAR).tolist())
     return LossLaw(runs, design, form, members, noise, shared, strays, seed)
 
 
@@ -248,10 +250,8 @@ def _doubted(process: Process, noise: float, doubt: Array) -> Array:
     """Factors on the noise of runs that the others say to be far off."""
     off, deviation = process.left_out()
     alone = doubt * np.abs(off[:, 0]) / (noise * deviation)
-    # A run that fits the others after all gets its weight back; where more than a few are far off
-    # it is the law that is wrong, and they stay.
-    far = alone > FAR
-    return np.where(far & (far.sum() <= max(1, RARE * len(far))), alone, 1.0)
+    # A run that fits the others after all gets its weight back.
+    return np.maximum(alone / FAR, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,7 +382,9 @@ def short_laws(
     Runs far off the law of all, `strays`, say nothing of one that goes right.
     """
     usable = np.ones(len(runs), bool)
-    usable[list(strays)] = False
+    # Where more than a few are far off, it is the law that is wrong, and they stay.
+    if len(strays) <= RARE * len(runs):
+        usable[list(strays)] = False
     shorts = []
     # The longest ladders: what a law of two rungs misses says little of one of ten.
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
@@ -410,16 +412,18 @@ def short_laws(
     return shorts
 
 
-def widening(tried: Sequence[Tried], rungs: int, *, before: float = TRIED_BEFORE) -> float:
+def widening(
+    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, off: float = OFF
+) -> float:
     """By how much intervals are widened, or narrowed, for what shorter ladders were off.
 
     Of rungs among the first `rungs` alone, and each rung of each law counts as one. Their mean
-    square of z is what a law's own width has to be multiplied by; that is known by as many rungs,
-    and by those that it counted for `before`: Student's t of so much freedom, in its place.
+    square of z is what a law's own width has to be multiplied by; it is known by as many rungs, and
+    by those that count `before`, each `off` by as much: Student's t of so much freedom.
     """
     squares = [float(np.mean(t.z**2)) for t in tried if t.rung < rungs]
     free = before + len(squares)
-    level = math.sqrt((before + sum(squares)) / free)
+    level = math.sqrt((before * off**2 + sum(squares)) / free)
     return level * float(student.ppf(0.5 + LEVEL / 2, free)) / 1.96
 
 

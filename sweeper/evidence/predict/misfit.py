@@ -28,8 +28,8 @@ UNDERTRAINED = math.log(3.0)
 """Log tokens per parameter below which noise grows."""
 GRID, TILTS = (0.0, 1.0, 3.0, 9.0), (0.0, 0.5, 1.0)
 """Standard deviations that are tried, in those of the noise, and powers of its growth."""
-LEAST_LIKELY, MOST = 3.0, 4
-"""Log likelihood below the best's at which a covariance is dropped; how many are kept at most."""
+MOST = 4
+"""Covariances of which a law is drawn."""
 FEWEST, NOISE = 1.0, 1e-3
 """What is known of the noise of log L before any run: it counts as so many runs of so much."""
 
@@ -140,8 +140,7 @@ def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[L
         for names in _searched(points):
             best = max([best, *_varied(best, names)], key=score)
     ranked = sorted(scored, key=lambda misfit: -scored[misfit][0])[:MOST]
-    kept = [m for m in ranked if scored[m][0] > scored[ranked[0]][0] - LEAST_LIKELY]
-    return [replace(misfit, noise=scored[misfit][1]) for misfit in kept]
+    return [replace(misfit, noise=scored[misfit][1]) for misfit in ranked]
 
 
 def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:

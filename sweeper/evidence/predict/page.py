@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from sweeper.evidence.predict.budget import BudgetOptimum
 from sweeper.evidence.predict.decision import (
+    MOST_FITTED,
     PREDICTED,
     LossQuestion,
     Prediction,
@@ -48,7 +49,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
-from sweeper.table import Cell, Column, Table, answer, counted, duration
+from sweeper.table import Column, Table, answer, counted, duration
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
@@ -56,10 +57,6 @@ if TYPE_CHECKING:
     from sweeper.config.studies import Invocation
     from sweeper.evidence.predict.reading import Predicted
 
-LEAST_SHOWN = 0.01
-"""Of shares of the compute."""
-MOST_DRAWN = 500
-"""Marks of a figure; of more runs those are drawn that are spread over the compute."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma")
 
 
@@ -221,7 +218,7 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             answer("hit" if test.hit else "failed" if test.failed else "miss"),
             test.nats,
             test.reducible,
-            Cell(test.compute, "" if test.compute >= LEAST_SHOWN else f"under {LEAST_SHOWN}"),
+            test.compute,
             f"{test.within} of {test.count}",
         )
     return table
@@ -276,7 +273,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
         f"Every mark is a run. The line is the law{best}, the band its 95 % interval. The shaded "
         "side is beyond the largest run."
     )
-    more = prediction.inputs.runs - MOST_DRAWN
+    more = prediction.inputs.runs - MOST_FITTED
     caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
     is_said, said = prediction.answer == PREDICTED, answer_text(prediction)
@@ -483,7 +480,7 @@ def _written(
 ) -> Shown:
     prediction = prediction.dated(folder)
     kept = prediction.keep_earlier(folder)
-    drawn = runs.spread(MOST_DRAWN)
+    drawn = runs.spread(MOST_FITTED)
     rungs = Rungs.of(drawn, Design.of(drawn))
     private_folder(folder)
     record = prediction.write(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_
 from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class Design:
                 else f"size and {unit} together, {unit} as parameters^{slope:.2f}"
             )
             return cls(COMPUTE, what, (float(level), float(slope)))
-        return cls(COUPLED if os.environ.get("SWC") else ADDITIVE, f"parameters and {runs.unit}")
+        return cls(ADDITIVE, f"parameters and {runs.unit}")
 
     def tokens_on_line(self, params: float) -> float:
         """D that belongs to N, of a law along a line."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.evidence.predict.forecast import LossLaw, fit_law, speed_up
+from sweeper.evidence.predict.forecast import LossLaw, Tried, fit_law, speed_up, widening
 from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
@@ -137,3 +137,16 @@ def test_a_ladder_without_noise_is_not_taken_to_be_a_single_power(
         covered.append(made.prediction.low <= real <= made.prediction.high)
         widths.append((made.prediction.high - made.prediction.low) / real)
     assert sum(covered) >= 11 and max(widths) < 0.01
+
+
+def test_few_back_tests_narrow_nothing_and_misses_widen() -> None:
+    def tried(*z: float) -> list[Tried]:
+        return [Tried(3, rung, np.array([value])) for rung, value in enumerate(z)]
+
+    assert widening([], 5) > 1.5
+    assert 1 < widening(tried(0.1, -0.2), 5) < widening([], 5)
+    assert widening(tried(*[0.3] * 20), 20) < 0.8
+    assert widening(tried(*[1.0, -1.0] * 10), 20) == pytest.approx(1, abs=0.1)
+    assert widening(tried(3.0, -4.0), 5) > 3
+    # A rung beyond those that a law was shortened to tells nothing of it.
+    assert widening(tried(1.0, 1.0, 9.0), 2) == widening(tried(1.0, 1.0), 2)
