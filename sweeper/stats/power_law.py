@@ -145,15 +145,12 @@ class Known:
         return (values - self.middle) / self.deviation
 
 
-def fit(
-    form: LawForm, params: Array, tokens: Array, loss: Array, known: Known, *, noise: float = ROBUST
-) -> Laws:
+def fit(form: LawForm, params: Array, tokens: Array, loss: Array, *, noise: float = ROBUST) -> Laws:
     """The best fit of `form` to runs (N, D, L), all [runs]; strays beyond `noise` pull little."""
     centre = float(np.exp(np.log(params).mean())), float(np.exp(np.log(tokens).mean()))
-    starts = _starts(form, _logs(params, tokens, centre), loss)
     fits = [
-        regress(Laws(form, start[None], centre), params, tokens, loss, known, noise=noise)
-        for start in starts
+        regress(Laws(form, start[None], centre), params, tokens, loss, noise=noise)
+        for start in _starts(form, _logs(params, tokens, centre), loss)
     ]
     return min(fits, key=lambda one: one[1])[0]
 
@@ -163,15 +160,15 @@ def regress(
     params: Array,
     tokens: Array,
     loss: Array,
-    known: Known,
     *,
     noise: float = ROBUST,
     whiten: Array | None = None,
+    known: Known | None = None,
 ) -> tuple[Laws, float]:
     """The law near `first` that is likeliest, and its cost, residuals being those of log L.
 
     Either runs are independent, of a standard deviation `noise` and with strays among them (Huber's
-    loss), or `whiten` makes them so. What is known of the parameters counts as runs do.
+    loss), or `whiten` makes them so. What is `known` of the parameters counts as runs do.
     """
     form, centre, target = first.form, first.centre, np.log(loss)
 
@@ -181,21 +178,21 @@ def regress(
     def residuals(values: Array) -> Array:
         off = np.log(law(values).loss(params, tokens)[0]) - target
         off = off / noise if whiten is None else whiten @ off
-        return np.concatenate([off, known.off(values)])
+        return off if known is None else np.concatenate([off, known.off(values)])
 
     def slopes(values: Array) -> Array:
         slope = law(values).slopes(params, tokens)[0].T
         slope = slope / noise if whiten is None else whiten @ slope
-        return np.concatenate([slope, np.diag(1 / known.deviation)])
+        return slope if known is None else np.concatenate([slope, np.diag(1 / known.deviation)])
 
     # Without strays by MINPACK's own Levenberg-Marquardt, which knows no other loss.
+    robust = whiten is None
     found = least_squares(
         residuals,
         first.values[0],
         slopes,
-        method="trf" if whiten is None else "lm",
-        loss="huber" if whiten is None else "linear",
-        x_scale=known.deviation,
+        method="trf" if robust else "lm",
+        loss="huber" if robust else "linear",
     )
     return law(found.x), float(found.cost)
 

@@ -15,7 +15,6 @@ from sweeper.stats.power_law import (
     COMPUTE,
     SIZE,
     Array,
-    Known,
     LawForm,
     Laws,
     fit,
@@ -28,8 +27,7 @@ N, D = SIZES.ravel(), HORIZONS.ravel()
 
 
 def fitted(params: Array, tokens: Array, loss: Array, noise: float = 1e-4) -> Laws:
-    known = Known.of(ADDITIVE, loss, {})
-    return fit(ADDITIVE, params, tokens, loss, known, noise=noise)
+    return fit(ADDITIVE, params, tokens, loss, noise=noise)
 
 
 def hoffmann(params: Array, tokens: Array) -> Array:

@@ -217,7 +217,7 @@ def fit_law(
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
     known = Known.of(form, runs.loss, fixed)
     at = runs.params, runs.tokens, runs.loss
-    best = fit(form, *at, known)
+    best = fit(form, *at)
     doubt: Array = np.ones(len(runs))
     # Three times: the covariance follows from the residuals, the fit from the covariance, and who
     # is a stray from both.
@@ -227,7 +227,7 @@ def fit_law(
         process = ranked[0].process(points, off, slopes, doubt)
         doubt = _doubted(process, ranked[0].noise, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
-        best, _ = regress(best, *at, known, whiten=_whiten(process) / ranked[0].noise)
+        best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, known=known)
     pools = [_proposed(best, misfit, runs, points, known, doubt, seed) for misfit in ranked]
     members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
@@ -280,7 +280,7 @@ def _proposed(
 ) -> _Pool:
     at = runs.params, runs.tokens
     whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
-    best, _ = regress(best, *at, runs.loss, known, whiten=whiten / misfit.noise)
+    best, _ = regress(best, *at, runs.loss, whiten=whiten / misfit.noise, known=known)
     slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
     root = np.linalg.cholesky(slopes @ slopes.T + np.diag(known.deviation**-2.0))
     # Student's t about the likeliest law, along the curvature there: its tails reach beyond.

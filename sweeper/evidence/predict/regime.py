@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
-from sweeper.stats.power_law import ADDITIVE, Array, Known, Laws, fit, regress
+from sweeper.stats.power_law import ADDITIVE, Array, Laws, fit, regress
 
 RATIOS, SPANS = (0.0, 1.0, 3.0), (math.inf, 32.0, 8.0)
 """Tokens a parameter, and what the largest compute is times, below which runs may be left out."""
@@ -82,8 +82,7 @@ def choose_runs(
     choices = list(_choices(runs, rungs, asked))
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
-    known = Known.of(ADDITIVE, runs.loss, {})
-    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, known)
+    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss)
     misses = _misses(runs, rungs, choices, best)
     chosen = int(misses.argmin())
     # Half, and not merely less: of nine choices the best is better by luck alone.
@@ -157,5 +156,4 @@ def _lacking(runs: LossRuns, kept: Kept) -> bool:
 
 def _fitted(runs: LossRuns, kept: Kept, best: Laws) -> Laws:
     some = runs.only(kept)
-    known = Known.of(ADDITIVE, some.loss, {})
-    return regress(best, some.params, some.tokens, some.loss, known)[0]
+    return regress(best, some.params, some.tokens, some.loss)[0]
