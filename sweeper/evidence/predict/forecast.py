@@ -34,7 +34,7 @@ PROPOSED, TAILS = 2000, 5.0
 """Laws that are proposed under each covariance, and Student's freedom of their distances."""
 ROLLOUTS = 4
 """How many shorter ladders a law is tried on."""
-BEFORE, OFF, MOST_OFF = 1.5, 1.5, 2.0
+BEFORE, OFF, MOST_OFF = 3.0, 1.25, 2.0
 """A law's own width counts for so many rungs beside those it was tried on, that are off by so much
 more than it says; one that is off by more counts as so much, as no rung tells of all. Chosen on
 published tables, each by the others (`scripts/bench/tables.py --leave-one-out`)."""
@@ -219,7 +219,12 @@ def fit_law(
     known = Known.of(form, runs.loss, fixed)
     at = runs.params, runs.tokens, runs.loss
     best = fit(form, *at)
-    doubt: Array = np.ones(len(runs))
+    # A covariance by likelihood needs residuals that one wild run has not bent.
+    size = np.abs(_off(best, runs)[0])
+    doubt: Array = np.maximum(size / (FAR * max(1.4826 * float(np.median(size)), NOISE)), 1.0)
+    # Where more than a few are far off, it is the law that is wrong.
+    if (doubt > STRAY / FAR).sum() > max(1, RARE * len(runs)):
+        doubt = np.ones(len(runs))
     # Three times: the covariance follows from the residuals, the fit from the covariance, and who
     # is a stray from both.
     for _ in range(3):
