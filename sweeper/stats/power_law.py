@@ -109,9 +109,10 @@ class Laws:
         """The floor [laws, points], terms above it, and these by log exponent [., terms, .]."""
         count = self.form.amplitudes
         distance = self.form.powers @ _logs(params, tokens, self.centre)
-        fall = np.exp(self.values[:, count:])[:, :, None] * distance
-        terms = np.exp(self.values[:, 1:count, None] - fall)
-        floor = np.exp(self.values[:, :1]) * np.ones(distance.shape[1])
+        # A step of a fit may go anywhere; beyond these no number is a loss.
+        fall = np.exp(np.minimum(self.values[:, count:], 3.0))[:, :, None] * distance
+        terms = np.exp(np.minimum(self.values[:, 1:count, None] - fall, 100.0))
+        floor = np.exp(np.minimum(self.values[:, :1], 100.0)) * np.ones(distance.shape[1])
         return floor, terms, -terms * fall
 
 
