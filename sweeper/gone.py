@@ -25,6 +25,12 @@ GONE: Mapping[str, str] = {
     "judge save": "judge, predict and compare take the table itself, as often as you like",
     "saved": "a table that `judge` saved is no study any more; judge, predict and compare take the "
     "table itself",
+    "predict form": "there is one law of size and tokens, E + A/N^alpha + B/D^beta",
+    "predict huber": "runs that the others say to be far off count less by themselves, and are "
+    "named",
+    "predict draws": "the law has as many draws as its interval needs",
+    "predict flops_per_second": "hours are told by the table's column `seconds`; or divide the "
+    "FLOPs by your speed",
     "report picture": "a page saves each of its drawings, as SVG or PNG",
     "transfer predict": "train the ladder with `transfer --horizons`, then read it with "
     "`sweeper predict --study NAME --to-width N`",

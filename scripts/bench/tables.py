@@ -39,7 +39,7 @@ from sweeper.evidence.predict.decision import (
     asked_of,
     study_law,
 )
-from sweeper.evidence.predict.forecast import BEFORE, DOUBTED, GAP, NARROW, Tried, widening
+from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, Tried, widening
 from sweeper.evidence.predict.regime import choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -173,16 +173,16 @@ class OneLaw:
     tried: tuple[tuple[int, int, list[float]], ...]
     held: tuple[Held, ...]
 
-    def widened(self, before: float, doubted: float) -> OneLaw:
+    def widened(self, before: float, off: float) -> OneLaw:
         """As it would be with other constants."""
         tried = [Tried(kept, rung, np.array(z)) for kept, rung, z in self.tried]
-        by, _ = widening(tried, self.rungs, before=before, doubted=doubted)
+        by = widening(tried, self.rungs, before=before, off=off)
         held = [replace(run, widened=by) for run in self.held]
         failed = False
         for kept in range(self.rungs - 2, self.rungs):
-            off = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
-            some, _ = widening(tried, kept, before=before, doubted=doubted)
-            failed |= len(off) > 0 and np.mean(off <= 1.96 * some) < 0.5
+            z = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
+            some = widening(tried, kept, before=before, off=off)
+            failed |= len(z) > 0 and np.mean(z <= 1.96 * some) < 0.5
         held = [replace(run, answered=not failed and settled(run)) for run in held]
         return replace(self, held=tuple(held))
 
@@ -191,7 +191,7 @@ def settled(run: Held) -> bool:
     """`sweeper.evidence.predict.forecast.settled`, of what was kept."""
     half = 0.5 * (math.exp(run.ends[1]) - math.exp(run.ends[0]))
     value = math.exp(run.said)
-    return half <= max(GAP * (math.exp(run.today) - value), NARROW * value)
+    return half <= max(math.exp(run.today) - value, NARROW * value)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
         plain = np.log(plain_fit(near)(far.params, far.tokens))
         laws = []
         for studied, places in laws_of(near, far, draws):
-            law, bare = studied.law, replace(studied.law, widened=1.0, bent=1.0)
+            law, bare = studied.law, replace(studied.law, widened=1.0)
             held = []
             for i in places:
                 params, tokens, flops = (float(v[i]) for v in (far.params, far.tokens, far.flops))
@@ -338,7 +338,7 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
         line = np.polyfit(np.log2([c for c, _ in own]), [b for _, b in own], 1) if own[2:] else None
         for flops, best in best_sizes(far) if line is not None else ():
             asked = study_law(near, LossQuestion(flops=flops, draws=draws))
-            found = optimum(asked.law, flops, asked.rungs).params
+            found = optimum(asked.law, flops).params
             low, said_size, high = np.log2([found.low, found.value, found.high])
             parabolas = float(np.polyval(line, math.log2(flops)))
             sizes.append(Size(flops, best, said_size, low, high, parabolas))
@@ -412,7 +412,7 @@ def findings(splits: Sequence[Split]) -> Findings:
     )
 
 
-BEFORES, DOUBTS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.4), (1.0, 2.0, 3.0, 5.0, 8.0)
+BEFORES, OFFS = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0), (1.0, 1.25, 1.5, 1.75)
 """Constants that are tried."""
 CLAIMED, LOWEST = 0.95, 0.85
 """The share of runs that are to lie inside, tables alike, and that of every table."""
@@ -424,7 +424,7 @@ Figures = dict[tuple[float, float], dict[str, tuple[float, list[float]]]]
 def figures_of(splits: Sequence[Split]) -> Figures:
     """Under all constants of every table the share of runs inside, and half widths."""
     found: Figures = {}
-    for constants in product(BEFORES, DOUBTS):
+    for constants in product(BEFORES, OFFS):
         tables = dict[str, list[Held]]()
         for split in splits:
             laws = [law.widened(*constants) for law in split.laws]
@@ -461,13 +461,11 @@ def left_one_out(splits: Sequence[Split]) -> tuple[list[Split], list[str]]:
             for split in splits
             if split.table == table
         ]
-    named = ", ".join(
-        f"{before:g} and {doubted:g} ({n})" for (before, doubted), n in counts.items()
-    )
+    named = ", ".join(f"{before:g} and {off:g} ({n})" for (before, off), n in counts.items())
     whole = "{:g} and {:g}".format(*chosen(figures))
     return found, [
         f"constants chosen without the table: {named}; by all tables {whole}; "
-        f"the law's are {BEFORE:g} and {DOUBTED:g}"
+        f"the law's are {BEFORE:g} and {OFF:g}"
     ]
 
 

@@ -12,7 +12,6 @@ Where = Annotated[str, Flag("Take these rows alone, as in 'optimizer == \"muon\"
 Ignore = Annotated[
     str | tuple[str, ...], Flag("Columns that may differ between runs: 'host,lr_min'.")
 ]
-Draws = Annotated[int, Bounds(least=100, most=100_000), Flag("Of the bootstrap.")]
 
 
 def columns_text(columns: Any) -> str:

@@ -38,7 +38,7 @@ COMMANDS = {
 if WING:
     COMMANDS |= {
         "compare": ["compare", "a", "b"],
-        "predict": ["predict", "--study", "a", "--to-width", "64", "--draws", "100"],
+        "predict": ["predict", "--study", "a", "--to-width", "64"],
         "judge": ["judge", "runs/a"],
         "follow": ["follow", "--prediction", f"{TARGET}/prediction.json", *LOG],
     }

@@ -39,7 +39,7 @@ def test_too_few_runs_of_a_table_are_no_error() -> None:
 
 
 def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
-    with raises_config_error("draws"):
-        sweeper.predict({"params": [1e6], "tokens": [1e7], "loss": [3.0]}, draws=1)
+    with raises_config_error("flops"):
+        sweeper.predict({"params": [1e6], "tokens": [1e7], "loss": [3.0]}, flops=-1)
     with pytest.raises(BadInput, match="compare takes two studies or more"):
         sweeper.compare("nb")

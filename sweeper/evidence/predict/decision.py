@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -39,21 +39,18 @@ from sweeper.files import (
     write_atomically,
 )
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
+from sweeper.stats.power_law import TOKENS, Array
 from sweeper.table import counted
 from sweeper.version import __version__
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
-MOST_FITTED = 500
+MOST_FITTED = 300
 """Runs that a law is fitted to: of more, these are spread over the compute. Time grows as their
 third power."""
 RUNGS = 3
 """Sizes, horizons or budgets without which a law cannot be tried on one of them."""
-LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
-"""Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
-other, is not identified."""
-HoursBy = Literal["given", "runs"]
-"""Whose speed hours are told by: that which the user gave, or that of the largest runs."""
+WIDEST = 8.0
+"""Times its lower end, the upper one of a best size's interval that still says something."""
 FORMAT = 1
 DOCUMENT = "prediction.json"
 
@@ -85,30 +82,16 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class LawValues:
-    """A form with its parameters; those that it lacks are None. `weight`: how likely it is."""
+    """The law with its parameters; those that its form lacks are None."""
 
     form: str
     formula: str
-    weight: float
     E: Estimate
     A: Estimate | None = None
     B: Estimate | None = None
     alpha: Estimate | None = None
     beta: Estimate | None = None
     gamma: Estimate | None = None
-    p: Estimate | None = None
-
-    def loss(self, params: Array, tokens: Array) -> Array:
-        """L at points (N, D), by the values of the parameters."""
-        form = FORMS[self.form]
-        terms = []
-        for amplitude, exponent, of_params, of_tokens in form.terms:
-            power = getattr(self, exponent).value
-            scale = params ** (power * of_params) * tokens ** (power * of_tokens)
-            terms.append(getattr(self, amplitude).value / scale)
-        p = self.p.value if form.coupled and self.p else 1.0
-        above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
-        return self.E.value + above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +144,15 @@ class Proposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What `prediction.json` holds.
+    """What `prediction.json` holds. Losses are in the unit of the table.
 
-    `law` is the classical form of what was varied, whose parameters others publish; `forms` are
-    all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
     `band` is the way to that loss, where training curves are known; else `no_band` says why not.
-    `floor` is E over all forms and draws, as the loss is: `law` has that of one fit.
     """
 
     answer: str
     reasons: tuple[str, ...]
     inputs: Inputs
     law: LawValues
-    forms: tuple[LawValues, ...]
     noise: float
     misfit: float
     widened: float
@@ -183,7 +162,6 @@ class Prediction:
     optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
-    hours_by: HoursBy | None = None
     curve: tuple[LawPoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
@@ -196,12 +174,6 @@ class Prediction:
     time: str = ""
     command: str = ""
     format: int = FORMAT
-
-    def loss(self, params: Array, tokens: Array) -> Array:
-        """L at points (N, D), by the forms' values, averaged."""
-        logs = [form.weight * np.log(form.loss(params, tokens)) for form in self.forms]
-        averaged: Array = np.exp(np.sum(logs, axis=0))
-        return averaged
 
     def text(self) -> str:
         """The document as it is written."""
@@ -245,16 +217,12 @@ class Prediction:
 class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
-    `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
     `fixed`: parameters of the law that are known, by name.
     """
 
     params: float | None = None
     tokens: float | None = None
     flops: float | None = None
-    flops_per_second: float | None = None
-    threshold: float | None = None
-    form: str | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
     seed: int = 0
@@ -265,25 +233,15 @@ class LossQuestion:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(Keyword(keyword), value, "a positive number")
-            if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
+            if value is not None and not 1 <= value <= LARGEST:
                 raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
         if self.seed < 0:
             raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
-        if not 100 <= self.draws <= 100_000:
-            raise ConfigError(Keyword("draws"), self.draws, "a whole number from 100 to 100000")
-        if self.form is not None and self.form not in FORMS:
-            raise ConfigError(Keyword("form"), self.form, f"one of {', '.join(FORMS)}")
 
 
 LARGEST = 1e40
 """Of parameters, tokens and FLOPs that are asked about."""
-POSITIVE = {
-    "params": "to_params",
-    "tokens": "to_tokens",
-    "flops": "flops",
-    "flops_per_second": "flops_per_second",
-    "threshold": "huber",
-}
+POSITIVE = {"params": "to_params", "tokens": "to_tokens", "flops": "flops"}
 """Fields that are numbers above 0, and the keywords that give them."""
 
 
@@ -306,23 +264,6 @@ class TooFewRuns(BadInput):
         """Keep the reason, and the runs."""
         self.answer = NoLossLaw(reasons=(reason,), settle=settle)
         super().__init__(reason)
-
-
-def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
-    """The next rung of runs along a line, as far from the last as the others are apart."""
-    # Where size and tokens were varied apart there is no one direction in which to go on.
-    if len(design.forms) > 1:
-        return ()
-    along = runs.tokens if design.forms == (TOKENS,) else runs.params
-    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
-    params, tokens = float(runs.params.max()), float(runs.tokens.max())
-    if design.forms == (TOKENS,):
-        tokens *= ratio
-    else:
-        params *= ratio
-        tokens = design.tokens_on_line(params) if design.line else tokens
-    flops = runs.flops_per_product * params * tokens
-    return (Proposed(params=params, tokens=tokens, flops=flops),)
 
 
 Choose = Callable[[float, float], SizeChoice | None]
@@ -355,7 +296,7 @@ def predict_runs(
     try:
         studied = study_law(runs, question)
     except ValueError as error:
-        more = _chosen(_beyond(runs, Design.of(runs)), choose)
+        more = _chosen(_one_more(runs, Design.of(runs)), choose)
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
@@ -363,15 +304,10 @@ def predict_runs(
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
-    values = {
-        form.name: LawValues(form=form.name, formula=form.formula, weight=weight, **named)
-        for form, weight, named in law.forms()
-    }
-    classical = values.get(design.forms[0].name) or next(iter(values.values()))
+    values = LawValues(form=law.form.name, formula=law.form.formula, **law.values())
     aim = _as_target(law, best) if target is None and best else target
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
-    timed = runs.flops_per_second if flops_known else None
-    speed = question.flops_per_second or timed
+    speed = runs.flops_per_second if flops_known else None
     return Prediction(
         answer=UNDECIDED if reasons else PREDICTED,
         reasons=tuple(reasons),
@@ -391,8 +327,7 @@ def predict_runs(
             unlike=studied.unlike,
             strays=tuple(law.runs.labels[place] for place in law.strays),
         ),
-        law=classical,
-        forms=tuple(values.values()),
+        law=values,
         noise=law.noise,
         misfit=law.misfit,
         widened=law.widened,
@@ -402,7 +337,6 @@ def predict_runs(
         optimum=best,
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / speed / 3600 if aim and speed else None,
-        hours_by=None if not aim or not speed else "given" if question.flops_per_second else "runs",
         curve=_curve(law, aim),
         notes=(*notes, *_thinned(runs), *_far(runs, aim)),
         settle=settle,
@@ -440,7 +374,7 @@ class StudiedLaw:
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
         law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
-        form = law.members[0].best.form
+        form = law.form
         horizons = f"numbers of {law.runs.unit}"
         kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
         if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
@@ -460,16 +394,19 @@ class StudiedLaw:
             for test in tests
             if test.failed
         ]
+        if best and best.params.high > WIDEST * best.params.low:
+            reasons.append(
+                f"the best size may lie anywhere from {best.params.low:.3g} to "
+                f"{best.params.high:.3g} parameters"
+            )
         aim = target or (_as_target(law, best) if best else None)
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
-            floor, lowest = law.floor(), float(law.runs.loss.min())
-            wide = floor.high - floor.low > FLOOR_SHARE * lowest
-            unknown = floor.low < LOWEST_FLOOR * lowest or wide
-            why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
+            floor = law.floor()
             reasons.append(
-                f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
-                f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
+                f"the floor E is known as {floor.low:.2f} to {floor.high:.2f} alone, the run is "
+                f"{aim.beyond:.3g} times the compute of the largest: its loss may come to lie "
+                f"anywhere from {loss.low:.4f} to {loss.high:.4f}"
             )
         return reasons
 
@@ -481,13 +418,9 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
-    asked: dict[str, Any] = {
-        "threshold": question.threshold,
-        "seed": question.seed,
-        "forms": _forms(design, question),
-        "fixed": _fixed(design, question, runs),
-    }
-    law = fit_law(runs, draws=question.draws, **asked)
+    fixed = _fixed(design, question, runs)
+    asked: dict[str, Any] = {"draws": question.draws, "seed": question.seed, "fixed": fixed}
+    law = fit_law(runs, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
     tried = tuple(one for short in shorts for one in short.tried)
@@ -497,8 +430,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
-    widened, bent = widening(tried, len(rungs))
-    law = replace(law, widened=widened, bent=bent)
+    law = replace(law, widened=widening(tried, len(rungs)))
     return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
@@ -512,20 +444,9 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
     return RunToCome(beyond=flops / largest) if flops else RunToCome()
 
 
-def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
-    if question.form is None:
-        return design.forms
-    if FORMS[question.form] not in design.forms:
-        allowed = ", ".join(form.name for form in design.forms)
-        raise ConfigError(
-            Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
-        )
-    return (FORMS[question.form],)
-
-
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
     """What the user knows of the law; ConfigError for what it has no use for."""
-    names = {name for form in design.forms for name in form.parameters}
+    names = {*design.form.parameters}
     for name, value in question.fixed.items():
         exponents = sorted(names & {"alpha", "beta", "gamma"})
         if name != "E" and name not in exponents:
@@ -545,7 +466,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     if params is None and tokens is None:
         return None
     runs, design = law.runs, law.design
-    kind, ratio = law.members[0].best.form.name, float(np.median(runs.tokens / runs.params))
+    kind, ratio = law.form.name, float(np.median(runs.tokens / runs.params))
     if params is None:
         if kind == "tokens":
             params = float(runs.params[0])
@@ -585,7 +506,7 @@ def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | Non
     if question.flops is None:
         return None
     try:
-        return optimum(studied.law, question.flops, studied.rungs)
+        return optimum(studied.law, question.flops)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
@@ -622,29 +543,49 @@ def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     return []
 
 
+def _one_more(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
+    """The next run along a line, where there are too few for a law."""
+    # Where size and tokens were varied apart there is no one direction in which to go on.
+    if len(design.form.terms) > 1:
+        return ()
+    along = runs.tokens if design.form is TOKENS else runs.params
+    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
+    params, tokens = float(runs.params.max()), float(runs.tokens.max())
+    if design.form is TOKENS:
+        tokens *= ratio
+    else:
+        params *= ratio
+        tokens = design.tokens_on_line(params) if design.line else tokens
+    return (_proposed(runs, params, tokens),)
+
+
 def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
     # Rungs that lie close would tell nothing more, far ones cost what nobody pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
-    here = np.unique(
-        np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
-    )
+    of_last = rungs.index == last
+    here = np.unique(np.stack([runs.params[of_last], runs.tokens[of_last]]).T, axis=0)
     # Both ends of the budget and some between: the valley's shape is what is missing.
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
     proposed = []
     for params, tokens in here:
         if rungs.kind == "size" and law.design.line is None:
-            size, horizon = params * ratio, tokens
+            place = params * ratio, tokens
         elif rungs.kind == "tokens":
-            size, horizon = params, tokens * ratio
+            place = params, tokens * ratio
         else:
             (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
-        flops = size * horizon * runs.flops_per_product
-        proposed.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+            place = size, horizon
+        proposed.append(_proposed(runs, *place))
     return tuple(proposed)
+
+
+def _proposed(runs: LossRuns, params: float, tokens: float) -> Proposed:
+    flops = runs.flops_per_product * params * tokens
+    return Proposed(params=float(params), tokens=float(tokens), flops=float(flops))
 
 
 MOST_PROPOSED = 5
@@ -661,7 +602,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     first = float(runs.flops.min())
     last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
     budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
-    if len(law.members[0].best.form.terms) == 2:
+    if len(law.form.terms) == 2:
         sizes, horizons = _frontier(law, budgets)
     else:
         middle = int(np.argmax(runs.flops))
@@ -686,6 +627,6 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
     for budget in budgets:
         product = budget / law.runs.flops_per_product
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
-        sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
+        sizes.append(float(grid[law.mean_loss(grid, product / grid).argmin()]))
     best_sizes = np.array(sizes)
     return best_sizes, budgets / law.runs.flops_per_product / best_sizes

@@ -1,9 +1,16 @@
 """What the law says of a run that nobody has made: with its interval, tested backwards first.
 
-The interval holds four doubts: the law's parameters, its form (forms averaged, each as likely as
-the runs make it), what no smooth law follows (what runs lie off it, and share: `misfit.py`),
-and the seed of the run to come. It grows with the distance from the runs by itself, and is widened
-until runs lie inside as often as is claimed where shorter ladders were tried on farther rungs.
+Of run i, at parameters N and tokens D,
+
+    log L_i = log L(theta; N_i, D_i) + m_i + e_i
+
+with the law's parameters theta, of which published laws say a little (`Known`), what runs lie off
+it and share, m, a Gaussian process (`misfit.py`), and noise e. Parameters are drawn from their
+posterior by importance: proposed about the likeliest ones, along the curvature there, under each of
+the likeliest covariances, and drawn as often as the runs and what is known say. A draw has its own
+level of noise. So the interval holds the doubt of the
+parameters, what no smooth law follows, and the seed of the run to come; it grows with the distance
+by itself, and is widened by what shorter ladders were off at farther rungs.
 """
 
 from __future__ import annotations
@@ -13,152 +20,67 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import t as student
 
-from sweeper.evidence.predict.misfit import (
-    FAR,
-    FURTHEST,
-    LEAST_LIKELY,
-    NO_NOISE,
-    LawMisfit,
-    LawPoints,
-    doubted,
-    likely,
-)
+from sweeper.evidence.predict.misfit import FEWEST, NOISE, LawMisfit, LawPoints, likely
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
-from sweeper.stats.estimate import Estimate, quantile
-from sweeper.stats.power_law import (
-    COMPUTE,
-    FIXED,
-    Array,
-    Fits,
-    Known,
-    LawForm,
-    awake,
-    fit,
-    refit,
-    regress,
-    residuals,
-    slopes,
-    spread,
-)
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.gp import Process
+from sweeper.stats.power_law import Array, Known, LawForm, Laws, fit, regress
 
-DRAWS = 1000
-"""Of the law's parameters, over all forms."""
-ROLLOUTS, ROLLOUT_DRAWS = 4, 200
-"""How many shorter ladders a law is tried on, and the draws of each."""
-QUICK, REDRAWN = 40, 8
-"""Iterations of a fit that is refined later, and of draws, which begin at their fit."""
-MANY, DIRECTIONS = 100, 8
-"""Runs from which on draws are fitted in few directions, and draws that tell these."""
-DOUBTED, BEFORE, NARROWEST = 5.0, 1.6, 0.5
-"""A widening before any rung was tried is worth so many rungs, and is so large: what published
-tables ask for of laws that were not tried. What tried ones ask for counts from the last on."""
-EXPONENTS_APART = 0.2
-"""The logarithm of beta / alpha, as a standard deviation: 0.19, 0.05, 0.27 and 0.22 in Hoffmann's,
-Epoch AI's, the Open-Athena isoFLOPs' and Kaplan's laws."""
-SHARES = (0.2, 0.8)
-"""Between which the size's share of the loss above the floor lies, at the centre of a ladder."""
+DRAWS = 600
+"""Of the law's parameters."""
+PROPOSED, TAILS = 2000, 5.0
+"""Laws that are proposed under each covariance, and Student's freedom of their distances."""
+ROLLOUTS = 4
+"""How many shorter ladders a law is tried on."""
+BEFORE, OFF, MOST_OFF = 3.0, 1.5, 2.0
+"""A law's own width counts for so many rungs beside those it was tried on, that are off by so much
+more than it says; one that is off by more counts as so much, as no rung tells of all. Chosen on
+published tables, each by the others (`scripts/bench/tables.py --leave-one-out`)."""
+FAR, STRAY, RARE = 2.5, 5.0, 0.05
+"""Standard deviations from what the other runs say beyond which a run counts less, and is a stray
+that is named; the share of runs up to which these went wrong, and say nothing of one that does
+not."""
+NARROW = 0.05
+"""Half an interval of this share of the loss says enough, whatever is left to gain: `settled`."""
 LEVEL = 0.95
 """Of every interval."""
-LEAST_WEIGHT = 0.05
-"""Of a form that is averaged over: one of less would have a few draws, and change no interval."""
-STRAY, RARE = 5.0, 0.05
-"""Standard deviations from what the other runs say beyond which a run is named as a stray one; the
-share of runs up to which these went wrong, and say nothing of one that does not."""
-GAP = 1.0
-"""The largest share of what compute gains that half an interval may be wide: `settled`."""
-NARROW = 0.05
-"""A half interval below this share of the loss says enough, whatever is left to gain."""
-NOTHING: Mapping[str, float] = {}
-"""No parameter is known beforehand."""
-
-
-@dataclass(frozen=True, eq=False)
-class Bend:
-    """What one power of compute lacks where the truth has two, of size and of tokens.
-
-    Along a line of N and D, A/N^alpha + B/D^beta is R (w C^-a + (1 - w) C^-b) in the compute C from
-    the runs' centre. A single power fits a ladder of it closely, with a wrong floor, and is off
-    beyond. No noise shows that: how far is drawn, from what the exponents of published laws are
-    apart. `truth` has R, w, a and b [4, draws], `fits` single powers fitted to it at the runs.
-    """
-
-    floor: float
-    truth: Array
-    fits: Fits
-
-    @classmethod
-    def drawn(
-        cls, best: Fits, runs: LossRuns, random: np.random.Generator, draws: int, threshold: float
-    ) -> Bend | None:
-        """Of the fit's own floor and exponent; None for forms that hold of every law."""
-        if best.form is not COMPUTE:
-            return None
-        floor, level, exponent = np.exp(best.values[0])
-        # Half of what is between the exponents to each side: their mean is the one that was fitted.
-        apart = np.exp(0.5 * EXPONENTS_APART * random.standard_normal(draws))
-        share, amount = random.uniform(*SHARES, draws), np.full(draws, level)
-        truth = np.stack([amount, share, exponent * apart, exponent / apart])
-        bend = cls(float(floor), truth, best)
-        losses, weights = np.exp(bend._log(runs.params, runs.tokens)), np.ones((draws, len(runs)))
-        # What a single power fits where the truth is such: right at the runs, off elsewhere.
-        fits = refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
-        return replace(bend, fits=fits)
-
-    def off(self, params: Array, tokens: Array) -> Array:
-        """How far the truth lies above the fit, in log L [draws, points]."""
-        return self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
-
-    def _log(self, params: Array, tokens: Array) -> Array:
-        centre = math.log(self.fits.centre[0]) + math.log(self.fits.centre[1])
-        compute = np.log(params) + np.log(tokens) - centre
-        level, share, a, b = self.truth[:, :, None]
-        powers = share * np.exp(-a * compute) + (1 - share) * np.exp(-b * compute)
-        logs: Array = np.log(self.floor + level * powers)
-        return logs
+LEAST_ABOVE = 0.005
+"""Of a loss: less above the floor is no measure of anything."""
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A form with one covariance of what runs lie off it: its `best`, `draws`, and its `weight`.
+    """The law's `draws` under one covariance of what runs lie off it.
 
     `explained` [draws, runs] is what the runs' residuals say of places beside them, `whiten` the
-    factor that makes these independent. `stretch` is Student's: how well the noise is known.
+    factor that makes these independent, `level` [draws] the noise of each draw.
     """
 
-    best: Fits
-    draws: Fits
+    best: Laws
+    draws: Laws
     weight: float
     misfit: LawMisfit
     points: LawPoints
     whiten: Array
     explained: Array
-    stretch: float
-    bend: Bend | None = None
+    level: Array
 
     def log_loss(self, params: Array, tokens: Array) -> Array:
-        """Log L [draws, places], stretched: the law, what runs nearby lie off it, not its bend."""
-        logs = np.log(self.draws.loss(params, tokens))
-        # What runs nearby lie off the law goes on a little way (kriging), and is 0 far from them.
-        logs += self.explained @ self.misfit.between(self.points, LawPoints.to_come(params, tokens))
-        middle = np.median(logs, axis=0)
-        # Student's: draws are of a noise that is known, and it was read off few residuals.
-        stretched: Array = middle + self.stretch * (logs - middle)
-        return stretched
-
-    def bent(self, params: Array, tokens: Array) -> Array:
-        """What its bend adds to them [draws, places]."""
-        if self.bend is None:
-            return np.zeros((len(self.explained), len(params)))
-        return self.bend.off(params, tokens)
+        """Log L [draws, places]: the law, and what runs nearby lie off it (kriging)."""
+        there = LawPoints.to_come(params, tokens)
+        near = self.explained @ self.misfit.between(self.points, there)
+        logs: Array = np.log(self.draws.loss(params, tokens)) + near
+        return logs
 
     def deviation(self, params: Array, tokens: Array) -> Array:
-        """Of a single run at each place about the law, its seed in it [places]."""
+        """Of a single run at each place about that, its seed in it [draws, places]."""
         there = LawPoints.to_come(params, tokens)
         known = self.whiten @ self.misfit.between(self.points, there)
         # What the runs do not explain of a place: the prior's variance less what they tell.
-        left = np.maximum(self.misfit.at(there) - (known**2).sum(0), 0.0)
-        total: Array = self.stretch * np.sqrt(left + self.misfit.noise_at(there) ** 2)
+        left = np.maximum(self.misfit.shared**2 - (known**2).sum(0), 0.0)
+        total: Array = self.level[:, None] * np.sqrt(left + self.misfit.noise_at(there) ** 2)
         return total
 
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
@@ -170,10 +92,9 @@ class Member:
         covariance = smooth.between(there, there) - known.T @ known
         # Places that lie close have no inverse: eigenvalues below 0 are rounding.
         values, vectors = np.linalg.eigh(covariance)
-        drawn = random.standard_normal((len(self.explained), len(there)))
-        off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        drawn_logs: Array = self.log_loss(params, tokens) + self.stretch * off
-        return drawn_logs
+        drawn = self.level[:, None] * random.standard_normal((len(self.level), len(there)))
+        off: Array = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return self.log_loss(params, tokens) + off
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,41 +108,45 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class LossLaw:
-    """Laws fitted to `runs`, averaged.
+    """A law fitted to `runs`, its draws under each likely covariance.
 
     `noise` is the standard deviation of log L over seeds, `misfit` that of (N, D) around the law
-    beyond it. Intervals are `widened` by what back-tested runs asked for, its bend by `bent`: how
-    large that is, other laws tell, and not the runs. `strays` are places of runs far off the law.
+    beyond it. Intervals are `widened` by what back-tested runs asked for. `strays` are places of
+    runs far off the law.
     """
 
     runs: LossRuns
     design: Design
+    form: LawForm
     members: tuple[Member, ...]
     noise: float
     misfit: float
     strays: tuple[int, ...]
     seed: int
     widened: float = 1.0
-    bent: float = 1.0
 
     def log_losses(self, params: Array, tokens: Array) -> Array:
-        """Log L of the law, without noise [draws, places]: members as often as they are likely."""
-        logs = np.concatenate([member.log_loss(params, tokens) for member in self.members])
-        return self._widened(logs, params, tokens)
+        """Log L of the law, without noise [draws, places]."""
+        return self._widened([member.log_loss(params, tokens) for member in self.members])
 
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
         random = np.random.default_rng([self.seed, 6])
-        logs = np.concatenate([member.paths(params, tokens, random) for member in self.members])
-        return self._widened(logs, params, tokens)
+        return self._widened([member.paths(params, tokens, random) for member in self.members])
 
-    def _widened(self, logs: Array, params: Array, tokens: Array) -> Array:
-        middle, bends = np.median(logs, axis=0), [m.bent(params, tokens) for m in self.members]
-        return middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
+    def _widened(self, parts: Sequence[Array]) -> Array:
+        logs = np.concatenate(parts)
+        middle = np.median(logs, axis=0)
+        widened: Array = middle + self.widened * (logs - middle)
+        return widened
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
-        return self.log_losses(params, tokens) + self.scatter(params, tokens)
+        # Seeds of their own for each kind of draw: what is asked first does not change the rest.
+        random = np.random.default_rng([self.seed, 1])
+        off = np.concatenate([member.deviation(params, tokens) for member in self.members])
+        off = off * random.standard_normal(off.shape)
+        return self.log_losses(params, tokens) + self.widened * off
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
@@ -233,47 +158,24 @@ class LossLaw:
         """The law's loss at places, the middle of its draws."""
         return np.exp(np.median(self.log_losses(params, tokens), axis=0))
 
-    def floor(self) -> Estimate:
-        """E, over all members: the middle of the draws, as the law's losses are.
-
-        Its interval holds the likeliest fit, as that form's own does.
-        """
-        floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
-        likeliest = max(self.members, key=lambda member: member.weight)
-        fitted = float(likeliest.best.natural()["E"][0])
-        # The likeliest fit is no draw: with few, or a floor at a bound, it may lie outside.
-        return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
-
-    def forms(self) -> list[tuple[LawForm, float, dict[str, Estimate]]]:
-        """Every form with its weight, and its parameters by name."""
-        found = []
-        for form in dict.fromkeys(member.best.form for member in self.members):
-            members = [member for member in self.members if member.best.form is form]
-            first = max(members, key=lambda member: member.weight)
-            drawn = [self._drawn(member) for member in members]
-            best = first.best.natural()
-            values = {
-                name: estimate_of(np.concatenate([d[name] for d in drawn]), float(best[name][0]))
-                for name in best
-            }
-            found.append((form, sum(member.weight for member in members), values))
+    def values(self) -> dict[str, Estimate]:
+        """The law's parameters by name."""
+        drawn = [member.draws.natural() for member in self.members]
+        best = self.members[0].best.natural()
+        found = dict[str, Estimate]()
+        for name in best:
+            logs = np.log(np.concatenate([d[name] for d in drawn]))
+            middle = np.median(logs)
+            values = np.exp(middle + self.widened * (logs - middle))
+            # A floor above a loss that was reached is impossible, whatever a widened draw says.
+            if name == "E":
+                values = np.minimum(values, float(self.runs.loss.min()))
+            found[name] = estimate_of(values, float(best[name][0]))
         return found
 
-    def _drawn(self, member: Member) -> dict[str, Array]:
-        """Its parameters' draws by name, stretched; no floor lies above the lowest loss."""
-        drawn = {
-            name: _stretched(values, member.stretch * self.widened)
-            for name, values in member.draws.natural().items()
-        }
-        # A floor above a loss that was reached is impossible, whatever a stretched draw says.
-        drawn["E"] = np.minimum(drawn["E"], float(self.runs.loss.min()))
-        return drawn
-
-    def best_loss(self, params: Array, tokens: Array) -> Array:
-        """The loss at places by the members' best fits alone, averaged: quick, for searches."""
-        logs = [m.weight * np.log(m.best.loss(params, tokens)[0]) for m in self.members]
-        averaged: Array = np.exp(np.sum(logs, axis=0))
-        return averaged
+    def floor(self) -> Estimate:
+        """E."""
+        return self.values()["E"]
 
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
         """How many times the compute of (N, D) the law's loss would be `loss` at.
@@ -285,210 +187,151 @@ class LossLaw:
 
     def scaled(self, params: float, tokens: float, factors: Array) -> tuple[Array, Array]:
         """(N, D) at `factors` times the compute, as far as runs were varied."""
-        form = self.members[0].best.form
-        if form.name == "size":
+        if self.form.name == "size":
             return params * factors, np.full_like(factors, tokens)
-        if form.name == "tokens":
+        if self.form.name == "tokens":
             return np.full_like(factors, params), tokens * factors
         # Along the runs' own line of N and D; without one both grow alike, as the root.
         slope = self.design.line[1] if self.design.line else 1.0
         sizes = params * factors ** (1 / (1 + slope))
         return sizes, tokens * (sizes / params) ** slope
 
-    def scatter(self, params: Array, tokens: Array) -> Array:
-        """What single runs lie off the law [draws, places]."""
-        # Seeds of their own for each kind of draw: what is asked first does not change the rest.
-        random = np.random.default_rng([self.seed, 1])
-        parts = [
-            member.deviation(params, tokens)
-            * random.standard_normal((len(member.explained), len(params)))
-            for member in self.members
-        ]
-        return self.widened * np.concatenate(parts)
-
 
 def fit_law(
-    runs: LossRuns,
-    *,
-    threshold: float | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-    forms: Sequence[LawForm] = (),
-    fixed: Mapping[str, float] = NOTHING,
+    runs: LossRuns, *, draws: int = DRAWS, seed: int = 0, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
-    `threshold` is Huber's, on log L; None: by the residuals. `forms`: those to take; else those
-    that the design allows. `fixed` are parameters by name that are known.
+    `fixed` are parameters by name that are known.
     """
     design = Design.of(runs)
+    form = design.form
     cells = runs.cells
     count = int(cells.max()) + 1
     # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
-    least = count + (len(runs) > count)
-    allowed = tuple(
-        form for form in forms or design.forms if len({*form.parameters} - {*fixed}) < least
-    )
-    if not allowed:
+    fixed = fixed or {}
+    if len({*form.parameters} - {*fixed}) >= count + (len(runs) > count):
         raise ValueError(
-            f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
-            f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
+            f"{count} different sizes and horizons: the law {form.formula} has "
+            f"{len(form.parameters)} parameters and needs one more, or several seeds"
         )
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    # Forms and covariances in one list: their evidences compare, and doubts about both add up.
-    found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
-    scores = np.array([part.score for part in found])
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    pairs = zip(found, weights, strict=True)
-    kept = [(part, weight) for part, weight in pairs if weight > LEAST_WEIGHT]
-    total = sum(weight for _, weight in kept)
-    members = tuple(
-        _member(part, runs, points, weight / total, draws, [seed, index])
-        for index, (part, weight) in enumerate(kept)
-    )
+    known = Known.of(form, runs.loss, fixed)
+    at = runs.params, runs.tokens, runs.loss
+    best = fit(form, *at)
+    # A covariance by likelihood needs residuals that one wild run has not bent.
+    size = np.abs(_off(best, runs)[0])
+    doubt: Array = np.maximum(size / (FAR * max(1.4826 * float(np.median(size)), NOISE)), 1.0)
+    # Where more than a few are far off, it is the law that is wrong.
+    if (doubt > STRAY / FAR).sum() > max(1, RARE * len(runs)):
+        doubt = np.ones(len(runs))
+    # Three times: the covariance follows from the residuals, the fit from the covariance, and who
+    # is a stray from both.
+    for _ in range(3):
+        off, slopes = _off(best, runs)[0], best.slopes(*at[:2])[0]
+        ranked = likely(points, off, slopes, doubt)
+        process = ranked[0].process(points, off, slopes, doubt)
+        doubt = _doubted(process, ranked[0].noise, doubt)
+        process = ranked[0].process(points, off, slopes, doubt)
+        best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, known=known)
+    pools = [_proposed(best, misfit, runs, points, known, doubt, seed) for misfit in ranked]
+    members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
-    misfit = math.sqrt(sum(m.weight * m.misfit.shared**2 for m in members))
-    likeliest = max(found, key=lambda part: part.score)
-    # A run's doubt is its distance in units of `FAR`: `STRAY` is told in standard deviations.
-    strays = tuple(np.flatnonzero(likeliest.doubt > STRAY / FAR).tolist())
-    return LossLaw(runs, design, members, noise, misfit, strays, seed)
+    shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
+    strays = tuple(np.flatnonzero(doubt > STRAY / FAR).tolist())
+    return LossLaw(runs, design, form, members, noise, shared, strays, seed)
+
+
+def _off(laws: Laws, runs: LossRuns) -> Array:
+    """Log of predicted over measured [laws, runs]."""
+    return np.log(laws.loss(runs.params, runs.tokens)) - np.log(runs.loss)
+
+
+def _whiten(process: Process) -> Array:
+    """The factor that makes the runs' residuals independent, of the noise's variance."""
+    return process.whitened(np.eye(len(process.values)))
+
+
+def _doubted(process: Process, noise: float, doubt: Array) -> Array:
+    """Factors on the noise of runs that the others say to be far off."""
+    off, deviation = process.left_out()
+    alone = doubt * np.abs(off[:, 0]) / (noise * deviation)
+    # A run that fits the others after all gets its weight back.
+    return np.maximum(alone / FAR, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """A form under one covariance, before draws; `score` is its log evidence."""
+class _Pool:
+    """Laws that are proposed under one covariance: `scores` [laws] are their log importances.
 
-    best: Fits
+    `squares` [laws] are sums of squares of the runs' residuals, whitened.
+    """
+
+    best: Laws
+    proposed: Laws
     misfit: LawMisfit
     whiten: Array
-    known: Known
-    doubt: Array
-    score: float
+    squares: Array
+    scores: Array
 
 
-def _fitted(
-    form: LawForm,
+def _proposed(
+    best: Laws,
+    misfit: LawMisfit,
     runs: LossRuns,
     points: LawPoints,
-    threshold: float | None,
-    fixed: Mapping[str, float],
-) -> list[_Part]:
-    """A form by generalized least squares, under each of the likeliest covariances."""
-    known, places = Known.of(form, runs.loss, fixed), (runs.params, runs.tokens)
-    # Robust first: a covariance by likelihood needs residuals that one wild run has not bent.
-    robust = fit(form, *places, runs.loss, threshold=threshold, iterations=QUICK)
-    off = residuals(robust, *places, runs.loss)[0]
-    wide = FAR * max(spread(off, len(form.parameters)), NO_NOISE)
-    none, alone = np.ones(len(runs)), np.clip(np.abs(off) / wide, 1.0, FURTHEST)
-    # A few runs that are far off may have gone wrong, or be where the law does not hold.
-    few = 0 < int((alone > 2).sum()) <= max(1, round(RARE * len(runs)))
-    parts = [
-        part
-        for doubt in (none, alone)[: 1 + few]
-        for part in _explained(robust, runs, points, threshold, known, doubt)
-    ]
-    best = max(part.score for part in parts)
-    ranked = sorted(parts, key=lambda part: part.score)
-    # In ascending order, so that of one covariance, but for the level of its noise, the best stays.
-    likeliest = {replace(part.misfit, noise=1.0): part for part in ranked}
-    return [part for part in likeliest.values() if part.score > best - LEAST_LIKELY]
-
-
-def _explained(
-    best: Fits,
-    runs: LossRuns,
-    points: LawPoints,
-    threshold: float | None,
     known: Known,
     doubt: Array,
-) -> list[_Part]:
-    """A form's fit under the likeliest covariances, where runs are doubted so at first."""
-    places, target = (runs.params, runs.tokens), np.log(runs.loss)
-    ranked: Sequence[tuple[float, LawMisfit]] = ()
-    # Twice: the covariance follows from the residuals, and the fit from the covariance.
-    for _ in range(2):
-        off = residuals(best, *places, runs.loss)[0]
-        ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
-        whiten = ranked[0][1].whitening(points, doubt)
-        # A threshold is given on log L; whitened residuals are in units of the noise.
-        limit = FAR if threshold is None else threshold / ranked[0][1].noise
-        doubt = doubted(off, whiten, doubt, limit)
-        whiten = ranked[0][1].whitening(points, doubt)
-        best = regress(best, *places, target, whiten, known, iterations=QUICK)
-    parts = []
-    for _, misfit in ranked:
-        whiten = misfit.whitening(points, doubt)
-        fitted = regress(best, *places, target, whiten, known, iterations=QUICK)
-        slope = np.concatenate([slopes(fitted, *places)[0] @ whiten.T, np.diag(known.inverse)], 1)
-        # Laplace's: the likelihood at the fit, times the volume that parameters have around it.
-        score = float(np.log(np.diag(whiten)).sum()) - float(fitted.objectives[0])
-        score += known.evidence - 0.5 * float(np.linalg.slogdet(slope @ slope.T)[1])
-        parts.append(_Part(fitted, misfit, whiten, known, doubt, score))
-    return parts
+    seed: int,
+) -> _Pool:
+    at = runs.params, runs.tokens
+    whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
+    best, _ = regress(best, *at, runs.loss, whiten=whiten / misfit.noise, known=known)
+    slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
+    root = np.linalg.cholesky(slopes @ slopes.T + np.diag(known.deviation**-2.0))
+    # Student's t about the likeliest law, along the curvature there: its tails reach beyond.
+    random, width = np.random.default_rng([seed, 0]), len(root)
+    steps = random.standard_normal((PROPOSED, width))
+    steps *= np.sqrt(TAILS / random.chisquare(TAILS, (PROPOSED, 1)))
+    proposed = replace(best, values=best.values + steps @ np.linalg.inv(root))
+    squares = ((_off(proposed, runs) @ whiten.T) ** 2).sum(1) + FEWEST * NOISE**2
+    # The likelihood with the level of the noise integrated out, and what is known.
+    scores = -0.5 * (len(runs) + FEWEST) * np.log(squares) + float(np.log(np.diag(whiten)).sum())
+    scores -= 0.5 * (known.off(proposed.values) ** 2).sum(1)
+    # Less the density of what was proposed.
+    scores += 0.5 * (TAILS + width) * np.log1p((steps**2).sum(1) / TAILS)
+    scores -= float(np.log(np.diag(root)).sum())
+    return _Pool(best, proposed, misfit, whiten, squares, scores)
 
 
-def _member(
-    part: _Part, runs: LossRuns, points: LawPoints, weight: float, of: int, seed: list[int]
-) -> Member:
-    """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
-    best, whiten, known = part.best, part.whiten, part.known
-    random = np.random.default_rng([*seed, 0])
-    # Draws by weight: all members' draws together are then the mixture, each draw counting as one.
-    places, draws = (runs.params, runs.tokens), max(round(of * weight), 1)
-    # By the inverse of the whitening they have the covariance of what runs lie off the law.
-    off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
-    middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
-    # About the fit's own values, from which the prior does not pull them.
-    middles += best.values - known.middle
-    drawn = regress(
-        best,
-        *places,
-        np.log(best.loss(*places)[0]) + off,
-        _reduced(part, runs, random) if len(runs) > MANY else whiten,
-        known,
-        start=awake(best.form, best.values).repeat(draws, 0),
-        middle=middles,
-        iterations=REDRAWN,
-    )
-    # What is left of the real losses, not of the drawn ones: places nearby follow the real runs.
-    left = -residuals(drawn, *places, runs.loss)
-    explained = left @ whiten.T @ whiten
-    stretch = quantile(_freedom(part, runs), 0.975) / 1.96
-    # A threshold would have no use: the bent truth has no strays.
-    bend = Bend.drawn(best, runs, np.random.default_rng([*seed, 5]), draws, math.inf)
-    return Member(best, drawn, weight, part.misfit, points, whiten, explained, stretch, bend)
-
-
-def _reduced(part: _Part, runs: LossRuns, random: np.random.Generator) -> Array:
-    """The factor that makes residuals independent, of the few directions in which laws differ.
-
-    What lies beside these no change of the parameters touches: it is the same for all draws.
-    """
-    best, places, whiten = part.best, (runs.params, runs.tokens), part.whiten
-    slope = slopes(best, *places)[0] @ whiten.T
-    inner = np.linalg.inv(slope @ slope.T + np.diag(part.known.inverse**2))
-    steps = random.standard_normal((DIRECTIONS, len(inner))) @ np.linalg.cholesky(inner).T
-    # The best and steps to both sides of it: where laws differ, the curvature of log L counts too.
-    near = replace(best, values=np.concatenate([best.values, best.values + 2 * steps]))
-    rows = np.concatenate([*slopes(near, *places), np.log(near.loss(*places))]) @ whiten.T
-    _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
-    reduced: Array = basis[sizes > 1e-7 * sizes[0]] @ whiten
-    return reduced
-
-
-def _freedom(part: _Part, runs: LossRuns) -> int:
-    """How many independent residuals tell of the noise.
-
-    Repeated runs tell noise and not misfit: they count by the noise's share of a cell's variance.
-    Of points of one training no more is free than there are trainings.
-    """
-    count, clusters = int(runs.cells.max()) + 1, len(np.unique(runs.cluster))
-    noise, shared = part.misfit.noise, part.misfit.shared
-    share = noise**2 / (noise**2 + len(runs) / count * shared**2)
-    known = int((part.known.inverse >= 1 / FIXED).sum())
-    free = count - len(part.best.form.parameters) + known + round(share * (len(runs) - count))
-    return max(1, min(free, clusters - 1) if clusters < count else free)
+def _drawn(
+    pools: Sequence[_Pool], runs: LossRuns, points: LawPoints, draws: int, seed: int
+) -> tuple[Member, ...]:
+    """As many laws of all pools, each as often as it is likely; of the likeliest pool first."""
+    random = np.random.default_rng([seed, 5])
+    scores = np.array([pool.scores for pool in pools])
+    shares = np.exp(scores - scores.max())
+    # Evenly spaced over the shares' sum: no law comes more often than its share asks for.
+    places = (np.arange(draws) + random.random()) / draws * shares.sum()
+    chosen = np.searchsorted(np.cumsum(shares), places).clip(0, shares.size - 1)
+    # Of the points of one training no more residuals are independent than there are trainings.
+    clusters, cells = len(np.unique(runs.cluster)), int(runs.cells.max()) + 1
+    free = (clusters if clusters < cells else len(runs)) + FEWEST
+    members = []
+    for index, pool in enumerate(pools):
+        of = chosen[chosen // PROPOSED == index] % PROPOSED
+        if not len(of):
+            continue
+        laws = replace(pool.proposed, values=pool.proposed.values[of])
+        noise = pool.squares[of] / (len(runs) + FEWEST)
+        level = np.sqrt(noise * free / random.chisquare(free, len(of)))
+        # Places nearby follow what the real runs lie off each law.
+        explained = -_off(laws, runs) @ pool.whiten.T @ pool.whiten
+        weight, best = len(of) / draws, pool.best
+        members.append(
+            Member(best, laws, weight, pool.misfit, points, pool.whiten, explained, level)
+        )
+    return tuple(sorted(members, key=lambda member: -member.weight))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -535,10 +378,9 @@ def short_laws(
     runs: LossRuns,
     rungs: Rungs,
     *,
-    threshold: float | None = None,
+    draws: int = DRAWS,
     seed: int = 0,
-    forms: Sequence[LawForm] = (),
-    fixed: Mapping[str, float] = NOTHING,
+    fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLaw]:
     """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
@@ -553,13 +395,11 @@ def short_laws(
     # The longest ladders: what a law of two rungs misses says little of one of ten.
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
         near, farther = runs.only(rungs.index < kept), runs.only(rungs.index >= kept)
-        two_axes = len(Design.of(runs).forms[0].terms) == 2
+        two_axes = len(Design.of(runs).form.terms) == 2
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
         try:
-            law = fit_law(
-                near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
-            )
+            law = fit_law(near, draws=draws, seed=seed, fixed=fixed)
             # A rung that the short law's own design has no way to reach tells nothing of it.
             for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
@@ -579,38 +419,26 @@ def short_laws(
 
 
 def widening(
-    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, doubted: float = DOUBTED
-) -> tuple[float, float]:
-    """By how much intervals are widened so that back-tested runs lie inside as often as claimed.
+    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, off: float = OFF
+) -> float:
+    """By how much intervals are widened, or narrowed, for what shorter ladders were off.
 
-    Of rungs among the first `rungs` alone. Each rung of each law counts as one; few say little. The
-    second is that of a ladder's bend, which no runs tell of and published laws do.
+    Of rungs among the first `rungs` alone, and each rung of each law counts as one. Their mean
+    square of z is what a law's own width has to be multiplied by; it is known by as many rungs, and
+    by those that count `before`, each `off` by as much: Student's t of so much freedom.
     """
-    tried = [t for t in tried if t.rung < rungs]
-    asked, share = asked_for(tried), len(tried) / (len(tried) + doubted)
-    # In logs, as factors: with few rungs what was asked before counts, with many what they ask for.
-    # A ladder's bend is not narrowed, and no more widened than its own rungs ask for.
-    return asked**share * before ** (1 - share), max(asked, 1.0) ** share
-
-
-def asked_for(tried: Sequence[Tried]) -> float:
-    """The factor by which as many runs of a rung lie inside as claimed; 1 where none was tried."""
-    if not tried:
-        return 1.0
-    sizes = np.concatenate([np.abs(t.z) for t in tried])
-    # Each rung counts as one: a rung of thirty runs is off in one way, not in thirty.
-    weights = np.concatenate([np.full(len(t.z), 1 / len(t.z)) for t in tried])
-    order = np.argsort(sizes)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return max(float(np.interp(LEVEL, reached, sizes[order])) / 1.96, NARROWEST)
+    squares = [min(float(np.mean(t.z**2)), MOST_OFF**2) for t in tried if t.rung < rungs]
+    free = before + len(squares)
+    level = math.sqrt((before * off**2 + sum(squares)) / free)
+    return level * float(student.ppf(0.5 + LEVEL / 2, free)) / 1.96
 
 
 def back_test(
     runs: LossRuns, rungs: Rungs, short: ShortLaw, tried: Sequence[Tried]
 ) -> LossBackTest:
     """A short law, widened by what shorter ones said, beside the rungs that it lacks."""
-    widened, bent = widening(tried, short.kept)
-    law, kept = replace(short.law, widened=widened, bent=bent), short.kept
+    kept = short.kept
+    law = replace(short.law, widened=widening(tried, kept))
     far = runs.only(rungs.index >= kept)
     drawn = law.of_runs(far.params, far.tokens)
     measured = np.log(far.loss)
@@ -619,7 +447,7 @@ def back_test(
     logs = law.log_losses(far.params, far.tokens).mean(1)
     random = np.random.default_rng([law.seed, 2])
     width = math.hypot(law.misfit, law.noise / math.sqrt(len(np.unique(far.trainings))))
-    means = logs + widened * width * random.standard_normal(len(logs))
+    means = logs + law.widened * width * random.standard_normal(len(logs))
     middle, mean = float(np.median(logs)), float(measured.mean())
     deviation = max(float(np.std(means)), 1e-12)
     params, tokens = middle_of(far.params), middle_of(far.tokens)
@@ -643,30 +471,6 @@ def share_above(miss: float, loss: float, floor: float) -> float | None:
     return miss / (loss - floor) if loss - floor > LEAST_ABOVE * loss else None
 
 
-LEAST_ABOVE = 0.005
-"""Of a loss: less above the floor is no measure of anything."""
-
-
-def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Estimate:
-    """How many times less compute a run of `law` takes than one of `other` for the same loss.
-
-    The loss is that of `law` at its (N, D, FLOPs) `at`. `other` is scaled from its own point,
-    `others`, until it reaches it. Draws of both are paired at random. inf: it never does.
-    """
-    (params, tokens, flops), (theirs, horizon, price) = at, others
-    reached = law.log_losses(np.array([params]), np.array([tokens]))[:, 0]
-    sizes, horizons = other.scaled(theirs, horizon, FACTORS)
-    curves = other.log_losses(sizes, horizons)
-    random = np.random.default_rng([law.seed, 4])
-    count = min(len(reached), len(curves))
-    pairs = zip(random.permutation(reached)[:count], curves[:count], strict=True)
-    needed = np.array([_crossing(curve, loss) for loss, curve in pairs])
-    middle = _crossing(np.median(curves, axis=0), float(np.median(reached)))
-    return estimate_of(needed * price / flops, middle * price / flops)
-
-
-RunSize = tuple[float, float, float]
-"""Parameters, tokens, FLOPs."""
 FACTORS = np.exp(np.linspace(-12, 12, 481))
 """Of compute, between which a law is searched for a loss."""
 
@@ -689,15 +493,7 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
     # What today's largest compute reaches on the path: the gain to compare with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
-    return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
-
-
-def _stretched(drawn: Array, stretch: float) -> Array:
-    """Positive draws pulled from their middle, on the log scale."""
-    logs = np.log(drawn)
-    middle = np.median(logs)
-    stretched: Array = np.exp(middle + stretch * (logs - middle))
-    return stretched
+    return half <= max(float(today) - loss.value, NARROW * loss.value)
 
 
 def estimate_of(drawn: Array, value: float | None = None) -> Estimate:

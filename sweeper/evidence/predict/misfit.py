@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from sweeper.stats.estimate import Array
+from sweeper.stats.gp import Process
 
 Index = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -25,22 +26,12 @@ REACH, OF_SIZE = 2.5, 0.3
 """Over how much of log N and log D the smooth part is alike; of log N what sizes are off."""
 UNDERTRAINED = math.log(3.0)
 """Log tokens per parameter below which noise grows."""
-GRIDS: Mapping[str, tuple[float, ...]] = {
-    "smooth": (0.0, 0.7, 1.5, 4.0, 10.0),
-    "size": (0.0, 0.7, 1.5),
-    "training": (0.0, 1.0, 3.0),
-    "cell": (0.0, 1.0, 3.0),
-    "tilt": (0.0, 0.5, 1.0),
-}
-"""Standard deviations that are tried, in those of the noise, and the power of its growth."""
-LEAST_LIKELY, MOST = 3.0, 4
-"""Log likelihood below the best's at which a covariance is dropped; how many are kept at most."""
-MOST_TRIED = 250
-"""Runs by which covariances are weighed; of more, these are spread over the compute."""
-NO_NOISE = 1e-6
-"""The least standard deviation of log L: losses are written with so many digits."""
-FAR, FURTHEST = 2.5, 1e4
-"""Standard deviations from what the others say beyond which a run counts less."""
+GRID, TILTS = (0.0, 1.0, 3.0, 9.0), (0.0, 0.5, 1.0)
+"""Standard deviations that are tried, in those of the noise, and powers of its growth."""
+MOST = 4
+"""Covariances of which a law is drawn."""
+FEWEST, NOISE = 1.0, 1e-3
+"""What is known of the noise of log L before any run: it counts as so many runs of so much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +50,13 @@ class LawPoints:
         # Python's whole numbers may be beyond 64 bits.
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
 
-    def only(self, kept: Array | Index) -> LawPoints:
-        """Those at some places."""
-        parts = (self.size, self.horizon, self.cell, self.training)
-        return LawPoints(*(part[kept] for part in parts))  # type: ignore[arg-type]
-
     def __len__(self) -> int:
         """How many."""
         return len(self.size)
 
     @cached_property
     def alike(self) -> Mapping[str, Array]:
-        """How much of each part points share with each other: hundreds of covariances ask it."""
+        """How much of each part points share with each other: many covariances ask it."""
         return _alike(self, self)
 
 
@@ -88,7 +74,7 @@ def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class LawMisfit:
-    """Standard deviations of log L: `noise`, and the others in units of it.
+    """Standard deviations in units of the noise: `noise` is in log L, and 1 where it is left open.
 
     Noise is that of enough tokens a parameter, and grows as the power `tilt` of what is lacking.
     """
@@ -102,14 +88,14 @@ class LawMisfit:
 
     @property
     def shared(self) -> float:
-        """Of all but noise, in log L."""
-        parts = (self.smooth, self.size, self.training, self.cell)
-        return self.noise * math.hypot(*parts)
+        """Of all but noise."""
+        return math.hypot(self.smooth, self.size, self.training, self.cell)
 
     def noise_at(self, points: LawPoints) -> Array:
-        """Of a single run at each point, in log L."""
+        """Of a single run at each point."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
-        return self.noise * np.exp(self.tilt * lacking)
+        grown: Array = np.exp(self.tilt * lacking)
+        return grown
 
     def between(self, points: LawPoints, others: LawPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
@@ -118,77 +104,51 @@ class LawMisfit:
         for name, share in alike.items():
             if deviation := getattr(self, name):
                 total += deviation**2 * share
-        return self.noise**2 * total
+        return total
 
-    def at(self, points: LawPoints) -> Array:
-        """The variance of what a point may share with others, less noise [points]."""
-        return np.full(len(points), self.shared**2)
-
-    def whitening(self, points: LawPoints, doubt: Array) -> Array:
-        """The factor under which the runs' residuals are independent, of unit variance.
+    def process(self, points: LawPoints, off: Array, slopes: Array, doubt: Array) -> Process:
+        """Of what runs are `off`, in log L, where the law can move along its `slopes`.
 
         `doubt` [points] are factors on the noise: runs that are far off count less.
         """
-        return _whiten(self.factor(points, doubt), np.eye(len(points)))
-
-    def factor(self, points: LawPoints, doubt: Array) -> Array:
-        """The lower triangle whose inverse that is."""
         covariance = self.between(points, points)
         covariance[np.diag_indices(len(points))] += (doubt * self.noise_at(points)) ** 2
-        return np.asarray(np.linalg.cholesky(covariance), dtype=float)
+        # Orthogonal: a term that has gone has no slope, and its exponent none apart from others'.
+        basis, sizes, _ = np.linalg.svd(slopes.T, full_matrices=False)
+        return Process(covariance, off, basis[:, sizes > 1e-7 * sizes[0]])
 
 
-BLOCK = 48
-"""Rows up to which a triangle is solved as any matrix; NumPy has no other way."""
+def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[LawMisfit]:
+    """The likeliest covariances of residuals `off`, the best first, each with its noise.
 
-
-def _whiten(triangle: Array, columns: Array) -> Array:
-    """The inverse of a lower triangle times `columns`, by halves."""
-    if len(triangle) <= BLOCK:
-        return np.asarray(np.linalg.solve(triangle, columns), dtype=float)
-    half = len(triangle) // 2
-    upper = _whiten(triangle[:half, :half], columns[:half])
-    rest = columns[half:] - triangle[half:, :half] @ upper
-    return np.concatenate([upper, _whiten(triangle[half:, half:], rest)])
-
-
-def likely(
-    points: LawPoints, off: Array, jacobian: Array, prior: Array, doubt: Array
-) -> list[tuple[float, LawMisfit]]:
-    """The likeliest covariances of residuals `off`, with log likelihoods; the best comes first.
-
-    `jacobian` [parameters, points] is the law's, `prior` [parameters] the inverse deviations of
-    its own: the likelihood is that of what no change of the parameters explains (REML).
+    `slopes` [parameters, points] are the law's: the likelihood is that of what no change of the
+    parameters explains (REML).
     """
-    if len(points) > MOST_TRIED:
-        order = np.argsort(points.size + points.horizon, kind="stable")
-        some = order[np.linspace(0, len(points) - 1, MOST_TRIED).round().astype(int)]
-        return likely(points.only(some), off[some], jacobian[:, some], prior, doubt[some])
-    scored = dict[LawMisfit, float]()
-    found = dict[LawMisfit, LawMisfit]()
+    scored = dict[LawMisfit, tuple[float, float]]()
 
     def score(misfit: LawMisfit) -> float:
         if misfit not in scored:
-            scored[misfit], noise = _likelihood(misfit, points, off, jacobian, prior, doubt)
-            found[misfit] = replace(misfit, noise=noise)
-        return scored[misfit]
+            process = misfit.process(points, off, slopes, doubt)
+            noise = math.sqrt(float(process.variance) + FEWEST * NOISE**2 / len(off))
+            scored[misfit] = float(process.log_likelihood_of_any_scale), noise
+        return scored[misfit][0]
 
-    # One group of parts after another, as all together are 405 covariances, each to be inverted;
+    # One group of parts after another, as all together are 768 covariances, each to be inverted;
     # and twice, as what one part is likely to be depends on the others.
     best = LawMisfit()
     for _ in range(2):
         for names in _searched(points):
             best = max([best, *_varied(best, names)], key=score)
-    ranked = sorted(scored, key=lambda misfit: -scored[misfit])[:MOST]
-    kept = [m for m in ranked if scored[m] > scored[ranked[0]] - LEAST_LIKELY]
-    return [(scored[misfit], found[misfit]) for misfit in kept]
+    ranked = sorted(scored, key=lambda misfit: -scored[misfit][0])[:MOST]
+    return [replace(misfit, noise=scored[misfit][1]) for misfit in ranked]
 
 
 def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
     """Covariances that differ from one in some parts."""
     every = [misfit]
     for name in names:
-        every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
+        values = TILTS if name == "tilt" else GRID
+        every = [replace(m, **{name: value}) for m in every for value in values]
     return every
 
 
@@ -210,36 +170,3 @@ def _searched(points: LawPoints) -> list[tuple[str, ...]]:
     if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
         parts.append(("training",))
     return parts
-
-
-def _likelihood(
-    misfit: LawMisfit, points: LawPoints, off: Array, jacobian: Array, prior: Array, doubt: Array
-) -> tuple[float, float]:
-    """Of a covariance up to its scale, and the noise by which it is likeliest."""
-    triangle = misfit.factor(points, doubt)
-    white = _whiten(triangle, np.column_stack([off, jacobian.T]))
-    left, slopes = white[:, 0], white[:, 1:]
-    # REML: what parameters could explain is projected out, so that it counts neither as noise nor
-    # as something shared. The scale follows from what is left; it needs no grid.
-    basis, _ = np.linalg.qr(slopes)
-    left = left - basis @ (basis.T @ left)
-    free = max(len(off) - slopes.shape[1], 1)
-    noise = max(math.sqrt(float(left @ left) / free), NO_NOISE)
-    # Beside the parameters' own prior: what it tells is not explained by the runs once more.
-    beside = np.linalg.qr(np.vstack([slopes / noise, np.diag(prior + 1e-6)]), mode="r")
-    # -1/2 log |C|, and -1/2 log |J C^-1 J'| of the parameters that were projected out.
-    score = -float(np.log(np.diag(triangle)).sum()) - len(off) * math.log(noise)
-    score -= float(np.log(np.abs(np.diag(beside))).sum())
-    return score - 0.5 * float(left @ left) / noise**2, noise
-
-
-def doubted(off: Array, whiten: Array, doubt: Array, limit: float = FAR) -> Array:
-    """Factors on the noise of runs that the others say to be off by more than `limit`.
-
-    Of each run what the others say: its leave-one-out residual (Dubrule, 1983).
-    """
-    inverse = whiten.T @ whiten
-    # With the precision Q it is (Q off)_i / Q_ii, of variance 1 / Q_ii: no run is refitted.
-    alone = np.abs(inverse @ off) / np.sqrt(np.diag(inverse))
-    # In rounds: a run that fits the others after all gets its weight back, and never more.
-    return np.clip(doubt * np.maximum(alone / limit, 1 / doubt), 1.0, FURTHEST)

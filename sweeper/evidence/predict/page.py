@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from sweeper.evidence.predict.budget import BudgetOptimum
 from sweeper.evidence.predict.decision import (
+    MOST_FITTED,
     PREDICTED,
-    LawValues,
     LossQuestion,
     Prediction,
     Proposed,
@@ -49,7 +49,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
-from sweeper.table import Cell, Column, Table, answer, counted, duration
+from sweeper.table import Column, Table, answer, counted, duration
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ if TYPE_CHECKING:
     from sweeper.config.studies import Invocation
     from sweeper.evidence.predict.reading import Predicted
 
-LEAST_SHOWN = 0.01
-"""Of shares of the compute."""
-MOST_DRAWN = 500
-"""Marks of a figure; of more runs those are drawn that are spread over the compute."""
-PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
+PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma")
 
 
 def answer_text(prediction: Prediction) -> str:
@@ -92,11 +88,6 @@ def answer_text(prediction: Prediction) -> str:
             f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
             f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
-        if best.by_parabolas is not None:
-            parts.append(
-                f"The law alone says {best.by_law:.3g}, parabolas over the budgets "
-                f"{best.by_parabolas:.3g}: what they differ by is in the interval."
-            )
         half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
         unit = unit_of(prediction.inputs.columns.get("loss", ""))
         parts.append(
@@ -111,13 +102,11 @@ def answer_text(prediction: Prediction) -> str:
         stands = prediction.answer == PREDICTED and prediction.back_test
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
-        likeliest = max(prediction.forms, key=lambda form: form.weight)
-        values = ((name, getattr(likeliest, name)) for name in PARAMETERS)
+        values = ((name, getattr(prediction.law, name)) for name in PARAMETERS)
         told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
-        parts.append(f"Its likeliest form is L = {likeliest.formula} with {told}.")
+        parts.append(f"It is L = {prediction.law.formula} with {told}.")
     if prediction.hours is not None:
-        whose = "your" if prediction.hours_by == "given" else "your largest runs'"
-        parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")
+        parts.append(f"At your largest runs' speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
 
 
@@ -185,22 +174,20 @@ def tables(prediction: Prediction) -> list[Table]:
 
 
 def law_table(prediction: Prediction) -> Table:
-    """A column a form: its weight and parameters, a row each."""
-    named = [n for n in PARAMETERS if any(getattr(f, n) is not None for f in prediction.forms)]
+    """The law's parameters, a row each."""
     table = Table(
-        "The law",
-        [Column("", left=True), *(Column(form.form, left=True) for form in prediction.forms)],
-        legend=[
-            f"N are parameters, D {prediction.inputs.unit}, E is the floor. The prediction "
-            "averages the forms by their weights. Ranges are 95 % intervals, from a bootstrap of "
-            "the runs."
-        ],
-        remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
+        f"The law: L = {prediction.law.formula}",
+        [Column("", left=True), Column("value", form=".4g"), Column("95 % interval", left=True)],
+        legend=[f"N are parameters, D {prediction.inputs.unit}, E is the floor."],
         detail=True,
     )
-    table.add("weight", *(Cell(f.weight, f"{f.weight:.2f}") for f in prediction.forms))
-    for name in named:
-        table.add(name, *(_cell(form, name) for form in prediction.forms))
+    for name in PARAMETERS:
+        value: Estimate | None = getattr(prediction.law, name)
+        if value is not None:
+            # Ends, not ±: amplitudes are known up to factors, and no interval is symmetric. A
+            # floor of 1e-11 is one of 0: its log is what is fitted.
+            low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
+            table.add(name, value.value, f"{low:.3g} to {high:.3g}")
     return table
 
 
@@ -231,7 +218,7 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             answer("hit" if test.hit else "failed" if test.failed else "miss"),
             test.nats,
             test.reducible,
-            Cell(test.compute, "" if test.compute >= LEAST_SHOWN else f"under {LEAST_SHOWN}"),
+            test.compute,
             f"{test.within} of {test.count}",
         )
     return table
@@ -286,7 +273,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
         f"Every mark is a run. The line is the law{best}, the band its 95 % interval. The shaded "
         "side is beyond the largest run."
     )
-    more = prediction.inputs.runs - MOST_DRAWN
+    more = prediction.inputs.runs - MOST_FITTED
     caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
     is_said, said = prediction.answer == PREDICTED, answer_text(prediction)
@@ -333,16 +320,6 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _cell(form: LawValues, name: str) -> Cell:
-    value: Estimate | None = getattr(form, name)
-    if value is None:
-        return Cell(None, " ")
-    # Ends, not ±: amplitudes are known up to factors, and their intervals are not symmetric.
-    # A floor of 1e-11 is one of 0: its log is what is fitted.
-    low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
-    return Cell(value, f"{value.value:.4g} ({low:.3g} to {high:.3g})")
-
-
 def _beyond(times: float) -> str:
     if times <= 1.001:
         return "no more than the largest run's"
@@ -381,15 +358,13 @@ def _draw_law(
         )
         # Beyond the largest run nothing was measured: shaded.
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
-    # The floor of the same draws as the law's line, which a single fit's may lie above. Far below
-    # all runs it would press them together.
-    if (floor := prediction.floor) is not None:
-        lowest, highest = ax.get_ylim()
-        if floor.value > lowest - (highest - lowest) / 2:
-            style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-            ax.axhline(floor.value, label="the floor E", **style)
+    span = _span(prediction, runs)
+    # A floor far below all runs would press them together, and is told by the table.
+    if prediction.floor is not None and prediction.floor.value > span[0]:
+        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+        ax.axhline(prediction.floor.value, label="the floor E", **style)
     what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
-    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=_span(prediction, runs))
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
 
 
 def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
@@ -429,10 +404,10 @@ def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
     if told is None or told.target or told.optimum or answer.table.name == "stdin":
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
-    tokens = 10 * float(runs.tokens.max()) if design.forms == (TOKENS,) else params * ratio
-    asked = {"to_params": _round(params)} if design.forms != (TOKENS,) else {}
+    tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
+    asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
     # Along one line, or at one number of tokens, they follow from the size.
-    if len(design.forms) > 1 or not asked:
+    if len(design.form.terms) > 1 or not asked:
         asked["to_tokens"] = _round(tokens)
     command = Next.recorded(told.command, "to predict a larger run", PredictRequest)
     return command and replace(command, request=replace(command.request, **asked))
@@ -505,7 +480,7 @@ def _written(
 ) -> Shown:
     prediction = prediction.dated(folder)
     kept = prediction.keep_earlier(folder)
-    drawn = runs.spread(MOST_DRAWN)
+    drawn = runs.spread(MOST_FITTED)
     rungs = Rungs.of(drawn, Design.of(drawn))
     private_folder(folder)
     record = prediction.write(folder)

@@ -81,10 +81,9 @@ def predict_trained(
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     settings = experiment.settings
     scales = Scales(experiment, settings.ladder_base)
-    for name in ("flops", "flops_per_second"):
-        if getattr(question, name) is not None and scales.unit == "steps":
-            why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
-            raise ConfigError(Keyword(name), getattr(question, name), why)
+    if question.flops is not None and scales.unit == "steps":
+        why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
+        raise ConfigError(Keyword("flops"), question.flops, why)
     study, size = Study.read(settings.folder), target.size(settings.base)
     return _predict(study, scales, size, target, question, out, where=where)
 

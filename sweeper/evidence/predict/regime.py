@@ -15,21 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
-from sweeper.stats.power_law import ADDITIVE, Array, Fits, fit, refit
+from sweeper.stats.power_law import ADDITIVE, Array, Laws, fit, regress
 
 RATIOS, SPANS = (0.0, 1.0, 3.0), (math.inf, 32.0, 8.0)
 """Tokens a parameter, and what the largest compute is times, below which runs may be left out."""
 BETTER = 0.5
 """Of the miss with all runs: what it has to become where some are left out."""
-ROLLED = 3
-"""How many of the farthest rungs are left out in turn."""
 LEAST_KEPT, LEAST_RUNGS = 20, 4
 """Runs and rungs that stay, and of every shorter ladder half as many: fewer tell of nothing."""
-NEAR = 0.01
-"""Huber's threshold on log L: of those that are farther off a few may be anywhere."""
-QUICKLY = 60
-"""Iterations of a fit that decides on no more than this."""
 
 Kept = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -81,13 +76,13 @@ def choose_runs(
     """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
-    if ADDITIVE not in design.forms:
+    if len(design.form.terms) == 1:
         return runs, None
     rungs = Rungs.of(runs, design)
     choices = list(_choices(runs, rungs, asked))
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
-    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, threshold=NEAR, iterations=QUICKLY)
+    best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss)
     misses = _misses(runs, rungs, choices, best)
     chosen = int(misses.argmin())
     # Half, and not merely less: of nine choices the best is better by luck alone.
@@ -96,8 +91,8 @@ def choose_runs(
     choice = choices[chosen]
     with_all, without = None, None
     if place is not None:
-        laws = _fitted(runs, np.stack([choices[0].kept, choice.kept]), best)
-        with_all, without = laws.loss(*place)[:, 0].tolist()
+        laws = [_fitted(runs, one.kept, best) for one in (choices[0], choice)]
+        with_all, without = (float(law.loss(*place)[0, 0]) for law in laws)
     few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
     return runs.only(choice.kept), LeftOut(
         code="both" if few and small else "undertrained" if few else "small",
@@ -128,7 +123,7 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice
             yield _Choice(least, flops, kept)
 
 
-def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) -> Array:
+def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Laws) -> Array:
     """The miss of log L at farther rungs, by what each choice keeps of the nearer [choices].
 
     All are held against the same runs, those that no choice leaves out; a rung's is its median.
@@ -136,19 +131,19 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
     kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
-    for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
+    for left in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
         near = kept & (rungs.index < left)
         # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
-        fits = _fitted(runs, near, best)
+        fits = [_fitted(runs, some, best) for some in near]
         # Every farther rung, not the next alone: the run to come lies far beyond.
         for rung in range(left, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
             if len(far):
-                off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
+                losses = np.concatenate([law.loss(far.params, far.tokens) for law in fits])
                 # A median, as one run that went wrong says nothing of a choice.
-                squares.append(np.median(np.abs(off), axis=1) ** 2)
+                squares.append(np.median(np.abs(np.log(losses / far.loss)), axis=1) ** 2)
     # Nothing could be tried: all miss alike, and all runs stay.
     return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
 
@@ -156,10 +151,9 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
 def _lacking(runs: LossRuns, kept: Kept) -> bool:
     """Whether runs have not been varied in both, or are too few for a law of both."""
     some = runs.only(kept)
-    return ADDITIVE not in Design.of(some).forms or some.cells.max() < len(ADDITIVE.parameters)
+    return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)
 
 
-def _fitted(runs: LossRuns, kept: Array | Kept, best: Fits) -> Fits:
-    weights = kept.astype(float)
-    places = (runs.params, runs.tokens)
-    return refit(best, *places, runs.loss, weights, threshold=NEAR)
+def _fitted(runs: LossRuns, kept: Kept, best: Laws) -> Laws:
+    some = runs.only(kept)
+    return regress(best, some.params, some.tokens, some.loss)[0]

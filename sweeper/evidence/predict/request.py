@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeper.evidence.flags import Draws, Ignore
+from sweeper.evidence.flags import Ignore
 from sweeper.records import Bounds
 from sweeper.verbs.requests import (
     AT_LEAST_ONE,
@@ -62,15 +62,6 @@ class PredictRequest(Request, panel=TUNE):
     to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
     to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
     flops: Annotated[float | None, POSITIVE, Flag("A budget: its best size and tokens.")] = None
-    flops_per_second: Annotated[
-        float | None, POSITIVE, Flag("What your machines compute, for the hours.")
-    ] = None
-    huber: Annotated[
-        float | None,
-        POSITIVE,
-        Flag("Huber's threshold on log loss, by the residuals if not given."),
-    ] = None
-    form: Annotated[str | None, Flag("additive or coupled alone; averaged if not given.")] = None
     floor: Annotated[
         float | None, POSITIVE, Flag("The floor E, where you know it; fitted if not given.")
     ] = None
@@ -78,8 +69,7 @@ class PredictRequest(Request, panel=TUNE):
         str | Mapping[str, float],
         Flag("Exponents that you know, as in 'alpha=0.34,beta=0.28' or 'gamma=0.15'."),
     ] = ""
-    draws: Draws = 1000
-    seed: Annotated[int, Bounds(least=0), Flag("Of the bootstrap.")] = 0
+    seed: Annotated[int, Bounds(least=0), Flag("Of the law's draws.")] = 0
     out: Annotated[Path | None, Flag("Where to write; <root>/predictions/FILE if not given.")] = (
         None
     )

@@ -55,11 +55,7 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,
-        flops_per_second=request.flops_per_second,
-        threshold=request.huber,
-        form=request.form,
         fixed=_fixed(request),
-        draws=request.draws,
         seed=request.seed,
     )
     source, study = request.source, request.study

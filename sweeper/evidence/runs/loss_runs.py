@@ -17,7 +17,7 @@ from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_
 from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -132,12 +132,12 @@ class LossRuns:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What runs were varied in, and so which `forms` of the law can be fitted.
+    """What runs were varied in, and so which `form` of the law can be fitted.
 
     `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
     """
 
-    forms: tuple[LawForm, ...]
+    form: LawForm
     varied: str
     line: tuple[float, float] | None = None
 
@@ -153,9 +153,9 @@ class Design:
                 "least"
             )
         if not horizons:
-            return cls((SIZE,), f"parameters, at fixed {runs.unit}")
+            return cls(SIZE, f"parameters, at fixed {runs.unit}")
         if not sizes:
-            return cls((TOKENS,), f"{runs.unit}, at a fixed size")
+            return cls(TOKENS, f"{runs.unit}, at a fixed size")
         slope, level = np.polyfit(params, tokens, 1)
         off = tokens - (level + slope * params)
         # So few runs tell no more of what lies beside their line than of what lies on it.
@@ -168,8 +168,8 @@ class Design:
                 if np.ptp(np.log(ratio)) < 4 * ON_A_LINE
                 else f"size and {unit} together, {unit} as parameters^{slope:.2f}"
             )
-            return cls((COMPUTE,), what, (float(level), float(slope)))
-        return cls((ADDITIVE, COUPLED), f"parameters and {runs.unit}")
+            return cls(COMPUTE, what, (float(level), float(slope)))
+        return cls(ADDITIVE, f"parameters and {runs.unit}")
 
     def tokens_on_line(self, params: float) -> float:
         """D that belongs to N, of a law along a line."""
@@ -178,14 +178,14 @@ class Design:
 
     def check_target(self, runs: LossRuns, params: float, tokens: float) -> None:
         """BadInput for a target at which the law says nothing."""
-        if self.forms == (SIZE,) and abs(math.log(tokens / runs.tokens[0])) > ON_A_LINE:
+        if self.form is SIZE and abs(math.log(tokens / runs.tokens[0])) > ON_A_LINE:
             raise BadInput(
                 f"all runs saw {runs.tokens[0]:.4g} {runs.unit}: nothing tells what {tokens:.4g} "
                 "do. Predict at these, or add runs of two other horizons"
                 + " (tokens are steps here, as the command takes no {batch_size})"
                 * (runs.unit == "steps")
             )
-        if self.forms == (TOKENS,) and abs(math.log(params / runs.params[0])) > ON_A_LINE:
+        if self.form is TOKENS and abs(math.log(params / runs.params[0])) > ON_A_LINE:
             raise BadInput(
                 f"all runs have {runs.params[0]:.4g} parameters: nothing tells what {params:.4g} "
                 "do. Predict at these, or add runs of two other sizes"
@@ -220,9 +220,9 @@ class Rungs:
         budgets = groups_of(np.log(runs.flops), 0.1)
         sizes = groups_of(np.log(runs.params), SAME)
         horizons = groups_of(np.log(runs.tokens), SAME)
-        if design.forms == (TOKENS,):
+        if design.form is TOKENS:
             return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
-        if len(design.forms) == 1:
+        if len(design.form.terms) == 1:
             return cls._named(sizes, runs.params, "size", "{:.3g} parameters")
         # IsoFLOPs: several sizes at each of a few budgets, which are no sizes of a grid.
         count = int(budgets.max()) + 1

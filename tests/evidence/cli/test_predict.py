@@ -99,7 +99,7 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
 def test_a_study_s_name_is_a_source_and_conditions_take_some_of_its_runs(
     ladder: Path, sweeper: Run
 ) -> None:
-    words = (ladder.name, "--root", str(ladder.parent), "--draws", "100", "--json")
+    words = (ladder.name, "--root", str(ladder.parent), "--json")
     answer = sweeper("predict", *words, "--where", "seed == 0 and width < 1000")
     assert answer.code == 0, answer.err
     assert answer.document["inputs"]["runs"] == len(WIDTHS) * 4
@@ -247,7 +247,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, sweeper: Run) -> None:
     words = (str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
-    answer = sweeper("predict", *words, "--to-tokens", "1.6e10", "--draws", "200")
+    answer = sweeper("predict", *words, "--to-tokens", "1.6e10")
     assert answer.code == 0, answer.err
     assert "params is 'n_params'" in answer.err
     folder = Path("runs/predictions/runs")
@@ -264,7 +264,7 @@ def test_a_table_comes_by_a_pipe(
 ) -> None:
     text = table.read_bytes()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(text)))
-    words = ("-", "--columns", "loss=final loss", "--draws", "100", "--json")
+    words = ("-", "--columns", "loss=final loss", "--json")
     answer = sweeper("predict", *words)
     document = answer.document
     # Nothing is left of a pipe that a next command could read.
@@ -302,7 +302,7 @@ def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -
 def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, head: str) -> None:
     path = three_rungs(tmp_path / "three.csv", head, 1e6, 1e9)
     path.write_text(path.read_text() + f"\n{270},{5.4},{1.7 + 400 / 2.7e8**0.34 + 1.5}")
-    words = ["--to-params", "1e9", "--to-tokens", "2e10", "--draws", "100"]
+    words = ["--to-params", "1e9", "--to-tokens", "2e10"]
     answer = sweeper("predict", str(path), *words)
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
@@ -325,7 +325,7 @@ def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) 
         (["TABLE", "--to-params", "-1"], "--to-params="),
         (["TABLE", "--to-params", "1e9"], "--to-tokens: it needs a value"),
         (["TABLE", "--columns", "loss=nothing"], "--columns="),
-        (["TABLE", "--form", "size"], "--form="),
+        (["TABLE", "--form", "size"], "`predict form` went"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
@@ -351,7 +351,7 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
         for step in steps.tolist()
     ]
     curves = table.parent / "curves.csv"
-    words = ("predict", str(table), "--curves", "curves.csv", "--draws", "100", "--out", "p")
+    words = ("predict", str(table), "--curves", "curves.csv", "--out", "p")
     asked = ("--to-params", "1e9", "--to-tokens", "2e10")
     for column, said in (("width", "several widths"), ("params", "")):
         lines = [f"{run},{step},{loss},{size:g}" for run, step, loss, size in rows]

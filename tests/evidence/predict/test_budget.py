@@ -1,15 +1,13 @@
-"""The best size for a budget: by the law and by parabolas, on a surface whose best is known."""
+"""The best size for a budget, on a surface whose best is known."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 
-from sweeper.evidence.predict.budget import best_of_budget, by_parabolas, optimum
+from sweeper.evidence.predict.budget import optimum
 from sweeper.evidence.predict.forecast import fit_law
-from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
+from sweeper.evidence.runs.loss_runs import LossRuns
 
 
 def best_size(flops: float) -> float:
@@ -28,23 +26,10 @@ def isoflops(noise: float = 0.003) -> LossRuns:
     return LossRuns(params, tokens, loss, flops, np.arange(35), [""] * 35)
 
 
-def test_a_parabola_finds_the_best_of_a_budget_and_none_at_an_end() -> None:
-    sizes = np.exp(np.linspace(-2, 2, 7))
-    best = best_of_budget(sizes, np.exp(3 + 0.1 * (np.log(sizes) - 0.3) ** 2))
-    assert best == pytest.approx(0.3)
-    assert best_of_budget(sizes, np.exp(3 - np.log(sizes))) is None
-
-
 def test_the_best_size_lies_in_its_interval_and_the_valley_is_told() -> None:
-    runs = isoflops()
-    rungs = Rungs.of(runs, Design.of(runs))
-    found, real = optimum(fit_law(runs, draws=200), 1e21, rungs), best_size(1e21)
-    assert found.params.low < real < found.params.high
+    found, real = optimum(fit_law(isoflops(), draws=200), 1e21), best_size(1e21)
+    assert found.params.low < real < found.params.high < 8 * found.params.low
     assert found.params.value == pytest.approx(real, rel=0.3)
-    assert found.by_parabolas is not None
-    second = by_parabolas(runs, rungs, 1e21)
-    assert second is not None and math.exp(second[0]) == found.by_parabolas
-    low, high = sorted([found.by_law, found.by_parabolas])
-    assert low <= found.params.value <= high
+    assert found.params.value * found.tokens.value * 6 == pytest.approx(1e21)
     assert [v.times for v in found.valley] == [0.25, 0.5, 2.0, 4.0]
-    assert all(v.gap.value > 0 for v in found.valley)
+    assert all(v.gap.value > 0 and v.compute < 1 for v in found.valley)

@@ -47,7 +47,7 @@ def surface(
 
 
 def predicted(frame: Any, **asked: Any) -> Prediction:
-    return sweeper.predict(frame, draws=200, **asked)
+    return sweeper.predict(frame, **asked)
 
 
 @cache
@@ -261,11 +261,8 @@ def test_a_law_s_values_give_its_losses() -> None:
     made = usual()
     names = ("E", "A", "B", "alpha", "beta")
     e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
-    by_hand = e + a / 1e9**alpha + b / 1e10**beta
-    assert made.law.loss(np.array([1e9]), np.array([1e10]))[0] == pytest.approx(by_hand)
     assert made.prediction is not None
-    losses = made.loss(np.array([1e9]), np.array([1e10]))
-    assert losses[0] == pytest.approx(made.prediction.loss, abs=0.01)
+    assert e + a / 1e9**alpha + b / 1e10**beta == pytest.approx(made.prediction.loss, abs=0.02)
 
 
 def test_equal_rows_are_refused() -> None:
@@ -278,9 +275,6 @@ def test_equal_rows_are_refused() -> None:
     "asked",
     [
         {"to_params": -1.0, "to_tokens": 1e9},
-        {"huber": 0.0},
-        {"draws": 10},
-        {"form": "cubic"},
         {"seed": -1},
         {"to_params": 1e308, "to_tokens": 1e9},
         {"flops": 1e-9},
@@ -363,17 +357,13 @@ def test_what_the_user_knows_is_kept_and_told() -> None:
             predicted(surface(), **wrong)
 
 
-def test_hours_follow_from_what_the_largest_runs_took_unless_a_speed_is_given() -> None:
+def test_hours_follow_from_what_the_largest_runs_took() -> None:
     frame = surface(noise=0.002)
     flops = 6 * frame.params * frame.tokens
     frame = frame.assign(seconds=flops / np.where(flops > flops.max() / 4, 1e15, 1e14))
     asked = {"to_params": 1e9, "to_tokens": 2e10}
-    timed, given = predicted(frame, **asked), predicted(frame, **asked, flops_per_second=2e15)
-    assert timed.hours_by == "runs" and given.hours_by == "given"
-    assert timed.hours == pytest.approx(1.2e20 / 1e15 / 3600)
-    assert given.hours == pytest.approx(timed.hours / 2)
-    unknown = predicted(frame.drop(columns="seconds"), **asked)
-    assert unknown.hours is None and unknown.hours_by is None
+    assert predicted(frame, **asked).hours == pytest.approx(1.2e20 / 1e15 / 3600)
+    assert predicted(frame.drop(columns="seconds"), **asked).hours is None
 
 
 def test_of_a_table_with_rates_the_law_is_that_of_tuned_runs() -> None:

@@ -18,7 +18,7 @@ def test_axes_are_those_of_the_runs_and_the_run_to_come(beyond: float) -> None:
     loss = (3.1 + 40 / params**0.3) * np.tile([0.97, 1.03], 4)
     tokens = np.full(8, 1e8)
     frame = {"params": params, "tokens": tokens, "loss": loss}
-    made = sweeper.predict(frame, to_params=1e6 * beyond, to_tokens=1e8, draws=200)
+    made = sweeper.predict(frame, to_params=1e6 * beyond, to_tokens=1e8)
     assert isinstance(made, Prediction) and made.prediction is not None
     runs = LossRuns(params, tokens, loss, 6 * params * tokens, np.arange(8), [""] * 8)
     axes = prediction_figure(made, runs, Rungs.of(runs, Design.of(runs))).axes[0]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.evidence.predict.forecast import LossLaw, fit_law, speed_up
+from sweeper.evidence.predict.forecast import LossLaw, Tried, fit_law, widening
 from sweeper.evidence.runs.loss_runs import LossRuns
-from sweeper.stats.power_law import ADDITIVE, Array
+from sweeper.stats.power_law import Array
 
 
 def measured(scale: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
@@ -29,14 +29,6 @@ def measured(scale: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
 
 def law_of(scale: float, seed: int = 0) -> LossLaw:
     return fit_law(measured(scale, seed=seed), draws=300, seed=seed)
-
-
-@pytest.mark.parametrize("scale", [0.5, 1.0, 1.4, 3.0])
-def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
-    point = 1e9, 1e10, 6e19
-    found = speed_up(law_of(scale, 1), law_of(1.0, 2), point, point)
-    assert found.low < scale < found.high
-    assert found.value == pytest.approx(scale, rel=0.15)
 
 
 def test_whole_numbers_of_parameters_and_tokens_do_not_wrap_around() -> None:
@@ -61,8 +53,7 @@ def test_branches_of_one_training_a_size_tell_the_tokens_power_and_share_their_o
     runs = replace(runs, cluster=size, loss=runs.loss * np.exp(0.004 * np.sin(3 * size)))
     assert (runs.trainings == size).all()
     assert (replace(runs, cluster=runs.cells).trainings == np.arange(len(runs))).all()
-    law = fit_law(runs, draws=200, forms=[ADDITIVE])
-    ((_, _, values),) = law.forms()
+    values = fit_law(runs, draws=200).values()
     alpha, beta = values["alpha"], values["beta"]
     assert alpha.low < 0.34 < alpha.high and beta.low < 0.28 < beta.high
     assert 0 < beta.high - beta.low < 0.5 * (alpha.high - alpha.low)
@@ -73,13 +64,6 @@ def test_few_runs_that_went_wrong_do_not_widen_the_interval_of_one_that_does_not
     wrong = replace(runs, loss=runs.loss * np.where(np.arange(len(runs)) == 7, 1.2, 1.0))
     whole, stray = (fit_law(r, draws=200).loss(1e9, 1e10) for r in (runs, wrong))
     assert stray.high - stray.low < 2 * (whole.high - whole.low)
-
-
-def test_a_run_that_costs_twice_as_much_is_half_as_fast() -> None:
-    laws = law_of(1.0, 1), law_of(1.0, 2)
-    once = speed_up(*laws, (1e9, 1e10, 6e19), (1e9, 1e10, 6e19))
-    twice = speed_up(*laws, (1e9, 1e10, 12e19), (1e9, 1e10, 6e19))
-    assert twice.value == pytest.approx(once.value / 2)
 
 
 def test_a_loss_below_the_floor_takes_infinite_compute() -> None:
@@ -132,9 +116,22 @@ def test_a_ladder_without_noise_is_not_taken_to_be_a_single_power(
 
         noisy = loss(params) * np.exp(1e-5 * random.standard_normal(len(params)))
         frame = {"params": params, "tokens": 20 * params, "loss": noisy}
-        made = sweeper.predict(frame, to_params=size, draws=200, seed=seed)
+        made = sweeper.predict(frame, to_params=size, seed=seed)
         assert made.prediction is not None
         real = float(loss(np.array(size)))
         covered.append(made.prediction.low <= real <= made.prediction.high)
         widths.append((made.prediction.high - made.prediction.low) / real)
-    assert sum(covered) >= 11 and max(widths) < 0.01
+    assert sum(covered) >= 11 and np.median(widths) < 0.03
+
+
+def test_few_back_tests_narrow_nothing_and_misses_widen() -> None:
+    def tried(*z: float) -> list[Tried]:
+        return [Tried(3, rung, np.array([value])) for rung, value in enumerate(z)]
+
+    assert widening([], 5) > 1.5
+    assert 1 < widening(tried(0.1, -0.2), 5) < widening([], 5) < 5
+    assert widening(tried(*[0.3] * 20), 20) < 0.8
+    assert widening(tried(*[1.0, -1.0] * 10), 20) == pytest.approx(1, abs=0.25)
+    assert widening(tried(3.0, -4.0), 5) > 2
+    # A rung beyond those that a law was shortened to tells nothing of it.
+    assert widening(tried(1.0, 1.0, 9.0), 2) == widening(tried(1.0, 1.0), 2)

@@ -67,7 +67,7 @@ def test_runs_like_the_one_to_come_stay(
 def test_an_undertrained_tables_interval_is_that_of_its_good_runs() -> None:
     runs = isoflops(bend=0.08)
     frame = {"params": runs.params, "tokens": runs.tokens, "loss": runs.loss}
-    made = sweeper.predict(frame, to_params=1e9, to_tokens=2e10, draws=200)
+    made = sweeper.predict(frame, to_params=1e9, to_tokens=2e10)
     said = made.prediction
     real = float(truth(np.array(1e9), np.array(2e10)))
     assert said is not None and said.low <= real <= said.high
