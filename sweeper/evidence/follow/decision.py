@@ -71,8 +71,9 @@ class Seen:
 
     `since`: the step at which it left the band; None on it. `gap`: how far the last stretch lies
     above the band's middle, as a share of the loss. `forecast` is that of the end, with its 95 %
-    interval, and at the end what was read; `compute` what that is worth: how many times the run's compute would give it on
-    course. `evidence`: the highest CUSUM so far, an alarm from `alarm_at` on.
+    interval, and at the end what was read; `compute` what that is worth: how many times the run's
+    compute would give it on course. `evidence`: the highest CUSUM so far, an alarm from `alarm_at`
+    on.
     """
 
     state: str
