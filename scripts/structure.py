@@ -260,6 +260,32 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
+JUDGING = ("stats", "decide", "evidence")
+"""Rooms in which a number may have been chosen on tables."""
+
+
+def constants(files: Mapping[str, Source]) -> tuple[int, int]:
+    """How many names of modules in these rooms are numbers, and how many numbers they hold."""
+    held = []
+    for name, file in files.items():
+        if name.split(".")[0] in JUDGING:
+            for node in file.tree.body:
+                if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    numbers = [each for each in ast.walk(node.value) if is_number(each)]
+                    held += [
+                        len(numbers)
+                        for target in targets
+                        if numbers and ast.unparse(target).strip("()").replace(", ", "").isupper()
+                    ]
+    return len(held), sum(held)
+
+
+def is_number(node: ast.AST) -> bool:
+    """Whether an expression is a number, which a truth value is not."""
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
 def measure() -> None:
     """Print what the source says, and lines by room."""
     files = sources()
@@ -357,6 +383,8 @@ def rules(files: Mapping[str, Source]) -> None:
             read = reach(imports, start)
             count = sum(files[name].lines for name in read)
             print(f"  {verb:<12}{len(read):>4} files {count:>6} lines")
+    named, numbers = constants(files)
+    print(f"constants of {', '.join(JUDGING)}: {named} names, {numbers} numbers")
     tell("class names twice", repeated((n for n in classes if not n.startswith("_")), 2))
     core = (name.split(".")[-1] for name in files if not name.startswith("evidence."))
     tell("file names thrice in the core", repeated(core, 3))

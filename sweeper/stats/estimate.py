@@ -74,13 +74,6 @@ def quantile(freedom: int, probability: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def student_above(t: float, freedom: int) -> float:
-    """The chance that Student's t lies above `t`."""
-    from scipy.special import stdtr
-
-    return float(stdtr(freedom, -t))
-
-
 def normal_above(z: float) -> float:
     """The chance that a standard normal lies above `z`."""
     # Not 1 less a distribution function: far out in the tail that has no digits left.

@@ -42,11 +42,6 @@ def alike_near(x: Array, others: Array, length: float) -> Array:
     return correlations
 
 
-def brownian(x: Array, others: Array) -> Array:
-    """Covariances [x, others] of what begins at 0 and moves by a variance of 1 a unit of x >= 0."""
-    return np.asarray(np.minimum(x[:, None], others), dtype=float)
-
-
 @dataclass(frozen=True, eq=False)
 class Process:
     """A Gaussian process, given values at n points.

@@ -1,7 +1,7 @@
 """Whether one configuration is better than another: their losses compared seed by seed.
 
 Runs of one seed share their draws of weights and batches, and what a seed does to both cancels in
-their difference. The mean of these differences has Student's interval; see `skewed` for more.
+their difference. The mean of these differences has Student's interval.
 
 **A run that diverged** has no loss, so a pair with one has no difference. What it says is this, in
 `compare`, where `settle` adds seeds to it, and in the last runs of a search alike:
@@ -33,12 +33,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.stats.estimate import UNKNOWN, Array, Estimate, binomial_from, mean_estimate, quantile
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate, binomial_from, mean_estimate
 
 LONE = 1 / 4
 """The most often that one of two alike configurations diverges alone: p (1 - p) at p = 1/2."""
-MOST_NEEDED = 64
-"""No number of pairs beyond so many times the present one is foretold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +75,7 @@ class SeedPairs:
             return 0.0
         return math.inf if self.lost > self.won else -math.inf
 
-    def difference(self, alpha: float, *, skewed: bool = False) -> Estimate:
+    def difference(self, alpha: float) -> Estimate:
         """How much higher the first one's loss is, with an interval of level 1 - `alpha`."""
         if end := self.by_divergence(alpha):
             return Estimate(value=end, low=end, high=end)
@@ -85,7 +83,7 @@ class SeedPairs:
             # All pairs that say anything were lost, or won, and too few of them.
             sign = (self.lost > 0) - (self.won > 0)
             return replace(UNKNOWN, value=sign * math.inf) if sign else UNKNOWN
-        mean = (skewed_estimate if skewed else mean_estimate)(self.differences, alpha)
+        mean = mean_estimate(self.differences, alpha)
         # A pair that is equal to the last digit is no toss of the coin: it is on neither side.
         worse = int((self.differences > 0).sum()) + self.lost
         better = int((self.differences < 0).sum()) + self.won
@@ -96,59 +94,15 @@ class SeedPairs:
             high=mean.high if not self.lost or (sure and better > worse) else math.inf,
         )
 
-    def needed_by_divergence(self, alpha: float) -> int | None:
-        """Pairs with which divergences decide it if all stays as it is; None where none do."""
-        if self.lost == self.won:
-            return None
-        # As often as so far: with so many seeds the counts grow in proportion.
-        for count in range(self.count, MOST_NEEDED * self.count):
-            lost, won = (math.floor(n * count / self.count + 1e-9) for n in (self.lost, self.won))
-            if divergence_error(lost, won, count) <= alpha:
-                return count
-        return None
 
-
-def paired_difference(
-    losses: Array, others: Array, alpha: float, *, skewed: bool = False
-) -> Estimate:
+def paired_difference(losses: Array, others: Array, alpha: float) -> Estimate:
     """`losses` less `others` [seeds], seed by seed, with an interval of level 1 - `alpha`.
 
     NaN is a run that failed, which is no divergence and says nothing: then nothing is known.
-    `skewed`: with an interval that allows for it, as a level far out in the tails needs.
     """
     if np.isnan(losses).any() or np.isnan(others).any():
         return UNKNOWN
-    return SeedPairs.of(losses, others).difference(alpha, skewed=skewed)
-
-
-def skewed_estimate(values: Array, alpha: float) -> Estimate:
-    """The mean of `values` with Student's interval, made longer where Hall's is.
-
-    Differences of losses are skewed where one of the two has the wilder runs, and Student's
-    interval is then too short on that side (Hall, J. R. Stat. Soc. B 54, 1992:
-    g(t) = t + a (1 + 2 t^2) + 4/3 a^2 t^3, a = skewness / (6 sqrt n)). At 95 % that hardly shows;
-    far out in the tails, where a sequential design looks, it does.
-    """
-    student = mean_estimate(values, alpha)
-    count = len(values)
-    error = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
-    if error == 0:
-        return student
-    t = quantile(count - 1, 1 - alpha / 2)
-    # Moments of the sample, as Hall's expansion has them: deviations over n, not n - 1.
-    skewness = float((((values - student.value) / values.std()) ** 3).mean())
-    a = skewness / (6 * math.sqrt(count))
-
-    def inverse(value: float) -> float:
-        # g(t) - a = ((1 + 2 a t)^3 - 1) / (6 a)
-        if abs(a) < 1e-9:
-            return value
-        return (float(np.cbrt(1 + 6 * a * (value - a))) - 1) / (2 * a)
-
-    # A pivot's quantiles change sides: a long tail to the right lengthens upwards.
-    low = student.value - error * max(t, inverse(t))
-    high = student.value + error * max(t, -inverse(-t))
-    return Estimate(value=student.value, low=low, high=high)
+    return SeedPairs.of(losses, others).difference(alpha)
 
 
 def sign_error(side: int, other: int) -> float:

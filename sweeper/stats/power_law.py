@@ -24,8 +24,6 @@ STARTS = (0.03, 0.06, 0.12, 0.24, 0.5, 1.0)
 """Where exponents are searched. Published ones lie between 0.05 and 0.8."""
 REFINED = 4
 """Of the grid's exponents, how many are refined."""
-WIDTH_EXPONENTS = np.geomspace(0.05, 4.0, 240)
-"""Powers of the size that `floored_power_law` tries; a best one at an end is only a bound."""
 USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5)}
 """Of published laws the middle, and the standard deviation of the log; amplitudes in the loss."""
 ROBUST = 0.01
@@ -70,7 +68,6 @@ SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
 TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
 COMPUTE = LawForm("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
 """Along a line of N and D varied together: the compute is N D but for a constant."""
-FORMS = {form.name: form for form in (ADDITIVE, SIZE, TOKENS, COMPUTE)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,32 +193,6 @@ def regress(
         loss="huber" if robust else "linear",
     )
     return law(found.x), float(found.cost)
-
-
-def floored_power_law(sizes: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Exponent, floor and amplitude of every row of losses [rows, sizes], by least squares.
-
-    The quick way for few sizes along one axis, where `fit` has runs along two, strays among them,
-    and needs a start: with three sizes any refinement would go to where it began. For one exponent
-    the other two are a straight line. At the ends the exponent is 0 or +inf, and
-    the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
-    """
-    # Relative to the first size: of large sizes the powers themselves would be next to 0.
-    powers = (sizes / sizes[0]) ** -WIDTH_EXPONENTS[:, None]
-    middles = powers.mean(axis=1)
-    centred = powers - middles[:, None]
-    # A line explains (rows . x)^2 / (x . x) of the squares: the best exponent explains most.
-    products, squares = rows @ centred.T, (centred**2).sum(axis=1)
-    best = (products**2 / squares).argmax(axis=1)
-    slopes = products[np.arange(len(rows)), best] / squares[best]
-    exponents = WIDTH_EXPONENTS[best]
-    floors = rows.mean(axis=1) - slopes * middles[best]
-    amplitudes = slopes * sizes[0] ** exponents
-    drawn = np.arange(len(rows)) > 0
-    lowest, highest = exponents == WIDTH_EXPONENTS[0], exponents == WIDTH_EXPONENTS[-1]
-    floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0
-    exponents[drawn & highest] = math.inf
-    return exponents, floors, amplitudes
 
 
 def _logs(params: Array | float, tokens: Array | float, centre: tuple[float, float]) -> Array:

@@ -13,7 +13,6 @@ design that is hardly going to decide with all that its budget has ends at once.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from sweeper.stats.estimate import normal_above
@@ -66,15 +65,6 @@ class Foretold:
     value: float
     moves: float
     half: float
-
-    @classmethod
-    def of_mean(cls, value: float, spread: float, now: int, then: int, half: float) -> Foretold:
-        """A mean of `now` values with this `spread`, once there are `then` of them.
-
-        The mean of all has the variance s^2 / then, and shares that with the mean of the first
-        ones, whose variance is s^2 / now: what moves is the difference of the two.
-        """
-        return cls(value, spread * math.sqrt(1 / now - 1 / then), half)
 
     def above(self, limit: float) -> float:
         """The chance that the whole interval lies above `limit`."""

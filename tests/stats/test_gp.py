@@ -14,7 +14,6 @@ from sweeper.stats.gp import (
     Mixture,
     Process,
     alike_near,
-    brownian,
     normal_draws,
     positive,
     shares,
@@ -139,12 +138,6 @@ def test_a_term_of_one_point_alone_leaves_it_without_a_deviation() -> None:
     _, deviations = Process(np.eye(3), np.array([5.0, 0.1, -0.1]), basis).left_out()
     assert deviations[0] > 1e100
     assert deviations[1] == pytest.approx(1.0)
-
-
-def test_brownian_motion_has_independent_steps() -> None:
-    x = np.array([0.0, 1.0, 1.5, 4.0])
-    steps = np.diff(np.eye(len(x)), axis=0)
-    assert steps @ brownian(x, x) @ steps.T == pytest.approx(np.diag(np.diff(x)))
 
 
 def test_draws_of_a_singular_covariance_have_it() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate, mean_estimate
 from sweeper.stats.paired import (
-    SeedPairs,
     by_losses,
     divergence_error,
     paired_difference,
@@ -22,13 +21,11 @@ INF = math.inf
 LOSSES = st.one_of(st.floats(2.0, 4.0).map(lambda loss: round(loss, 3)), st.just(INF))
 PAIRS = st.lists(st.tuples(LOSSES, LOSSES), min_size=1, max_size=24)
 ERRORS = st.sampled_from([0.05, 0.05 / 3, 0.0005])
-KINDS = st.booleans()
-"""Whether the interval allows for skewness."""
 
 
-def difference(pairs: list[tuple[float, float]], alpha: float, skewed: bool = False) -> Estimate:
+def difference(pairs: list[tuple[float, float]], alpha: float) -> Estimate:
     losses, others = np.array(pairs, dtype=float).reshape(-1, 2).T
-    return paired_difference(losses, others, alpha, skewed=skewed)
+    return paired_difference(losses, others, alpha)
 
 
 def side(found: Estimate) -> int:
@@ -42,37 +39,37 @@ def assert_same(one: Estimate, other: Estimate) -> None:
         assert left == right or left == pytest.approx(right, abs=1e-9, nan_ok=True), name
 
 
-@given(PAIRS, ERRORS, KINDS, st.randoms())
+@given(PAIRS, ERRORS, st.randoms())
 def test_the_order_of_pairs_tells_nothing(
-    pairs: list[tuple[float, float]], alpha: float, skewed: bool, random: object
+    pairs: list[tuple[float, float]], alpha: float, random: object
 ) -> None:
     shuffled = pairs.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert_same(difference(pairs, alpha, skewed), difference(shuffled, alpha, skewed))
+    assert_same(difference(pairs, alpha), difference(shuffled, alpha))
 
 
-@given(PAIRS, ERRORS, KINDS)
+@given(PAIRS, ERRORS)
 def test_swapped_configurations_mirror_the_answer(
-    pairs: list[tuple[float, float]], alpha: float, skewed: bool
+    pairs: list[tuple[float, float]], alpha: float
 ) -> None:
-    found, swapped = (difference(p, alpha, skewed) for p in (pairs, [(b, a) for a, b in pairs]))
+    found, swapped = (difference(p, alpha) for p in (pairs, [(b, a) for a, b in pairs]))
     assert_same(found, Estimate(value=-swapped.value, low=-swapped.high, high=-swapped.low))
 
 
-@given(PAIRS, ERRORS, KINDS, st.floats(2.0, 4.0))
+@given(PAIRS, ERRORS, st.floats(2.0, 4.0))
 def test_one_more_pair_that_it_lost_by_diverging_never_helps_a_configuration(
-    pairs: list[tuple[float, float]], alpha: float, skewed: bool, loss: float
+    pairs: list[tuple[float, float]], alpha: float, loss: float
 ) -> None:
-    before = difference(pairs, alpha, skewed)
-    assert side(difference([*pairs, (INF, loss)], alpha, skewed)) >= side(before)
+    before = difference(pairs, alpha)
+    assert side(difference([*pairs, (INF, loss)], alpha)) >= side(before)
 
 
-@given(PAIRS, ERRORS, KINDS, st.floats(0.0, 9.0))
+@given(PAIRS, ERRORS, st.floats(0.0, 9.0))
 def test_one_more_pair_that_it_lost_never_makes_it_the_better_one(
-    pairs: list[tuple[float, float]], alpha: float, skewed: bool, gap: float
+    pairs: list[tuple[float, float]], alpha: float, gap: float
 ) -> None:
-    if side(difference(pairs, alpha, skewed)) >= 0:
-        assert side(difference([*pairs, (3.0 + gap, 3.0)], alpha, skewed)) >= 0
+    if side(difference(pairs, alpha)) >= 0:
+        assert side(difference([*pairs, (3.0 + gap, 3.0)], alpha)) >= 0
 
 
 @given(PAIRS, ERRORS)
@@ -91,9 +88,6 @@ def test_without_divergence_it_is_students_interval_of_the_mean(
 ) -> None:
     values: Array = np.array([a - b for a, b in pairs])
     assert_same(difference(pairs, alpha), mean_estimate(values, alpha))
-    wide = difference(pairs, alpha, skewed=True)
-    assert wide.low <= mean_estimate(values, alpha).low + 1e-12
-    assert wide.high >= mean_estimate(values, alpha).high - 1e-12
 
 
 @given(PAIRS, ERRORS, st.floats(0.01, 100.0))
@@ -165,15 +159,6 @@ def test_equal_configurations_that_diverge_are_seldom_told_apart() -> None:
         losses[generator.random((2, 8)) < 0.3] = INF
         wrong += side(paired_difference(*losses, 0.05)) != 0
     assert wrong <= 70, "5 % of 1000, and what chance adds"
-
-
-def test_pairs_that_would_decide_are_those_that_do() -> None:
-    pairs = SeedPairs.of(np.array([INF, INF, 3.0, 3.0]), np.array([3.0] * 4))
-    assert pairs.by_divergence(0.0005) == 0.0
-    needed = pairs.needed_by_divergence(0.0005)
-    assert needed is not None and needed == 24  # 12 lost pairs, as half of them are
-    assert divergence_error(needed // 2, 0, needed) <= 0.0005
-    assert SeedPairs.of(np.array([3.0]), np.array([2.0])).needed_by_divergence(0.05) is None
 
 
 def test_configurations_are_ordered_by_divergence_then_by_the_others() -> None:

@@ -28,7 +28,8 @@ def test_rounds_share_an_error_and_come_one_after_the_other() -> None:
 def test_what_a_mean_will_be_is_as_often_as_foretold() -> None:
     generator = np.random.default_rng(1)
     first = generator.normal(0.3, 1, 10)
-    then = Foretold.of_mean(float(first.mean()), 1.0, 10, 40, half=0.2)
+    # A mean of 40 values shares 1 / 40 of its variance with that of the first 10.
+    then = Foretold(float(first.mean()), math.sqrt(1 / 10 - 1 / 40), half=0.2)
     # The later ones have a mean that nobody knows: as likely as the first ones make it.
     truth = first.mean() + generator.normal(size=20_000) / math.sqrt(10)
     means = (10 * first.mean() + 30 * (truth + generator.normal(size=20_000) / math.sqrt(30))) / 40

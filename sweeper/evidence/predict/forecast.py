@@ -485,26 +485,6 @@ def share_above(miss: float, loss: float, floor: float) -> float | None:
     return miss / (loss - floor) if loss - floor > LEAST_ABOVE * loss else None
 
 
-def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Estimate:
-    """How many times less compute a run of `law` takes than one of `other` for the same loss.
-
-    The loss is that of `law` at its (N, D, FLOPs) `at`. `other` is scaled from its own point,
-    `others`, until it reaches it. Draws of both are paired at random. inf: it never does.
-    """
-    (params, tokens, flops), (theirs, horizon, price) = at, others
-    reached = law.log_losses(np.array([params]), np.array([tokens]))[:, 0]
-    sizes, horizons = other.scaled(theirs, horizon, FACTORS)
-    curves = other.log_losses(sizes, horizons)
-    random = np.random.default_rng([law.seed, 4])
-    count = min(len(reached), len(curves))
-    pairs = zip(random.permutation(reached)[:count], curves[:count], strict=True)
-    needed = np.array([_crossing(curve, loss) for loss, curve in pairs])
-    middle = _crossing(np.median(curves, axis=0), float(np.median(reached)))
-    return estimate_of(needed * price / flops, middle * price / flops)
-
-
-RunSize = tuple[float, float, float]
-"""Parameters, tokens, FLOPs."""
 FACTORS = np.exp(np.linspace(-12, 12, 481))
 """Of compute, between which a law is searched for a loss."""
 

@@ -16,7 +16,6 @@ from sweeper.evidence.predict.forecast import (
     Tried,
     _crossing,
     fit_law,
-    speed_up,
     widening,
 )
 from sweeper.evidence.runs.loss_runs import LossRuns
@@ -37,14 +36,6 @@ def measured(scale: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
 
 def law_of(scale: float, seed: int = 0) -> LossLaw:
     return fit_law(measured(scale, seed=seed), draws=300, seed=seed)
-
-
-@pytest.mark.parametrize("scale", [0.5, 1.0, 1.4, 3.0])
-def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
-    point = 1e9, 1e10, 6e19
-    found = speed_up(law_of(scale, 1), law_of(1.0, 2), point, point)
-    assert found.low < scale < found.high
-    assert found.value == pytest.approx(scale, rel=0.15)
 
 
 def test_whole_numbers_of_parameters_and_tokens_do_not_wrap_around() -> None:
@@ -80,13 +71,6 @@ def test_few_runs_that_went_wrong_do_not_widen_the_interval_of_one_that_does_not
     wrong = replace(runs, loss=runs.loss * np.where(np.arange(len(runs)) == 7, 1.2, 1.0))
     whole, stray = (fit_law(r, draws=200).loss(1e9, 1e10) for r in (runs, wrong))
     assert stray.high - stray.low < 2 * (whole.high - whole.low)
-
-
-def test_a_run_that_costs_twice_as_much_is_half_as_fast() -> None:
-    laws = law_of(1.0, 1), law_of(1.0, 2)
-    once = speed_up(*laws, (1e9, 1e10, 6e19), (1e9, 1e10, 6e19))
-    twice = speed_up(*laws, (1e9, 1e10, 12e19), (1e9, 1e10, 6e19))
-    assert twice.value == pytest.approx(once.value / 2)
 
 
 def test_a_loss_below_the_floor_takes_infinite_compute() -> None:
