@@ -44,6 +44,13 @@ def test_what_the_base_cannot_explain_is_lost(
     assert (found and found.log2) == at
 
 
+def test_a_curve_that_is_no_valley_loses_by_its_noise() -> None:
+    base, larger = (3.5, 3.7, 3.4, 3.45), (2.9, 3.3, 3.15, 3.2)
+    assert gross_loss(curve(512, *larger), curve(256, *base), RULE) is None
+    apart = gross_loss(curve(512, 2.9, 3.0, 7.8, 8.0), curve(256, *base), RULE)
+    assert apart is not None and apart.log2 == -7.0
+
+
 def test_to_the_left_as_to_the_right() -> None:
     base, larger = curve(256, 3.1, 2.7, 2.5, 2.51, 2.9), curve(512, 9.0, 8.0, 7.0, 2.5, 2.4)
     found = gross_loss(larger, base, RULE)

@@ -148,6 +148,7 @@ class Winner:
     Intervals have the chance `tail` beyond either end. `noise` is that of a run, known `by` its
     seeds or by the prior; differences shrink by 2^-`fading` an octave of compute, and drift by
     `drift` for the root of one. All is `scale` times as wide as the model has it, by its back-test.
+    `prior_noise` is what the prior has for a run, in the unit of these losses.
     """
 
     baseline: str
@@ -165,6 +166,7 @@ class Winner:
     unit: str
     flops_known: bool
     baseline_bound: Bound
+    prior_noise: float = field(metadata=NOT_WRITTEN)
 
     @property
     def answer(self) -> Decided:
@@ -229,7 +231,7 @@ class ComputeLaw:
         lowest = float(loss.min())
         if question.floor is not None and question.floor >= lowest:
             raise BadInput(
-                Keyword("floor", question.floor), f" lies above the lowest loss, {lowest:g}"
+                Keyword("floor", question.floor), f" is not below the lowest loss, {lowest:g}"
             )
         # Losses below 0 (differences, log scores) have no floor that a share of them names.
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
@@ -471,6 +473,7 @@ class _Asked:
             unit=runs.unit,
             flops_known="flops" in runs.columns or "params" in runs.columns,
             baseline_bound=self._bound(0),
+            prior_noise=RUN_NOISE * self.losses.unit,
         )
 
     @property
@@ -518,7 +521,10 @@ class _Asked:
     def _answer(self, variant: int, ranks: tuple[int, int]) -> VariantAnswer:
         runs, law = self.runs, self.law
         bound, pairs = self._bound(variant), self._pairs(variant)
-        difference = self.carried.estimate(variant, 0, self.tail)
+        # Of one that was never run beside another the levels of sizes take all that was measured.
+        beside = (self.losses.counts > 0).sum(axis=0) > 1
+        told = (self.losses.counts[variant, beside] > 0).any()
+        difference = self.carried.estimate(variant, 0, self.tail) if told else UNKNOWN
         throughput, below = self._throughput(variant), 0.0
         code: Why = "loss"
         if math.isfinite(throughput) and law.known:
@@ -669,7 +675,8 @@ class _Asked:
         if answer.code == "wall_clock":
             mean -= self.law.break_even(self.target, self._throughput(variant))
         far = -float(ndtri(self.tail))
-        before = (answer.difference.high - answer.difference.low) / (2 * far)
+        known = self.carried.estimate(variant, 0, self.tail)
+        before = (known.high - known.low) / (2 * far)
         for log2, power in itertools.product(self._candidates(), range(MOST_MORE.bit_length())):
             place, count = self.place(log2), 2**power
             at = np.flatnonzero((np.abs(kept.sizes - log2) < 1e-6).all(axis=1))

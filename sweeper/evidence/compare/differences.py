@@ -92,11 +92,11 @@ class VariantLosses:
 
 
 def usual_unit(losses: Array) -> float:
-    """What one nat of the priors is of these losses; 1 for those around zero."""
+    """What one nat of the priors is of these losses."""
     middle = float(np.median(np.abs(losses)))
-    # Around zero a share of the loss means nothing: the priors are taken as they are.
+    # Around zero a small loss says nothing of what losses differ by; a large one does.
     if losses.min() < 0 < losses.max() or not middle:
-        return 1.0
+        middle = max(middle, USUAL[0])
     # Between the usual losses 1, so that priors in nats hold of them; outside in proportion.
     return middle / min(max(middle, USUAL[0]), USUAL[1])
 

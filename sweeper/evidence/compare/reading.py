@@ -123,7 +123,7 @@ def joined(sources: Sequence[Runs]) -> Runs:
 
     if len(sources) == 1:
         return sources[0]
-    names = [Path(runs.name).stem or f"{SOURCE} {i + 1}" for i, runs in enumerate(sources)]
+    names = _source_names(sources)
     frames = [r.frame.assign(**{SOURCE: n}) for r, n in zip(sources, names, strict=True)]
     asked: dict[str, str] = {}
     for runs in sources:
@@ -137,6 +137,17 @@ def joined(sources: Sequence[Runs]) -> Runs:
         notes=tuple(dict.fromkeys(note for runs in sources for note in runs.notes)),
         blank=None,
     )
+
+
+def _source_names(sources: Sequence[Runs]) -> list[str]:
+    """What the sources are called, each by a name of its own; BadInput for one given twice."""
+    whole = [runs.name or f"{SOURCE} {i + 1}" for i, runs in enumerate(sources)]
+    if twice := [name for name in dict.fromkeys(whole) if whole.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is given twice: name each source once")
+    # A study's folder may have a dot in its name, and what follows it is no kind of file.
+    short = [path.name if path.is_dir() else path.stem for path in map(Path, whole)]
+    # Tables of one name in several folders are several variants.
+    return [s if short.count(s) == 1 else w for s, w in zip(short, whole, strict=True)]
 
 
 def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRuns:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sweeper.errors import Text
 from sweeper.evidence.compare.decision import TAIL, SizePlace, VariantAnswer, Winner
-from sweeper.evidence.compare.differences import RUN_NOISE
 from sweeper.stats.line import FLAT
 from sweeper.table import counted, listed
 
@@ -52,7 +51,8 @@ def rests_text(winner: Winner) -> str:
     prior = (
         "told by its seeds"
         if winner.by == "seeds"
-        else f"no seeds are told apart: learned around the prior of tuned runs, {RUN_NOISE:g}"
+        else "no seeds are told apart: learned around the prior of tuned runs, "
+        f"{winner.prior_noise:.2g}"
     )
     fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
     # What the model gives a little more counts as 95 %.

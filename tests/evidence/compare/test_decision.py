@@ -274,3 +274,21 @@ def test_seeds_that_some_variants_lack_leave_the_others_beside_each_other() -> N
     # No seed in common: each has its own runs.
     apart = {"base": range(3), "a": range(3, 6)}
     assert seeded(apart).freedom == seeded(apart, paired=False).freedom == 4
+
+
+def test_of_what_never_trained_no_difference_is_told() -> None:
+    rows = table({"apart": [0.0] * 3, "good": [0.03] * 3})
+    for row in rows:
+        row["loss"] = math.inf if row["change"] == "apart" else row["loss"]
+    found = {each.name: each for each in won(rows).variants}
+    assert found["apart"].answer == "worse" and found["apart"].code == "diverged"
+    assert math.isnan(found["apart"].difference.value)
+    assert math.isnan(found["apart"].compute.value)
+    assert found["good"].difference.value == pytest.approx(-0.03, abs=0.02)
+
+
+def test_large_losses_around_zero_have_priors_of_their_size() -> None:
+    rows = [{**row, "loss": 300 * (row["loss"] - 3.3)} for row in table({"a": [0.01] * 3})]
+    assert min(row["loss"] for row in rows) < 0 < max(row["loss"] for row in rows)
+    found = won(rows)
+    assert found.prior_noise > 0.02 and found.noise > 0.02

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,3 +157,16 @@ def test_a_time_that_is_not_above_0_is_not_known(column: str) -> None:
     found = variants(table, columns=f"{role}={column}")
     assert [math.isnan(cell.throughput) for cell in found.cells] == [True, False, False, False]
     assert any("not above 0 in 1 row" in str(note) for note in found.notes)
+
+
+def test_tables_of_one_name_in_several_folders_are_several_variants(tmp_path: Path) -> None:
+    places = [tmp_path / name / "runs.csv" for name in ("adamw", "muon", "lion")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text("params,tokens,loss\n1e8,2e9,3.5\n")
+    study = replace(read(places[0]), name=str(tmp_path / "mup-1.5"))
+    (tmp_path / "mup-1.5").mkdir()
+    found = variant_runs(joined([study, *map(read, places[1:])]), None, None)
+    assert found.names == ["mup-1.5", str(places[1]), str(places[2])]
+    with pytest.raises(BadInput, match="is given twice"):
+        joined([read(places[0]), read(places[0])])
