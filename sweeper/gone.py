@@ -51,7 +51,7 @@ GONE: Mapping[str, str] = {
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
 
 
-def gone(name: str) -> str:
-    """The closing clause of a message that refuses `name`; empty for what never was."""
+def gone(name: str, typed: str = "") -> str:
+    """The closing clause of a message that refuses `name`, `typed` so; empty for what never was."""
     remedy = GONE.get(name)
-    return f"; `{name}` went: {remedy}" if remedy else ""
+    return f"; `{typed or name}` was removed: {remedy}" if remedy else ""

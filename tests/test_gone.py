@@ -29,34 +29,35 @@ def _went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "name"),
+    ("line", "name", "typed"),
     [
-        ("divine --over=depth", "divine"),
-        ("judge runs.csv --oracle=3", "judge oracle"),
-        ("search search=oracle", "search=oracle"),
-        ("search model.oracle=1", "model.oracle"),
-        ("search +model.oracle=1", "model.oracle"),
-        ("search oracle=1", "oracle"),
+        ("divine --over=depth", "divine", "divine"),
+        ("judge runs.csv --oracle=3", "judge oracle", "judge --oracle"),
+        ("search search=oracle", "search=oracle", "search=oracle"),
+        ("search model.oracle=1", "model.oracle", "model.oracle"),
+        ("search +model.oracle=1", "model.oracle", "model.oracle"),
+        ("search oracle=1", "oracle", "oracle"),
     ],
 )
 def test_the_command_line_tells_what_to_do_instead(
-    line: str, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    line: str, name: str, typed: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     answer = call(capsys, *line.split())
     assert answer.code == 2
-    assert f"; `{name}` went: {WENT[name]}" in answer.err and answer.err.count("Error") == 1
+    assert f"; `{typed}` was removed: {WENT[name]}" in answer.err
+    assert answer.err.count("Error") == 1
     assert not [*tmp_path.iterdir()]
 
 
 def test_python_tells_what_to_do_instead(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="no keyword has this name; `judge oracle` went: leave it"
+        ConfigError, match="no keyword has this name; `judge oracle` was removed: leave it"
     ):
         sweeper.judge("runs.csv", oracle=3)
-    with pytest.raises(ConfigError, match="`search=oracle` went: search=lr"):
+    with pytest.raises(ConfigError, match="`search=oracle` was removed: search=lr"):
         sweeper.search(search="oracle")
-    with pytest.raises(AttributeError, match="`divine` went: `sweeper check`"):
+    with pytest.raises(AttributeError, match="`divine` was removed: `sweeper check`"):
         _ = sweeper.divine
-    with pytest.raises(ConfigError, match="`export to=oracle` went: to=pytorch"):
+    with pytest.raises(ConfigError, match="`export to=oracle` was removed: to=pytorch"):
         build_exporter("oracle", {})
     assert not [*tmp_path.iterdir()]

@@ -19,7 +19,15 @@ from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.stats.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, extent, label_size
+from sweeper.stats.ladder import (
+    JOINT_AXIS,
+    UNSCALED_AXES,
+    Size,
+    describe_size,
+    extent,
+    label_size,
+    plural,
+)
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import (
     BaseToTarget,
@@ -535,8 +543,9 @@ def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: boo
     turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
     goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
+    sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
     return (
-        f"Trend over {len(fitted.sizes)} {axis}s: eta {goes}; at {axis} {fitted.target} the best "
+        f"Trend over {sizes}: eta {goes}; at {axis} {fitted.target} the best "
         f"is {short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), the "
         f"transferred one {short(2.0**fitted.transferred_log2)}; {end}"
     )

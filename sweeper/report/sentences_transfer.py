@@ -123,9 +123,8 @@ def size_reason(size: SizeVerdict, unit: str) -> str:
             at = f"at {2**size.gross.log2:.3g} "
             if math.isinf(size.gross.share):
                 return f"{at}training diverges, where the base's own curve goes on"
-            return (
-                f"{at}it loses {size.gross.share:.0%} more than at its best rate, beyond any noise"
-            )
+            share = f"{100 * size.gross.share:.0f} %"
+            return f"{at}it loses {share} more than at its best rate, beyond any noise"
         case "loses":
             return f"training at the base's optimum loses at least {gap.low:.4f} {unit}"
         case "shifts":

@@ -129,10 +129,15 @@ def extent(axis: str, sizes: Sequence[LadderSize]) -> str:
     if axis == JOINT_AXIS:
         return f"{len(sizes)} sizes"
     values = sorted(int(getattr(size, axis)) for size in sizes)
-    name = axis.replace("_", " ")
-    plural = {"batch_size": "batch sizes", "granularity": "granularities"}
-    names = name if name.endswith("s") else plural.get(axis, f"{name}s")
-    return f"{names} {values[0]} to {values[-1]}" if values else f"no {name}"
+    return (
+        f"{plural(axis)} {values[0]} to {values[-1]}" if values else f"no {axis.replace('_', ' ')}"
+    )
+
+
+def plural(axis: str) -> str:
+    """What several sizes along `axis` are called: widths, batch sizes, params."""
+    name = "granularitie" if axis == "granularity" else axis.replace("_", " ").removesuffix("s")
+    return f"{name}s"
 
 
 def label_size(size: Mapping[str, Any], axis: str) -> str:

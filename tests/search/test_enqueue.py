@@ -181,7 +181,7 @@ def test_what_no_strategy_can_search_is_refused() -> None:
 
 
 def test_a_sampler_of_the_version_before_says_what_to_do_instead() -> None:
-    with pytest.raises(ImportError, match=r"`sweeper\.samplers` went: .*enqueue"):
+    with pytest.raises(ImportError, match=r"`sweeper\.samplers` was removed: .*enqueue"):
         from sweeper.samplers import IndependentLines  # noqa: F401
 
 

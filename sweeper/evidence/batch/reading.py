@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, Keyword, Text
+from sweeper.errors import BadInput, Text
 from sweeper.evidence.batch.decision import CriticalBatch, critical_batch, falling, steps_to
+from sweeper.evidence.runs.condition import where_equal
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.evidence.runs.run import Runs, log2_of
 from sweeper.evidence.runs.series import step_column
@@ -171,15 +172,16 @@ def _one_model(runs: Runs, table: pandas.DataFrame) -> tuple[pandas.DataFrame, l
     if not there:
         return table, []
     models = runs.frame.groupby(there).ngroup().to_numpy()
-    taken = int(np.bincount(models[models >= 0]).argmax())
-    first = runs.frame.iloc[int(np.flatnonzero(models == taken)[0])]
-    named = " and ".join(f"{column} {first[column]:g}" for column in there)
-    note: Text = (
-        f"the critical batch is that of {named}, of which most runs are; ",
-        Keyword("where", f"{there[0]} == {first[there[0]]:g}"),
-        " takes another",
+    by_runs = np.argsort(-np.bincount(models[models >= 0]), kind="stable")
+    taken, *others = (
+        runs.frame[there].iloc[int(np.flatnonzero(models == model)[0])] for model in by_runs[:2]
     )
-    return table[models == taken], [note]
+    named = " and ".join(f"{column} {taken[column]}" for column in there)
+    note: Text = (
+        f"the critical batch is that of {named}, of which most runs are",
+        *(part for other in others for part in ("; ", where_equal(dict(other)), " takes the next")),
+    )
+    return table[models == by_runs[0]], [note]
 
 
 def _ends(table: pandas.DataFrame) -> pandas.DataFrame:

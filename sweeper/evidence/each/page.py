@@ -46,6 +46,9 @@ def each_sentence(each: EachAnswer) -> str:
 def each_table(each: EachAnswer) -> Table:
     """A row a hyperparameter, those that are carried first."""
     several = len(each.sizes) > 1
+    # Unknown where nothing shows the noise.
+    seen = f" Below {each.seen:.2g} one run of each would not show it."
+    seen *= math.isfinite(each.seen)
     table = Table(
         "One hyperparameter at a time",
         [
@@ -58,8 +61,7 @@ def each_table(each: EachAnswer) -> Table:
         ],
         legend=[
             f"Gain: over the default at the base, {each.unit}, by runs that did not choose it; its "
-            "low end holds for all hyperparameters at once. Below "
-            f"{each.seen:.2g} one run of each would not show it."
+            f"low end holds for all hyperparameters at once.{seen}"
         ],
     )
     for one in each.hyperparameters:

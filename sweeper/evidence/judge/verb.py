@@ -28,7 +28,7 @@ from sweeper.evidence.rates.reading import of_two_sizes
 from sweeper.evidence.runs.divergence import HUGE
 from sweeper.evidence.runs.grid import GridOptions, ladder_runs
 from sweeper.evidence.runs.read import EVERY_LADDER, read, study_folder
-from sweeper.evidence.runs.roles import axis_key
+from sweeper.evidence.runs.roles import LADDER_ROLES, axis_key
 from sweeper.evidence.runs.run import Runs
 from sweeper.evidence.runs.series import Objective
 from sweeper.evidence.runs.sizes import axis_name
@@ -139,6 +139,8 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         # Series are no cells that settings could be compared by.
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
     elif over_batch:
+        if study_folder(source, root) is None:
+            runs.with_roles(LADDER_ROLES).check_columns({"batch_size": "the batch"})
         notes = (NO_CURVES,)
     told = critical is not None and critical.code != "too_few"
     try:

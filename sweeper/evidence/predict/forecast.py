@@ -83,6 +83,20 @@ class Member:
         total: Array = self.level[:, None] * np.sqrt(left + self.misfit.noise_at(there) ** 2)
         return total
 
+    def mean_deviation(self, params: Array, tokens: Array, trainings: int) -> Array:
+        """Of the mean of runs at places, in so many trainings, about that [draws].
+
+        They are off together as far as they share a misfit; noise is each training's own.
+        """
+        there = LawPoints.to_come(params, tokens)
+        known = self.whiten @ self.misfit.between(self.points, there)
+        # Less what the runs tell: all of the prior's variance would say far too much.
+        shared = float(self.misfit.between(there, there).mean() - (known.mean(1) ** 2).sum())
+        own = float((self.misfit.noise_at(there) ** 2).mean())
+        own += self.misfit.training**2 + self.misfit.cell**2
+        total: Array = self.level * math.sqrt(max(shared, 0.0) + own / trainings)
+        return total
+
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
         # Without what single sizes, trainings, cells are off: they must not choose a best size.
@@ -443,11 +457,11 @@ def back_test(
     drawn = law.of_runs(far.params, far.tokens)
     measured = np.log(far.loss)
     low, high = _ends(drawn)
-    # Runs of a rung are off together as far as they share a misfit; noise is each training's own.
     logs = law.log_losses(far.params, far.tokens).mean(1)
     random = np.random.default_rng([law.seed, 2])
-    width = math.hypot(law.misfit, law.noise / math.sqrt(len(np.unique(far.trainings))))
-    means = logs + law.widened * width * random.standard_normal(len(logs))
+    of_runs = far.params, far.tokens, len(np.unique(far.trainings))
+    off = np.concatenate([member.mean_deviation(*of_runs) for member in law.members])
+    means = logs + law.widened * off * random.standard_normal(len(logs))
     middle, mean = float(np.median(logs)), float(measured.mean())
     deviation = max(float(np.std(means)), 1e-12)
     params, tokens = middle_of(far.params), middle_of(far.tokens)
@@ -477,7 +491,11 @@ FACTORS = np.exp(np.linspace(-12, 12, 481))
 
 def _crossing(curve: Array, loss: float) -> float:
     """The factor of compute at which log losses over `FACTORS` come to `loss`; 0 or inf outside."""
-    curve = np.minimum.accumulate(curve)  # what runs lie off the law may bend it a little
+    # What runs lie off the law may bend it: of several crossings the one next to the factor 1.
+    half = len(curve) // 2
+    larger = np.minimum.accumulate(curve[half:])
+    smaller = np.maximum.accumulate(curve[half::-1])[::-1]
+    curve = np.concatenate([smaller[:-1], larger])
     if not curve[-1] < loss < curve[0]:
         return math.inf if loss <= curve[-1] else 0.0
     return float(np.exp(np.interp(-loss, -curve, np.log(FACTORS))))

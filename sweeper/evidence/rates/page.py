@@ -117,7 +117,7 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
         [
             Column("batch", left=True),
             Column("learning rate", left=True),
-            Column("loss more", unit=law.unit, form="+.4f", left=True),
+            Column("loss more", unit=law.unit, form="+z.4f", left=True),
             Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
         ],
         legend=[f"Loss more than at a batch of {planned:.0f}."],

@@ -9,8 +9,9 @@ import numpy as np
 import pandas
 import pytest
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, as_text
 from sweeper.evidence.batch.reading import BatchCurve, BatchRuns, batch_runs, critical_of
+from sweeper.evidence.runs.condition import where_equal
 from sweeper.evidence.runs.read import read
 
 CRITICAL = 64
@@ -54,6 +55,13 @@ def test_ends_of_runs_of_several_lengths_are_a_curve_and_an_endless_batch_is_ref
         found = batch_runs(read(shown))
         assert found is not None
         assert critical_of(found).batch.value == pytest.approx(CRITICAL, rel=0.15)
+    wide = pandas.concat([table.assign(N=10_000_019), table[1:].assign(N=20_000_003)])
+    found = batch_runs(read(wide))
+    assert found is not None
+    note = as_text(found.notes[0])
+    assert critical_of(found).batch.value == pytest.approx(CRITICAL, rel=0.15)
+    assert "N 10000019, of which most runs are" in "".join(map(str, note))
+    assert where_equal({"N": 20_000_003}) in note
     table.loc[3, "batch_size"] = math.inf
     with pytest.raises(BadInput, match="row 4 has a batch of inf"):
         batch_runs(read(table))

@@ -105,9 +105,9 @@ def test_an_alarm_and_its_evidence_agree(folder: Path, sweeper: Run) -> None:
         (("--every", "0"), "--every"),
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
-        (("--spike-steps", "2"), "went: "),
-        (("--ledger", "x"), "went: "),
-        (("--measured", "2"), "went: "),
+        (("--spike-steps", "2"), "was removed: "),
+        (("--ledger", "x"), "was removed: "),
+        (("--measured", "2"), "was removed: "),
     ],
 )
 def test_bad_input_is_one_sentence(

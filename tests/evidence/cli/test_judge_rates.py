@@ -56,6 +56,8 @@ def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path
     assert any("no verdict on the learning rate" in note for note in document["notes"])
     few = sweeper("judge", "curves.csv", "--axis", "batch", "--where", "batch_size < 20")
     assert_refused(few, "eta")
+    table.drop(columns="batch_size").to_csv(tmp_path / "none.csv", index=False)
+    assert_refused(sweeper("judge", "none.csv", "--axis", "batch"), "batch_size=COLUMN")
     told = package.judge(table.assign(lr=0.001), axis="batch")
     assert told.answer == "critical" and "critical batch" in told.text
 

@@ -325,7 +325,7 @@ def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) 
         (["TABLE", "--to-params", "-1"], "--to-params="),
         (["TABLE", "--to-params", "1e9"], "--to-tokens: it needs a value"),
         (["TABLE", "--columns", "loss=nothing"], "--columns="),
-        (["TABLE", "--form", "size"], "`predict form` went"),
+        (["TABLE", "--form", "size"], "`predict --form` was removed"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(

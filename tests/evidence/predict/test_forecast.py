@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.evidence.predict.forecast import LossLaw, Tried, fit_law, widening
+from sweeper.evidence.predict.forecast import (
+    FACTORS,
+    LossLaw,
+    Tried,
+    _crossing,
+    fit_law,
+    widening,
+)
 from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
@@ -71,6 +78,14 @@ def test_a_loss_below_the_floor_takes_infinite_compute() -> None:
     assert law.compute_for(1e9, 1e10, 0.5) == math.inf
     there = float(law.mean_loss(np.array([1e9]), np.array([1e10]))[0])
     assert law.compute_for(1e9, 1e10, there) == pytest.approx(1, rel=1e-3)
+
+
+def test_of_several_crossings_that_next_to_the_run_is_its_compute() -> None:
+    """A dip of the law at small runs is no run of less compute that does as well as a larger."""
+    falling = -0.1 * np.log(FACTORS)
+    dip = np.where(np.abs(np.log(10 * FACTORS)) < 0.3, 0.5, 0.0)
+    for loss in (-0.01, 0.01):
+        assert _crossing(falling - dip, loss) == pytest.approx(math.exp(-10 * loss), rel=1e-3)
 
 
 def test_the_compute_of_a_miss_is_that_of_its_law() -> None:
