@@ -68,7 +68,7 @@ def test_the_screen_says_what_wins_and_python_the_same(
         (("--by", "change", "--baseline", "x"), "one of base, new, same"),
         (("--by", "change", "--baseline", "base", "--settle"), "--by is of runs that are there"),
         (("--by", "change", "--baseline", "base", "--to-width", "64"), "needs a column of width"),
-        (("--by", "change", "--baseline", "base", "--floor", "9"), "above the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--floor", "9"), "not below the lowest loss"),
         (("--by", "change", "--baseline", "base", "--to-params", "1e300"), "at least 1, below 1e"),
         (("--by", "change", "--baseline", "base", "--exponent", "50"), "at least 0.001, at most 1"),
         (("--by", "change", "--baseline", "base", "--error", "1e-300"), "at least 1e-12"),
