@@ -349,10 +349,8 @@ def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
         room = 0.08 * (high - low or 1.0)
         panels[0].set_ylim(low - room, high + room)
     for ax, each in zip(panels, drawn, strict=False):
-        above = each.difference.value > sum(ax.get_ylim()) / 2
         color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
-        look: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "fontsize": 8}
-        ax.text(0.97, 0.04 if above else 0.9, each.answer, color=color, **look)
+        ax.set_title(each.answer, loc="right", color=color, fontsize=8)
     what = "FLOPs" if winner.flops_known else "in proportion"
     figure.supxlabel(f"compute of a run ({what})", fontsize=9)
     name = shortened(winner.baseline, 18)
