@@ -34,7 +34,7 @@ from sweeper.records import (
 )
 from sweeper.registry import build_plugin
 from sweeper.scaling.spec import Role
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 

@@ -17,8 +17,8 @@ from rich.measure import Measurement
 
 from sweeper.errors import SHELL
 from sweeper.records import to_json
-from sweeper.report.answer import Report, Section
 from sweeper.report.page import fragment
+from sweeper.report.sections import Report, Section
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.table import (
     BaseToTarget,

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.command.runner import Command
+from sweeper.command.command_runner import Command
 from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED

@@ -170,7 +170,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     from sweeper.errors import SHELL
     from sweeper.report.output import Output
     from sweeper.report.present import OutputWatcher
-    from sweeper.report.progress import SweepProgress
+    from sweeper.report.progress_bar import SweepProgress
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.base_search import run_search

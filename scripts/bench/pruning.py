@@ -24,7 +24,7 @@ import yaml
 
 from sweeper.records import to_json
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.optuna.enqueue import UNTRAINED
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy

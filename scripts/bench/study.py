@@ -90,7 +90,7 @@ def fill(size: int) -> None:
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment
-    from sweeper.sweep.replay import Replay
+    from sweeper.sweep.study_replay import Replay
 
     fill_ladder(size)
     call("search", *SEARCH, "search.runs=2")

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from verdict import Scenario, Truth, Valley, measure
 
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.decide.target import NO_THEORY, THEORY
-from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.trend import judge_target
 from sweeper.stats.curve import fit_curves
 from sweeper.stats.estimate import Estimate

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweeper.decide.ladder_verdict import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.settle import JudgedLadder, Settling, grids_of
 from sweeper.decide.target import THEORY
-from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
 from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves, with_noise_left
 from sweeper.stats.estimate import Array, Estimate

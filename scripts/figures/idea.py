@@ -24,7 +24,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.files import write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.drawing import (

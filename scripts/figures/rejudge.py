@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.records import from_json, to_json
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve, curves_along

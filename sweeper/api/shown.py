@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept
 from sweeper.api.words import CALLS
 from sweeper.decide.documents import Documents
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.gone import gone
 from sweeper.plan.plan import TransferPlan
-from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
+from sweeper.report.sections import Report
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
-from sweeper.study.rows import trials_table
+from sweeper.study.runs_table import trials_table
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
 

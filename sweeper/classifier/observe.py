@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sweeper.classifier.watch import FunctionWatch, first_tensor, uncompiled
+from sweeper.classifier.running import FunctionWatch, first_tensor, uncompiled
 from sweeper.errors import ConfigError
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import layer_of, with_layer

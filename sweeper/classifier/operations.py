@@ -23,7 +23,7 @@ from sweeper.classifier.observe import (
     scalable_operation,
     weight_argument,
 )
-from sweeper.classifier.watch import uncompiled
+from sweeper.classifier.running import uncompiled
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import ScaledOp
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sweeper.classifier.numbers import Factor, Numbers, plain
-from sweeper.classifier.watch import RunningModules
+from sweeper.classifier.running import RunningModules
 
 # Dimension mapping: which dimension of a parameter every dimension of a tensor stems from.
 # A `ParamLayout` places the dimensions of a parameter in a storage, as strided axes. A view of

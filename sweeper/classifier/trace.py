@@ -57,6 +57,7 @@ from sweeper.classifier.rules import (
     repeat,
     resize,
 )
+from sweeper.classifier.running import uncompiled
 from sweeper.classifier.state import (
     UNTRACKED,
     ActivationInfo,
@@ -67,7 +68,6 @@ from sweeper.classifier.state import (
     Use,
     storage_id,
 )
-from sweeper.classifier.watch import uncompiled
 from sweeper.errors import BadInput
 
 BATCH_SIZE = 2

@@ -41,7 +41,7 @@ from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Status, Trial, curve, judged
 
 if TYPE_CHECKING:
-    from sweeper.command.runner import Command
+    from sweeper.command.command_runner import Command
 
 TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""

@@ -459,7 +459,7 @@ class Settings:
     `notes` are sentences for the user: what of the parameterization the model has no place for, and
     why no other process trains it. `launcher_chosen`: by a word of the command, not by default.
     `steps_of` are a size's steps where `transfer.tokens_per_parameter` sets them, known once the
-    data are: see `sweep.replay.at_fixed_ratio`.
+    data are: see `sweep.study_replay.at_fixed_ratio`.
     """
 
     raw: Mapping[str, Any]

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.transfer import MAX_SEED_FACTOR, Advice, Verdict, chances
+from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Advice, Verdict, chances
 from sweeper.errors import ConfigError, Keyword
 from sweeper.stats.curve import NOISE_RADIUS, CurveFit
 from sweeper.stats.ladder import (

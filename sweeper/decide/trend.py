@@ -15,6 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.decide.ladder_verdict import (
+    MORE_SEEDS,
+    Advice,
+    Answer,
+    TargetAnswer,
+    TargetReason,
+    Verdict,
+    worst,
+)
 from sweeper.decide.target import (
     Belief,
     OptimumBackTest,
@@ -23,15 +32,6 @@ from sweeper.decide.target import (
     back_test,
     predict,
     shifted,
-)
-from sweeper.decide.transfer import (
-    MORE_SEEDS,
-    Advice,
-    Answer,
-    TargetAnswer,
-    TargetReason,
-    Verdict,
-    worst,
 )
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.decide.transfer import MAX_SEED_FACTOR, Verdict
+from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Verdict
 from sweeper.decide.trend import Exponent, Trend
 from sweeper.errors import BadInput
 from sweeper.records import WRITTEN_IF_SET, Build, to_json

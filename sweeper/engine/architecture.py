@@ -25,8 +25,8 @@ from sweeper.classifier.observe import (
     observe,
 )
 from sweeper.classifier.operations import apply_scales
+from sweeper.classifier.running import uncompiled
 from sweeper.classifier.trace import DoesNotRun, Known, Sizes, TooFewRows, Tracer
-from sweeper.classifier.watch import uncompiled
 from sweeper.data.spans import Corruption
 from sweeper.errors import (
     BadInput,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sweeper.classifier.watch import hooked
+from sweeper.classifier.running import hooked
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.program import Stacked, quiet_attention

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sweeper.classifier.watch import FunctionWatch, hooked
+from sweeper.classifier.running import FunctionWatch, hooked
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.program import Stacked, quiet_attention

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sweeper.classifier.watch import hooked
+from sweeper.classifier.running import hooked
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.kernels import measure_kernels

@@ -386,7 +386,7 @@ def _environment() -> Environment:
 
 
 EXPORTERS: Mapping[str, str] = {
-    "hf": "sweeper.export.hf.Hf",
+    "hf": "sweeper.export.transformers.Hf",
     "megatron": "sweeper.export.megatron.Megatron",
     "pytorch": "sweeper.export.groups.Pytorch",
     "torchtitan": "sweeper.export.groups.Torchtitan",

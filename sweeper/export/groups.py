@@ -21,7 +21,7 @@ from sweeper.export.exporter import (
     optimizer_name,
     optimizer_settings,
 )
-from sweeper.plan.muon import CONVENTIONS
+from sweeper.plan.muon_conventions import CONVENTIONS
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import NUMBER, Update
 

@@ -181,7 +181,7 @@ class Scheduled(Protocol):
 
     It keeps what it must know of a study's jobs in a folder of the study that has the name of its
     config, such as `runs/a/slurm`. By this folder `sweeper status`, `sweeper cancel` and the next
-    driver find it (`launch.folder`), and ask its class: there are no settings then, and what a
+    driver find it (`launch.job_states`), and ask its class: there are no settings then, and what a
     scheduler must be asked with stands in that folder.
     """
 

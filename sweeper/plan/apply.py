@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import norm_like, normal, padding_rows
-from sweeper.plan.muon import CONVENTIONS, NORMUON, Performed, asked, documented
+from sweeper.plan.muon_conventions import CONVENTIONS, NORMUON, Performed, asked, documented
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
 

@@ -13,9 +13,9 @@ from sweeper.config.studies import Invocation
 from sweeper.records import to_json
 from sweeper.registry import TARGET
 from sweeper.report import checks as show
-from sweeper.report.answer import Item, Shown
 from sweeper.report.drawing import save
 from sweeper.report.next import Next, again, next_of
+from sweeper.report.sections import Item, Shown
 from sweeper.report.sentences import check_sentence, unfinished_notes
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import Size

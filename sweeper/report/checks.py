@@ -23,8 +23,8 @@ from sweeper.check.judge import (
 )
 from sweeper.check.recursion import KernelRow
 from sweeper.engine.measurements import RANGES, OperandScale
-from sweeper.report.answer import Drawing, Item, Section, Sentence
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
+from sweeper.report.sections import Drawing, Item, Section, Sentence
 from sweeper.report.sentences import check_sentence
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short

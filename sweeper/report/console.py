@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.target import TURNING
-from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import Trend
-from sweeper.plan.explain import Explained
+from sweeper.plan.explanation import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
-from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.sections import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import SAID, suspects_text
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy

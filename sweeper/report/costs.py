@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sweeper.command.command_runner import Command
 from sweeper.command.metrics import describe_source
-from sweeper.command.runner import Command
 from sweeper.config.settings import Settings
 from sweeper.decide.settle import SEEDS
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.sections import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import ladder_end, ladder_progress
 from sweeper.stats.ladder import JOINT_AXIS, describe_size
 from sweeper.sweep.ladder_cost import LadderCost, SizeCost

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.report.drawing import (
     DASHED,

@@ -15,12 +15,12 @@ from uuid import uuid4
 from rich.console import Console
 
 from sweeper.decide.documents import Documents
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
 from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
-from sweeper.report.answer import Item, Report, Section, Sentence
 from sweeper.report.page import STYLES, fragment
+from sweeper.report.sections import Item, Report, Section, Sentence
 from sweeper.report.study_page import answer_of, best_section, drawn_verdict, headline
 from sweeper.report.terminal import Terminal
 from sweeper.study.folder import StudyFolder, TargetFolder

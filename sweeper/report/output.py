@@ -15,7 +15,7 @@ from rich.console import Console
 from sweeper.errors import call_words
 from sweeper.files import take_damaged, write_atomically
 from sweeper.records import to_json
-from sweeper.report.answer import Commands, Item, Sentence, Verbatim
+from sweeper.report.sections import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from sweeper.errors import SHELL, Spelling, as_text, spelled
 from sweeper.files import private_folder, write_atomically, write_json
-from sweeper.report.answer import Item, Report, Sentence, Shown
 from sweeper.report.drawing import save, svg
+from sweeper.report.sections import Item, Report, Sentence, Shown
 from sweeper.table import printable
 
 STYLES = Path(__file__).parent / "templates"

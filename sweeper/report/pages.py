@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.report.answer import Item, Sentence, Shown
 from sweeper.report.live import EVERY
 from sweeper.report.next import next_of
+from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.report.study_page import headline, write_report
 from sweeper.study.lock import live_holder
 from sweeper.table import counted

@@ -8,8 +8,8 @@ from sweeper.errors import Keyword, Text
 from sweeper.export.lacks import Lack
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Item, Sentence, Shown
 from sweeper.report.next import again
+from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.verbs.explain import ExplainAnswer
 from sweeper.verbs.export import ExportAnswer
 from sweeper.verbs.requests import CheckRequest

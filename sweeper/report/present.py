@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import Call, Keyword, Spelling, as_text, spelled
-from sweeper.report.answer import Item, Sentence, Shown
 from sweeper.report.live import LivePage
 from sweeper.report.next import report_of
 from sweeper.report.output import Output
-from sweeper.report.progress import SweepProgress
+from sweeper.report.progress_bar import SweepProgress
+from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.report.sentences import Wording
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer
@@ -21,7 +21,7 @@ from sweeper.verbs.listed import module_of
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
-    "search": "sweeper.report.searched",
+    "search": "sweeper.report.search_result",
     "report": "sweeper.report.pages",
     "compare": "sweeper.evidence.compare.page",
     "check": "sweeper.report.checked",
@@ -29,7 +29,7 @@ PRESENTERS: dict[str, str] = {
     "transfer": "sweeper.report.transferred",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
-    "doctor": "sweeper.report.machine",
+    "doctor": "sweeper.report.hardware",
     "follow": "sweeper.evidence.follow.page",
     "explain": "sweeper.report.prescribed",
     "export": "sweeper.report.prescribed",

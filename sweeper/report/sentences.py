@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from sweeper.decide.ladder_verdict import MissedOptimum, NoiseLeft, Verdict
 from sweeper.decide.settle import Ending, Settling
-from sweeper.decide.transfer import MissedOptimum, NoiseLeft, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.report.sentences_transfer import (
     ladder_end,

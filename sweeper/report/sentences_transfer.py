@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.decide.settle import Ending, Look, Settling
-from sweeper.decide.transfer import (
+from sweeper.decide.ladder_verdict import (
     MORE_SEEDS,
     Advice,
     Answer,
@@ -22,6 +21,7 @@ from sweeper.decide.transfer import (
     TargetAnswer,
     Verdict,
 )
+from sweeper.decide.settle import Ending, Look, Settling
 from sweeper.decide.trend import MIN_TREND_SIZES, Exponent, Trend
 from sweeper.plan.plan import value_text
 from sweeper.stats.ladder import LadderSize, describe_size

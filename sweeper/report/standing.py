@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from sweeper.errors import SHELL, Call, Keyword, Text, as_text, spelled
-from sweeper.report.answer import Item, Sentence, Shown
 from sweeper.report.next import Next, next_of
+from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.report.sentences import failure_notes
 from sweeper.report.trials import ladder_table
 from sweeper.study.folder import StudyFolder

@@ -11,23 +11,12 @@ from typing import get_args
 from urllib.parse import quote
 
 from sweeper.decide.documents import Documents, TargetDocuments
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.saving import saving
-from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
 from sweeper.files import write_atomically
 from sweeper.report import console
-from sweeper.report.answer import (
-    Commands,
-    Drawing,
-    Facts,
-    Item,
-    Progress,
-    Report,
-    Section,
-    Sentence,
-    Verbatim,
-)
 from sweeper.report.console import (
     accuracy_note,
     best_table,
@@ -40,6 +29,17 @@ from sweeper.report.console import (
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
+from sweeper.report.sections import (
+    Commands,
+    Drawing,
+    Facts,
+    Item,
+    Progress,
+    Report,
+    Section,
+    Sentence,
+    Verbatim,
+)
 from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import ladder_table, trials_table

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.errors import SHELL, Spelling, as_text, spelled
-from sweeper.report.answer import (
+from sweeper.report.sections import (
     Commands,
     Drawing,
     Facts,

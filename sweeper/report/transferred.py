@@ -10,17 +10,17 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Settings
-from sweeper.decide.transfer import WORST_FIRST, Verdict
+from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Commands, Item, Sentence, Shown
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, ladder_words
+from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.line import line_notes, line_objective, line_result
+from sweeper.search.line_search import line_notes, line_objective, line_result
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,

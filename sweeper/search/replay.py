@@ -1,7 +1,8 @@
 """A search replayed against the results so far: what it has, and what it lacks.
 
 A strategy is a pure function of its history, so the state of a search follows from its results,
-whoever keeps them: a study of ours (`sweep/replay.py`), or one of Optuna's (`optuna/enqueue.py`).
+whoever keeps them: a study of ours (`sweep/study_replay.py`), or one of Optuna's
+(`optuna/enqueue.py`).
 """
 
 from __future__ import annotations

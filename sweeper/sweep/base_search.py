@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.command.command_runner import Command, reports_no_loss, unknown_to_script
 from sweeper.command.evidence import Evidence, alternatives, evidence_of
 from sweeper.command.metrics import PRINTED
-from sweeper.command.runner import Command, reports_no_loss, unknown_to_script
 from sweeper.config.command_line import DEFAULT_ROOT, changed
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
@@ -21,8 +21,8 @@ from sweeper.config.studies import Invocation
 from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
-from sweeper.launch.folder import check_owner
 from sweeper.launch.inline import Inline
+from sweeper.launch.job_states import check_owner
 from sweeper.records import to_json
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
@@ -44,7 +44,7 @@ from sweeper.sweep.experiment import (
     run_time,
     tell_speed,
 )
-from sweeper.sweep.replay import replay_search
+from sweeper.sweep.study_replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import duration
 from sweeper.trial import FORMAT, Axis, Log2Hps, Result, defaults, in_use, named, split

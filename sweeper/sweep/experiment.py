@@ -21,7 +21,7 @@ from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
 from sweeper.study.watcher import ProgressDisplay, Watcher
-from sweeper.sweep.replay import at_fixed_ratio
+from sweeper.sweep.study_replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 
 CPU_RATE, GPU_RATE = 4e10, 2e13

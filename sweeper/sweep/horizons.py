@@ -13,7 +13,7 @@ from sweeper.study.flops import flops_of
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import run_time, shared_steps
-from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.study_replay import planned_log2
 from sweeper.trial import Log2Hps, Trial
 
 

@@ -13,8 +13,8 @@ from sweeper.study.flops import flops_of
 from sweeper.sweep.experiment import run_time, shared_steps, trial_seconds
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.planning import TransferTarget
-from sweeper.sweep.replay import replay_ladder
 from sweeper.sweep.settled_ladder import SettledLadder
+from sweeper.sweep.study_replay import replay_ladder
 from sweeper.trial import Result, Trial, defaults
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.ladder import judge_with_target
+from sweeper.decide.ladder_verdict import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
-from sweeper.decide.transfer import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.trend import (
     MIN_TREND_SIZES,
     FittedExponents,
@@ -23,6 +22,7 @@ from sweeper.decide.trend import (
     fit_trend,
 )
 from sweeper.decide.validation import Beginning, Validation
+from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import NoLaw, is_of_ladders
@@ -35,7 +35,8 @@ from sweeper.study.study import Study
 from sweeper.study.watcher import Watcher, Words
 from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial_seconds
 from sweeper.sweep.optimum import finished
-from sweeper.sweep.replay import (
+from sweeper.sweep.settled_ladder import SettledLadder, settle_ladder
+from sweeper.sweep.study_replay import (
     Lookup,
     apply_law,
     describe_law,
@@ -45,7 +46,6 @@ from sweeper.sweep.replay import (
     scale_of,
     token_unit,
 )
-from sweeper.sweep.settled_ladder import SettledLadder, settle_ladder
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 

@@ -54,8 +54,8 @@ from sweeper.launch.executor import (
     Runner,
     no_pruner,
 )
-from sweeper.launch.folder import check_owner, tidy
 from sweeper.launch.job import JobFailure, JobOutcome, failed
+from sweeper.launch.job_states import check_owner, tidy
 from sweeper.trial import Result, Trial
 
 Ask = Callable[[], Sequence[Trial]]

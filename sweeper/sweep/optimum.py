@@ -11,7 +11,7 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword, SweeperError
 from sweeper.search.strategy import Conclusion
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import changed_code
-from sweeper.sweep.replay import Lookup, replay_search
+from sweeper.sweep.study_replay import Lookup, replay_search
 from sweeper.trial import Log2Hps, Result, named
 
 

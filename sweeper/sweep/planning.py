@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper import schedule
 from sweeper.config.settings import Experiment, Settings
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.errors import ConfigError, Keyword
 from sweeper.laws.law import NoLaw
@@ -30,7 +30,7 @@ from sweeper.sweep.ladders import (
     target_size,
 )
 from sweeper.sweep.optimum import Optimum, optimum, planned_before
-from sweeper.sweep.replay import after_law, apply_law
+from sweeper.sweep.study_replay import after_law, apply_law
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import JobState
-from sweeper.launch.folder import job_states
+from sweeper.launch.job_states import job_states
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds, trained
 from sweeper.study.folder import StudyFolder, read_document

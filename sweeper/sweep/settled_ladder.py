@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.config.settings import Experiment
 from sweeper.decide.settle import Judge, Run, Settling, grids_of
 from sweeper.stats.ladder import LadderSize
-from sweeper.sweep.replay import Lookup, Missing, planned_log2
+from sweeper.sweep.study_replay import Lookup, Missing, planned_log2
 from sweeper.trial import Log2Hps, Result, Trial
 
 

@@ -19,7 +19,7 @@ from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.study.watcher import ProgressListener
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.replay import Missing, Replay, ladder_so_far, replay_ladder
+from sweeper.sweep.study_replay import Missing, Replay, ladder_so_far, replay_ladder
 from sweeper.table import counted
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweeper.command.process import end_marked
 from sweeper.config.command_line import place_of
-from sweeper.launch.folder import cancel_jobs
+from sweeper.launch.job_states import cancel_jobs
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.study import find_study

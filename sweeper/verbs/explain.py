@@ -20,7 +20,7 @@ from sweeper.verbs.requests import ExplainRequest
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.engine.prepare import PreparedSpec
-    from sweeper.plan.explain import Explained
+    from sweeper.plan.explanation import Explained
     from sweeper.plan.plan import TransferPlan
     from sweeper.sweep.optimum import Optimum
 
@@ -62,8 +62,8 @@ def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
 def _explained(
     request: ExplainRequest, settings: Settings, invocation: Invocation
 ) -> ExplainAnswer:
-    from sweeper.plan.explain import explain as prescriptions
-    from sweeper.plan.explain import tied_readouts
+    from sweeper.plan.explanation import explain as prescriptions
+    from sweeper.plan.explanation import tied_readouts
     from sweeper.plan.factors import tied_weight
     from sweeper.plan.plan import make_plan
     from sweeper.sweep.experiment import check_target, open_experiment

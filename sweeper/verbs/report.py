@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweeper.config.command_line import place_of
 from sweeper.decide.documents import Documents
-from sweeper.study.rows import write_runs
+from sweeper.study.runs_table import write_runs
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import VerbAnswer

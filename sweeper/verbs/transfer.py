@@ -316,7 +316,7 @@ def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRe
     """The request with the tokens that its steps are."""
     if request.to_steps is None:
         return request
-    from sweeper.sweep.replay import example_length
+    from sweeper.sweep.study_replay import example_length
 
     batch = request.to_batch or experiment.settings.ladder_base.batch_size
     tokens = request.to_steps * batch * (example_length(experiment) or 1)

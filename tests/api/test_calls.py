@@ -366,9 +366,9 @@ def test_an_edited_module_is_refused_until_it_is_loaded_again(
 
 
 def test_the_package_is_the_function() -> None:
-    import sweeper.search.line
+    import sweeper.search.line_search
 
-    assert sweeper.search.line.__name__ == "sweeper.search.line"  # type: ignore[attr-defined]
+    assert sweeper.search.line_search.__name__ == "sweeper.search.line_search"  # type: ignore[attr-defined]
     assert callable(sweeper.search) and "model" in inspect.signature(sweeper.search).parameters
 
 

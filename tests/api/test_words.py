@@ -43,7 +43,7 @@ def test_keywords_are_keys_groups_and_sections() -> None:
         **{"check.seeds": 2},
     )
     assert made["model"]["width"] == 32 and made["train"]["steps"] == 20
-    assert made["search"]["_target_"] == "sweeper.search.line.LearningRateLine"
+    assert made["search"]["_target_"] == "sweeper.search.line_search.LearningRateLine"
     assert made["optimizer"]["momentum"] == 0.5 and made["optimizer"]["_target_"].endswith("SGD")
     assert made["transfer"]["widths"] == [16, 32] and made["transfer"]["correct"] is True
     assert made["parameterization"]["space"]["eta"]["low"] == -9

@@ -15,8 +15,8 @@ from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import from_json, to_json
-from sweeper.report.answer import Sentence
 from sweeper.report.checks import coordinate_table, coordinates
+from sweeper.report.sections import Sentence
 from sweeper.report.sentences import check_sentence
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import Size

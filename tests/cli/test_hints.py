@@ -219,7 +219,7 @@ def test_after_the_other_verbs(validated: Path, sweeper: Run, words: list[str]) 
 def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     validated: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeper.command.runner import Command
+    from sweeper.command.command_runner import Command
     from sweeper.engine.runner import Engine
 
     assert not issubclass(Engine, Command)

@@ -14,8 +14,8 @@ import pytest
 
 from sweeper.config.settings import Experiment
 from sweeper.config.studies import split_root
-from sweeper.decide import ladder
-from sweeper.decide.transfer import TargetAnswer, Verdict
+from sweeper.decide import verdict
+from sweeper.decide.ladder_verdict import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
 from sweeper.engine.prepare import prepare
@@ -523,7 +523,7 @@ class TestCorrection:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
-        monkeypatch.setattr(ladder, "judge_target", partial(judged_by_trend, warranted=True))
+        monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=True))
         monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
@@ -543,7 +543,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(ladder, "judge_target", partial(judged_by_trend, warranted=False))
+        monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "no correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sweeper.command.runner import Command, CommandRunner
+from sweeper.command.command_runner import Command, CommandRunner
 from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, JobOutcome

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.command.command_runner import Command
 from sweeper.command.process import end_marked
 from sweeper.command.reading import CHUNK
-from sweeper.command.runner import Command
 from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, JobOutcome, Leave

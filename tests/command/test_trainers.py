@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.command.runner import Command
+from sweeper.command.command_runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.registry import build_plugin, groups
 from sweeper.study.study import Study

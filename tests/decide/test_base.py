@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sweeper.decide.transfer import missed_optimum
+from sweeper.decide.ladder_verdict import missed_optimum
 from sweeper.report.sentences_transfer import missed_text
 from sweeper.stats.curve import fit_curve
 from sweeper.stats.ladder import LadderRule, SizeCurve

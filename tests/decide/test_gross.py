@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sweeper.decide.gross import gross_loss
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 
 RULE = LadderRule(widths=(256, 512), seeds=1)

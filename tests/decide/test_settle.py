@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sweeper.decide.ladder_verdict import Advice, TargetAnswer, judge_ladder
 from sweeper.decide.settle import (
     AT_FIRST,
     JudgedLadder,
@@ -19,7 +20,6 @@ from sweeper.decide.settle import (
     default_budget,
     grids_of,
 )
-from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
 from sweeper.errors import ConfigError
 from sweeper.report.sentences_transfer import ladder_end
 from sweeper.report.trials import ladder_table

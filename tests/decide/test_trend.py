@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.decide.ladder_verdict import TargetAnswer, judge_ladder
 from sweeper.decide.target import NO_THEORY, THEORY
-from sweeper.decide.transfer import TargetAnswer, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend, judge_joint_target, judge_target
 from sweeper.records import from_json, to_json
 from sweeper.report.sentences_transfer import worded_target, worded_trend

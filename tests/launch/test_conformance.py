@@ -15,7 +15,7 @@ import yaml
 from sweeper.engine.runner import Engine
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import JobState, Launcher, Scheduled
-from sweeper.launch.folder import cancel_jobs, job_states, schedulers
+from sweeper.launch.job_states import cancel_jobs, job_states, schedulers
 from sweeper.records import arguments, import_target
 from sweeper.registry import build_plugin, plugins
 from sweeper.study.lock import request_cancel

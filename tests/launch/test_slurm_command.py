@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.command.runner import Command
+from sweeper.command.command_runner import Command
 from sweeper.data.corpus import UserData
 from sweeper.launch.slurm import Slurm
 from sweeper.launch.slurm_jobs import prefix

@@ -26,8 +26,8 @@ from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import Architecture, read_model
 from sweeper.errors import BadInput
 from sweeper.export.groups import Pytorch, Torchtitan
-from sweeper.export.hf import Hf
 from sweeper.export.lacks import lacking
+from sweeper.export.transformers import Hf
 from sweeper.plan import plan_for
 from sweeper.plan.plan import TransferPlan
 from sweeper.scaling.relative import MuP, Standard

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sweeper.decide.ladder_verdict import Verdict, judge_ladder
 from sweeper.decide.target import NO_THEORY
-from sweeper.decide.transfer import Verdict, judge_ladder
 from sweeper.decide.trend import fit_trend
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput

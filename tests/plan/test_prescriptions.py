@@ -14,7 +14,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import placeholder_data, resolve
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
-from sweeper.plan.explain import Explained, explain
+from sweeper.plan.explanation import Explained, explain
 from sweeper.plan.plan import make_plan
 from sweeper.registry import groups
 from sweeper.stats.ladder import Size

@@ -10,8 +10,8 @@ from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
-from sweeper.report.answer import Item
 from sweeper.report.drawing import save
+from sweeper.report.sections import Item
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size

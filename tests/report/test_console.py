@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
+from sweeper.decide.ladder_verdict import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.answer import Item
+from sweeper.report.sections import Item
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role

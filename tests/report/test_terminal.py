@@ -12,13 +12,13 @@ from rich.console import Console
 
 from sweeper.check.judge import CheckRule
 from sweeper.files import take_damaged
-from sweeper.plan.explain import Explained
+from sweeper.plan.explanation import Explained
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
-from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.next import Next
 from sweeper.report.output import Output
+from sweeper.report.sections import Commands, Item, Sentence, Verbatim
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
 from sweeper.table import Column, Table

@@ -15,7 +15,7 @@ from sweeper.laws.law import NoLaw
 from sweeper.search.strategy import History, Strategy
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.stats.line import LineRule, LineState, replay_line
-from sweeper.sweep.replay import replay_search
+from sweeper.sweep.study_replay import replay_search
 from sweeper.trial import Axis, Log2Hps, Point, Result, Space, Trial, TrialSpec, digest
 from tests.specs import spec_of
 

@@ -15,7 +15,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.grids import PairsStrategy
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.optuna.enqueue import conclude, enqueue
 from sweeper.search.optuna.mapping import read_space
 from sweeper.search.random_grid import RandomGridStrategy

@@ -14,7 +14,7 @@ import pytest
 from sweeper.registry import build_plugin
 from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds, final_accuracy
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial

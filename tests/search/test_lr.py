@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import History
 from sweeper.stats.line import LineRule
 from sweeper.trial import Axis

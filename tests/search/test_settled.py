@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from sweeper.search.fresh import FINAL, FreshSeeds
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.settled import RACERS, ROUNDS, SETTLE, Settled
 from sweeper.search.strategy import History
 from sweeper.stats.line import LineRule

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.stats import curve as module
 from sweeper.stats.curve import fit_curve, fit_curves, with_noise_left, without_cliffs
 from sweeper.stats.ladder import LadderRule, SizeCurve

@@ -23,7 +23,7 @@ from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
 from tests.engine import tiny_trials
 from tests.golden import Golden
-from tests.report.test_progress import clock, trials
+from tests.report.test_progress_bar import clock, trials
 from tests.specs import spec_of
 
 __all__ = ["clock"]

@@ -15,11 +15,11 @@ from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Machine
 from sweeper.launch.job import Control, Job, JobOutcome
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import Conclusion, History
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.stats.line import LineRule
-from sweeper.sweep.replay import replay_ladder, replay_search
+from sweeper.sweep.study_replay import replay_ladder, replay_search
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Axis, Point, Result, Space, Trial
 from tests.engine import tiny_trials

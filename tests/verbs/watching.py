@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.errors import Call, Keyword, spelled
-from sweeper.report.progress import SweepProgress
+from sweeper.report.progress_bar import SweepProgress
 from sweeper.verbs.answer import VerbAnswer
 from tests.cli.screens import terminal
 

@@ -14,9 +14,9 @@ from sweeper.errors import SHELL, spelled
 from sweeper.evidence.batch.decision import FEWEST_BATCHES, CriticalBatch
 from sweeper.evidence.judge.verb import CriticalAnswer
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import DOTTED, INK, LINE_COLOR, STRIP, STYLE, new_panels
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 

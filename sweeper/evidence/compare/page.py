@@ -30,7 +30,6 @@ from sweeper.evidence.compare.words import (
 from sweeper.evidence.runs.words import named_columns, roles_text
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     FAINT,
     INK,
@@ -44,6 +43,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.next import Next
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.sentences import failure_notes, unfinished_notes
 from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted

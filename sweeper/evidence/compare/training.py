@@ -37,7 +37,7 @@ from sweeper.sweep.experiment import (
     trial_seconds,
 )
 from sweeper.sweep.optimum import check_storage_password, planned_optimum
-from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.study_replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sweeper.evidence.each.decision import EachAnswer, EachCode, HyperparameterGain, TellingRuns
 from sweeper.plan.plan import value_text
-from sweeper.report.answer import Item, Sentence
+from sweeper.report.sections import Item, Sentence
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, Tone, counted, interval, listed
 

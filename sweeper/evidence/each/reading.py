@@ -25,7 +25,7 @@ from sweeper.evidence.runs.sizes import follows, sizes_of
 from sweeper.evidence.runs.table import frame_runs
 from sweeper.records import as_number
 from sweeper.stats.ladder import LADDER_AXES
-from sweeper.study.rows import trials_table
+from sweeper.study.runs_table import trials_table
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study

@@ -19,9 +19,9 @@ from sweeper.evidence.follow.words import (
 )
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import DASHED, INK, LINE_COLOR, STRIP, STYLE, legend_below
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 
 SICK = "#b2342b"
 RELOAD = 30.0

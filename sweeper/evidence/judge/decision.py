@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.decide.ladder import judge_with_target
+from sweeper.decide.ladder_verdict import worst
 from sweeper.decide.target import prior_for
-from sweeper.decide.transfer import worst
+from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.evidence.judge.next_runs import next_of_one_size, next_runs_of
 from sweeper.evidence.judge.verdict import UNDECIDED, Edge, TableQuestion, TableVerdict

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.transfer import Advice, Verdict
+from sweeper.decide.ladder_verdict import Advice, Verdict
 from sweeper.evidence.runs.cells import step_of
 from sweeper.evidence.runs.grid import Grid
 from sweeper.evidence.runs.roles import AXES

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from sweeper.config.command_line import changed
-from sweeper.decide.transfer import Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.batch.page import critical_figure, critical_section, critical_shown
@@ -31,11 +31,11 @@ from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.console import trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.sentences_transfer import names
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.table import Column, Table, counted

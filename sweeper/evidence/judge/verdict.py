@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sweeper.decide.transfer import Answer, Verdict
+from sweeper.decide.ladder_verdict import Answer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.errors import ConfigError, Keyword, Text
 from sweeper.evidence.judge.next_runs import NextRuns

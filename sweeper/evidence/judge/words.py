@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.decide.transfer import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
+from sweeper.decide.ladder_verdict import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
 from sweeper.errors import SHELL, Keyword, Spelling, spelled
 from sweeper.evidence.judge.next_runs import NextReason, NextRuns
 from sweeper.evidence.judge.verdict import UNDECIDED, TableVerdict

@@ -30,7 +30,6 @@ from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.files import private_folder
 from sweeper.laws.law import NoLaw
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -45,6 +44,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.next import Next, again
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS

@@ -27,11 +27,11 @@ from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
-from sweeper.study.rows import by_design
+from sweeper.study.runs_table import by_design
 from sweeper.study.searched import config_text, takes
 from sweeper.study.setup import command_line, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.replay import example_length, token_unit
+from sweeper.sweep.study_replay import example_length, token_unit
 from sweeper.table import counted
 from sweeper.trial import Result, Trial
 

@@ -26,7 +26,6 @@ from sweeper.evidence.rates.words import (
 )
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.answer import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.report.drawing import (
     INK,
     LINE_COLOR,
@@ -38,6 +37,7 @@ from sweeper.report.drawing import (
     new_panels,
 )
 from sweeper.report.page import paged
+from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table
 

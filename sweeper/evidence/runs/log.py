@@ -17,7 +17,7 @@ from weakref import finalize
 
 from sweeper.command.evidence import other_metric
 from sweeper.command.metrics import check_source, contents, make_source
-from sweeper.command.metrics.wandb import online_wandb
+from sweeper.command.metrics.wandb_key import online_wandb
 from sweeper.command.reading import MetricSource, Reading, as_number
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.runs.table import UNPACKED, unpacked_blocks

@@ -16,7 +16,7 @@ from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.runs.run import Runs, recorded
 from sweeper.evidence.runs.table import frame_runs
 from sweeper.evidence.runs.tuned import TriedRun, tuned
-from sweeper.study.rows import ValidatedRuns, by_design, settings_of, trials_table
+from sweeper.study.runs_table import ValidatedRuns, by_design, settings_of, trials_table
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Result

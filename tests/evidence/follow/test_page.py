@@ -11,7 +11,7 @@ from sweeper.evidence.follow.decision import Watch
 from sweeper.evidence.follow.page import follow_figure, shown
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.follow.words import code_of, said_of
-from sweeper.report.answer import tone_of
+from sweeper.report.sections import tone_of
 from tests.evidence.made import prediction, run
 
 

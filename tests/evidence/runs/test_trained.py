@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.evidence.runs.trained import final_runs
@@ -19,7 +19,7 @@ from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderRule
-from sweeper.study.rows import ValidatedRuns, by_design, write_runs
+from sweeper.study.runs_table import ValidatedRuns, by_design, write_runs
 from sweeper.study.study import Study
 from tests.stats.curves import BASE, Valley
 from tests.study.study_files import make

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from sweeper.decide.ladder_verdict import Verdict, judge_ladder
 from sweeper.decide.target import Prior
-from sweeper.decide.transfer import Verdict, judge_ladder
 from sweeper.decide.trend import Trend, judge_joint_target, judge_target, shifts_along
 from sweeper.stats.curve import CurveFit
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve

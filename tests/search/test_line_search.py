@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import line_notes, line_objective, line_result
+from sweeper.search.line_search import line_notes, line_objective, line_result
 from sweeper.search.strategy import History
 from sweeper.stats.line import MIN_SPACING, LineRule, line_optimum, replay_line
 from sweeper.trial import Axis, Result, Status, Trial, hps_key

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sweeper.classifier.classify import specs_between
 from sweeper.errors import SHELL
-from sweeper.plan.explain import Explained, tied_readouts
+from sweeper.plan.explanation import Explained, tied_readouts
 from sweeper.report import console as show
 from sweeper.report.output import Output
 from sweeper.report.present import Silent, ask

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.report import progress
-from sweeper.report.progress import SweepProgress
+from sweeper.report import progress_bar
+from sweeper.report.progress_bar import SweepProgress
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.lock import StudyLock, live_holder
@@ -39,8 +39,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     found = Clock()
     with monkeypatch.context() as patch:
-        patch.setattr(progress.time, "monotonic", found)
-        patch.setattr(progress.time, "time", found)
+        patch.setattr(progress_bar.time, "monotonic", found)
+        patch.setattr(progress_bar.time, "time", found)
         yield found
 
 

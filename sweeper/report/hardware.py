@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.errors import SHELL, Call
-from sweeper.report.answer import Shown
 from sweeper.report.next import Next
+from sweeper.report.sections import Shown
 from sweeper.table import Column, Table
 from sweeper.verbs.doctor import DoctorAnswer, Finding
 from sweeper.verbs.requests import SearchRequest

@@ -22,9 +22,9 @@ from torch.optim.lr_scheduler import LambdaLR
 import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.groups import Pytorch, Torchtitan
-from sweeper.export.hf import Hf
 from sweeper.export.lacks import lacking
-from sweeper.plan.muon import FLOORED, ROOT_MAX, documented
+from sweeper.export.transformers import Hf
+from sweeper.plan.muon_conventions import FLOORED, ROOT_MAX, documented
 from sweeper.plan.plan import TransferPlan
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Item, Shown, Verbatim
 from sweeper.report.costs import trial_command
 from sweeper.report.next import Next, again, first_transfer
+from sweeper.report.sections import Item, Shown, Verbatim
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.cli.app import app
-from sweeper.command.runner import (
+from sweeper.command.command_runner import (
     OPTIONS,
     Command,
     CommandRunner,

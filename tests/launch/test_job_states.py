@@ -14,9 +14,9 @@ from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution, train
 from sweeper.errors import SweeperError
 from sweeper.files import write_json
-from sweeper.launch.folder import cancel_jobs, job_states
-from sweeper.launch.folder import tidy as tidy_jobs
 from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave, write_job
+from sweeper.launch.job_states import cancel_jobs, job_states
+from sweeper.launch.job_states import tidy as tidy_jobs
 from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial

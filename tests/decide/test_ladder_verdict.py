@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeper.decide.transfer import Verdict, advise, chances, judge_ladder
+from sweeper.decide.ladder_verdict import Verdict, advise, chances, judge_ladder
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import advice_text, worded
 from sweeper.stats import curve as module
