@@ -1,8 +1,7 @@
 """A search replayed against the results so far: what it has, and what it lacks.
 
-A strategy is a pure function of its history, so the state of a search follows from its results,
-whoever keeps them: a study of ours (`sweep/study_replay.py`), or one of Optuna's
-(`optuna/enqueue.py`).
+A strategy is a pure function of its history, so a search's state follows from its results, whoever
+keeps them: a study of ours (`sweep/study_replay.py`), or one of Optuna's (`optuna/enqueue.py`).
 """
 
 from __future__ import annotations

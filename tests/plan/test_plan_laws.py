@@ -17,7 +17,7 @@ from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.records import to_json
 from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.trial import PlainHps, plain
-from tests.decide.test_transfer import RULE
+from tests.decide.test_ladder_verdict import RULE
 from tests.engine.tiny_trials import tree
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
