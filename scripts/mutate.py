@@ -5,18 +5,19 @@
     python scripts/mutate.py --under decide/      # of one room
     python scripts/mutate.py --list               # which, without running a test
 
-A mutation turns a comparison, moves a constant, or drops a branch, in one line of `sweep/`, `plan/`,
-`decide/`, `launch/`, `study/` or the wing. A place is drawn by a hash of the seed, its function and
-its line, so the same lines are drawn after a file moved or another was edited. The tests that
-import the file run, the nearest first, in a copy of the tree; a mutation is caught where one fails.
-A mutation whose tests take longer than `--limit` seconds counts as caught only where a test failed
-before, or where its tests without it end in half that time.
+A mutation turns a comparison, moves a constant, or drops a branch, in one line of `sweep/`,
+`plan/`, `decide/`, `launch/`, `study/` or the wing. A place is drawn by a hash of the seed, its
+function and its line, so the same lines are drawn after a file moved or another was edited. The
+tests that import the file run, the nearest first, in a copy of the tree; a mutation is caught where
+one fails. One whose tests do not end within `--limit` seconds is caught where they do without it,
+in half that time.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -64,6 +65,7 @@ class Mutation:
     after: str
 
     def key(self, seed: int) -> str:
+        """What places are drawn by: it stays where other lines or files change."""
         text = f"{seed} {self.function} {self.kind} {self.before.strip()} {self.after.strip()}"
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -173,7 +175,7 @@ def _tests(mutation: Mutation, root: Path) -> list[str]:
 
 
 def _run(copy: Path, tests: list[str], limit: float) -> tuple[str, float]:
-    """ "caught", "missed" or "late", and the seconds that it took."""
+    """Whether tests caught it, missed it or were late, and the seconds that they took."""
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     start = time.monotonic()
@@ -185,10 +187,8 @@ def _run(copy: Path, tests: list[str], limit: float) -> tuple[str, float]:
         answer = "missed" if process.wait(limit) in (0, 5) else "caught"
     except subprocess.TimeoutExpired:
         answer = "late"
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
     process.wait()
     return answer, time.monotonic() - start
 
@@ -240,7 +240,8 @@ def measured(chosen: list[Mutation], jobs: int, limit: float) -> Iterator[tuple[
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Draw places, try them, and print what was caught by room."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--count", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--jobs", type=int, default=2)

@@ -56,6 +56,10 @@ ROOMS = [
     *("export", "verbs", "report", "cli", "api", "evidence", "__init__", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
+NO_BEGINNING = {"Of", "That", "As", "By", "With", "Those"}
+"""How no docstring begins: what it says would hang on its caller."""
+NO_NAMES = {*("one", "told", "held", "given", "words", "said", "found", "known", "left", "shown")}
+"""Words that say nothing of what a variable, a parameter or an attribute is."""
 STUDY_FILES = ("config.yaml", "plan.json", "validation.json", "search.json")
 """Files of a study, each of which one file alone may spell."""
 VERBS = (
@@ -127,20 +131,30 @@ class Source:
             if isinstance(node.value, str)
         ]
 
-    def imports(self) -> Iterator[str]:
+    @cached_property
+    def imports(self) -> list[str]:
         """What it imports, anywhere in it but for type checking alone, as it is written."""
         skipped = {
             child
             for node in self.nodes
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            if isinstance(node, ast.If)
+            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
             for child in ast.walk(node)
         }
+        written = []
         for node in self.nodes:
             if isinstance(node, ast.Import) and node not in skipped:
-                yield from (alias.name for alias in node.names)
+                written += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
                 assert node.level == 0, f"{self.name}: relative import"
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+                written += [f"{node.module}.{alias.name}" for alias in node.names]
+        return written
+
+    def needing_their_caller(self) -> Iterator[str]:
+        """Functions and classes whose docstring is no sentence without the one who calls."""
+        for node in (*self.functions(), *self.classes()):
+            if (document := ast.get_docstring(node)) and document.split()[0] in NO_BEGINNING:
+                yield f"{self.name}.{node.name}"
 
 
 def sources(room: str = "") -> dict[str, Source]:
@@ -166,7 +180,7 @@ def imports_within(files: Mapping[str, Source]) -> Imports:
         return name or "__init__"
 
     return {
-        name: {module(each) for each in file.imports() if each.split(".")[0] == "sweeper"}
+        name: {module(each) for each in file.imports if each.split(".")[0] == "sweeper"}
         for name, file in files.items()
     }
 
@@ -253,6 +267,37 @@ def repeated(names: Iterable[str], least: int) -> list[str]:
     """Names that stand so many times or more."""
     counts = Counter(names)
     return sorted(f"{name} {count}x" for name, count in counts.items() if count >= least)
+
+
+def names_twice(files: Mapping[str, Source]) -> list[str]:
+    """Public classes of the package, and files of the core, that share their name with another."""
+    classes = (node.name for file in files.values() for node in file.classes())
+    folders = {name.rpartition(".")[0] for name in files}
+    core = (
+        name.split(".")[-1]
+        for name in files
+        if not name.startswith("evidence.") and name not in folders
+    )
+    return [
+        *repeated((name for name in classes if not name.startswith("_")), 2),
+        *repeated((f"{name}.py" for name in core), 2),
+    ]
+
+
+def empty_names(files: Mapping[str, Source]) -> Counter[str]:
+    """How often a variable, a parameter, a field or a function is called by one of `NO_NAMES`."""
+    counts: Counter[str] = Counter()
+    for file in files.values():
+        for node in file.nodes:
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.id if isinstance(node, ast.Name) else node.attr
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            else:
+                name = getattr(node, "name", None) or ""
+            if name in NO_NAMES:
+                counts[name] += 1
+    return counts
 
 
 def share(part: int, whole: int) -> str:
@@ -375,7 +420,6 @@ def rules(files: Mapping[str, Source]) -> None:
     print(f"texts below report/ with a flag or a command: {named.total()} {dict(named)}")
     for name in STUDY_FILES:
         tell(f"files that spell {name}", spelling(name, files))
-    classes = (node.name for file in files.values() for node in file.classes())
     print("lines that one must read for a verb:")
     for verb in VERBS:
         start = next(n for n in (f"verbs.{verb}", f"evidence.{verb}.verb", "") if n in {*files, ""})
@@ -385,9 +429,10 @@ def rules(files: Mapping[str, Source]) -> None:
             print(f"  {verb:<12}{len(read):>4} files {count:>6} lines")
     named, numbers = constants(files)
     print(f"constants of {', '.join(JUDGING)}: {named} names, {numbers} numbers")
-    tell("class names twice", repeated((n for n in classes if not n.startswith("_")), 2))
-    core = (name.split(".")[-1] for name in files if not name.startswith("evidence."))
-    tell("file names thrice in the core", repeated(core, 3))
+    tell("names twice", names_twice(files))
+    hanging = sum(len(list(file.needing_their_caller())) for file in files.values())
+    print(f"docstrings that need their caller: {hanging}")
+    print(f"names that say nothing: {dict(empty_names(files).most_common())}")
 
 
 class Passed:

@@ -72,7 +72,7 @@ def imports() -> dict[str, set[str]]:
 def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
     wrong = structure.arrows_up(imports())
     for name, file in files().items():
-        for target in file.imports():
+        for target in file.imports:
             library = target.split(".")[0]
             if name not in ONLY.get(library, {name}):
                 wrong.append(f"{name} imports {library}, which only {ONLY[library]} may")
