@@ -8,9 +8,9 @@
 A mutation turns a comparison, moves a constant, or drops a branch, in one line of `sweep/`,
 `plan/`, `decide/`, `launch/`, `study/` or the wing. A place is drawn by a hash of the seed, its
 function and its line, so the same lines are drawn after a file moved or another was edited. The
-tests that import the file run, the nearest first, in a copy of the tree; a mutation is caught where
-one fails. One whose tests do not end within `--limit` seconds is caught where they do without it,
-in half that time.
+tests that import the file and those of its folder run, the nearest first, in a copy of the tree; a
+mutation is caught where one fails. One whose tests do not end within `--limit` seconds is caught
+where they do without it, in half that time.
 """
 
 from __future__ import annotations
@@ -154,24 +154,29 @@ def _imports(path: Path, root: Path) -> frozenset[str]:
 
 
 def _tests(mutation: Mutation, root: Path) -> list[str]:
-    """The test files that import the file; the one that mirrors it first, then its folder's."""
+    """The test files that import the file, its mirror first; then its folder's; of the wing, its
+    command line's.
+    """
     inside = mutation.path.relative_to(root / "sweeper").with_suffix("")
     module = "sweeper." + ".".join(inside.parts)
-    mirror = root / "tests" / inside.parent / f"test_{inside.name}.py"
-    importing = [
-        path for path in sorted((root / "tests").rglob("test_*.py"))
-        if module in _imports(path, root) and "faults" not in path.parts
-    ]  # fmt: skip
-    if not importing:
-        importing = sorted(mirror.parent.glob("test_*.py")) or sorted(
-            (root / "tests" / inside.parts[0]).rglob("test_*.py")
-        )
+    tests = root / "tests"
+    files = [path for path in sorted(tests.rglob("test_*.py")) if "faults" not in path.parts]
+    wing = inside.parts[0] == "evidence"
+    folder = tests.joinpath(*inside.parts[: 2 if wing else 1])
 
     def distance(path: Path) -> tuple[int, int]:
-        return (0 if path == mirror else 1 if path.parent == mirror.parent else 2,
-                path.stat().st_size)  # fmt: skip
+        if path == tests / inside.parent / f"test_{inside.name}.py":
+            near = 0
+        elif module in _imports(path, root):
+            near = 1 if folder in path.parents else 2
+        elif folder in path.parents:
+            near = 3
+        else:
+            near = 4 if wing and tests / "evidence/cli" in path.parents else 5
+        return near, path.stat().st_size
 
-    return [str(path.relative_to(root)) for path in sorted(importing, key=distance)]
+    nearest = sorted(files, key=distance)
+    return [str(path.relative_to(root)) for path in nearest if distance(path)[0] < 5]
 
 
 def _run(copy: Path, tests: list[str], limit: float) -> tuple[str, float]:
@@ -245,7 +250,7 @@ def main() -> None:
     options.add_argument("--count", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--jobs", type=int, default=2)
-    options.add_argument("--limit", type=float, default=240, help="seconds a mutation")
+    options.add_argument("--limit", type=float, default=300, help="seconds a mutation")
     options.add_argument("--under", nargs="+", default=list(UNDER), help="folders of sweeper/")
     options.add_argument("--list", action="store_true")
     options.add_argument("--json", type=Path, help="keep the answers there")
