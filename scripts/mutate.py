@@ -154,9 +154,7 @@ def _imports(path: Path, root: Path) -> frozenset[str]:
 
 
 def _tests(mutation: Mutation, root: Path) -> list[str]:
-    """The test files that import the file, its mirror first; then its folder's; of the wing, its
-    command line's.
-    """
+    """The test files that import the file, then its folder's; of the wing, its command line's."""
     inside = mutation.path.relative_to(root / "sweeper").with_suffix("")
     module = "sweeper." + ".".join(inside.parts)
     tests = root / "tests"
