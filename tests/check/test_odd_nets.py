@@ -26,7 +26,7 @@ from tests.golden import Golden
 from tests.specs import spec_of
 from tests.toy_models import Biased, Listed, Merged, Unseen
 
-RULE = CheckRule(steps=2, seeds=5)
+RULE = CheckRule(steps=2, seeds=4)
 WEIGHTS = {"Biased": "ls.{}", "Functional": "ls.{}.weight", "Listed": "ls.{}"}
 
 
@@ -63,30 +63,29 @@ def checked(tokens: TokenCorpus, net: str, planted: str | None = None) -> Coordi
 def test_hidden_weights_that_stop_learning_fail(tokens: TokenCorpus, net: str) -> None:
     wrong = checked(tokens, net, "SlowHidden")
     assert wrong.origins == tuple(WEIGHTS[net].format(layer) for layer in (0, 1))
-    assert {one.worst.reason for one in wrong.modules if one.name in wrong.origins} == {"vanishes"}
+    assert {m.worst.reason for m in wrong.modules if m.name in wrong.origins} == {"vanishes"}
     assert checked(tokens, net).answer != "fail"
     assert checked(tokens, net, "FastHidden").answer == "fail"
 
 
 def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus, golden: Golden) -> None:
     for planted in (None, "SlowHidden"):
-        found = checked(tokens, "Unseen", planted)
-        assert found.answer == "cannot say" and found.unseen == ("ls.*.weight",)
-        assert found.settled_by(RULE) is None
-        assert from_json(CoordinateCheck, to_json(found)).unseen == found.unseen
-    said = check_sentence(found, RULE)
-    golden.says(said)
-    told = [str(item.text) for item in coordinates([found], RULE) if isinstance(item, Sentence)]
-    assert any("Not seen" in line and "ls.*.weight" in line for line in told)
-    rows = coordinate_table(found, 0.25).records()
+        check = checked(tokens, "Unseen", planted)
+        assert check.answer == "cannot say" and check.unseen == ("ls.*.weight",)
+        assert check.settled_by(RULE) is None
+        assert from_json(CoordinateCheck, to_json(check)).unseen == check.unseen
+    golden.says(check_sentence(check, RULE))
+    sentences = [str(i.text) for i in coordinates([check], RULE) if isinstance(i, Sentence)]
+    assert any("Not seen" in line and "ls.*.weight" in line for line in sentences)
+    rows = coordinate_table(check, 0.25).records()
     row = next(row for row in rows if row["module"] == "ls.0-1.weight")
     assert list(row.values())[2:5] == [None] * 3 and row["answer"] == "cannot say"
 
 
 def test_a_product_s_direct_change_is_that_of_its_parameter(tokens: TokenCorpus) -> None:
-    one = trial("Listed", 16, 0)
-    measured = {row.name: row for row in measure_modules(one, tokens)}
-    run = BatchedRun(BatchedTrials(trials=(one,), corpus=tokens))
+    listed = trial("Listed", 16, 0)
+    measured = {row.name: row for row in measure_modules(listed, tokens)}
+    run = BatchedRun(BatchedTrials(trials=(listed,), corpus=tokens))
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
     run.step()
     x = run.feed.batch(0)[0][0]
@@ -122,7 +121,7 @@ def test_in_a_loop_of_one_s_own_it_is_as_strict(
         model(x, x).backward()
         optimizer.step()
     measured = [from_json(ModuleMeasurement, row) for row in json.loads(path.read_text())]
-    unseen = [one.name for one in measured if not one.entries]
+    unseen = [row.name for row in measured if not row.entries]
     assert unseen == ([] if net is Listed else ["ls.0.weight", "ls.1.weight"])
-    moved = {one.name for one in measured if one.direct_changes and all(one.direct_changes)}
+    moved = {row.name for row in measured if row.direct_changes and all(row.direct_changes)}
     assert net is not Listed or moved == {"e", "ls.0", "ls.1", "out"}

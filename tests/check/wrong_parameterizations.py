@@ -14,8 +14,8 @@ class LargeReadout(MuP):
     """The readout's multiplier is left out."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
-        return replace(found, multiplier=1.0) if spec.role is Role.READOUT else found
+        scale = super().scale(spec, hps, update)
+        return replace(scale, multiplier=1.0) if spec.role is Role.READOUT else scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class SmallReadout(MuP):
     """The readout's multiplier is applied twice: its logits, small at first, stay so."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
-        return replace(found, multiplier=found.multiplier**2) if spec.role == "readout" else found
+        scale = super().scale(spec, hps, update)
+        return replace(scale, multiplier=scale.multiplier**2) if spec.role == "readout" else scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class FastHidden(MuP):
     """Hidden learning rates do not fall with the width."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
-        return replace(found, lr=1.0) if spec.role is Role.HIDDEN else found
+        scale = super().scale(spec, hps, update)
+        return replace(scale, lr=1.0) if spec.role is Role.HIDDEN else scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class FastDown(MuP):
     """One layer's one matrix learns too fast, all else is right."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
-        return replace(found, lr=1.0) if spec.name == "layers.1.ffn.down.weight" else found
+        scale = super().scale(spec, hps, update)
+        return replace(scale, lr=1.0) if spec.name == "layers.1.ffn.down.weight" else scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class LargeHidden(MuP):
     """Hidden weights begin as large at any width: N(0, 1 / base fan-in)."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
+        scale = super().scale(spec, hps, update)
         std = spec.base_fan_in**-0.5
-        return replace(found, init_std=std) if spec.role is Role.HIDDEN else found
+        return replace(scale, init_std=std) if spec.role is Role.HIDDEN else scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,6 @@ class SlowHidden(MuP):
     """Hidden learning rates fall as 1 / width^2: the weights stop learning as it grows."""
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        found = super().scale(spec, hps, update)
-        slower = found.lr * spec.base_fan_in / spec.fan_in
-        return replace(found, lr=slower) if spec.role is Role.HIDDEN else found
+        scale = super().scale(spec, hps, update)
+        slower = scale.lr * spec.base_fan_in / spec.fan_in
+        return replace(scale, lr=slower) if spec.role is Role.HIDDEN else scale

@@ -69,12 +69,12 @@ def specs(width: int) -> list[ParamSpec]:
         Role.HIDDEN: (width, width),
         Role.READOUT: (CLASSES, width),
     }
-    found = []
+    specs = []
     for role in ROLES:
         rows, columns = shapes[role]
         fans = (rows, columns) if role is Role.EMBEDDING else (columns, rows)
         grown = [BASE if size == width else size for size in (rows, columns, *fans)]
-        found.append(
+        specs.append(
             ParamSpec(
                 name=str(role),
                 role=role,
@@ -89,7 +89,7 @@ def specs(width: int) -> list[ParamSpec]:
                 lookup=role is Role.EMBEDDING,
             )
         )
-    return found
+    return specs
 
 
 def forward(weights: list[Tensor], tokens: Tensor, multipliers: list[float]) -> list[Tensor]:

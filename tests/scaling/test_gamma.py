@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sweeper.classifier.classify import specs_between
+from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import prepare
-from sweeper.errors import ConfigError
 from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.records import from_json, to_json
 from sweeper.registry import build_plugin
@@ -29,7 +29,6 @@ from sweeper.scaling.spec import ParamSpec
 from sweeper.stats.ladder import Size
 from sweeper.trial import PlainHps, Trial, plain
 from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree
-from tests.engine.tiny_trials import trial as tiny_trial
 from tests.refusals import raises_config_error
 from tests.scaling.test_conformance import NAMES, config, parameterization
 from tests.specs import spec_of
@@ -70,9 +69,8 @@ class Net(nn.Module):
 
 @cache
 def specs(depth: int = 2) -> dict[str, ParamSpec]:
-    """Of the net at width 64, from a base of 16: m = 4."""
-    found = specs_between(Net, base=(16, 2), target=(64, depth))
-    return {spec.name: spec for spec in found}
+    """The net's at width 64, from a base of 16: m = 4."""
+    return {spec.name: spec for spec in specs_between(Net, base=(16, 2), target=(64, depth))}
 
 
 ETA = 0.5
@@ -123,11 +121,10 @@ BY_HAND = {
 @pytest.mark.parametrize(("name", "optimizer"), BY_HAND)
 def test_rates_are_those_worked_out_by_hand(name: str, optimizer: str) -> None:
     made, hps = parameterization(name), ones(name) | {"eta": ETA} | TUNED
-    found = specs()
-    for parameter, product in PRODUCTS.items():
+    for parameter, times in PRODUCTS.items():
         rule = BY_HAND[name, optimizer].get(parameter, 1.0)
-        lr = prescription_of(found[parameter], made, OPTIMIZERS[optimizer], PlainHps(hps)).lr
-        assert lr == pytest.approx(ETA * product * rule, rel=1e-12), parameter
+        lr = prescription_of(specs()[parameter], made, OPTIMIZERS[optimizer], PlainHps(hps)).lr
+        assert lr == pytest.approx(ETA * times * rule, rel=1e-12), parameter
 
 
 @cache
@@ -135,63 +132,44 @@ def ones(name: str) -> dict[str, float]:
     return dict.fromkeys(read_space(config(name), SETTING_FACTORS), 1.0)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("decay", ["independent", "coupled", "scaled"])
-def test_they_multiply_rates_and_what_is_coupled_to_them(
-    name: str, optimizer: str, decay: str
-) -> None:
-    if (name, optimizer) in REFUSED:
-        pytest.skip("refused")
-    if name == "umup" and decay != "independent":
-        pytest.skip("u-muP's decay is independent")
+DECAYS = ("independent", "coupled", "scaled")
+EVERY_RUN = {(name, DECAYS[i % 3]) for i, name in enumerate(NAMES)} | {("mup", d) for d in DECAYS}
+"""Pairwise: every rule with one decay, and one rule with all; the product is `long`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "decay"),
+    [
+        pytest.param(*pair, marks=() if pair in EVERY_RUN else pytest.mark.long)
+        for pair in product(NAMES, DECAYS)
+        if pair[0] != "umup" or pair[1] == "independent"
+    ],
+)
+def test_they_multiply_rates_and_what_is_coupled_to_them(name: str, decay: str) -> None:
     made = parameterization(name, **({} if name == "umup" else {"decay": decay}))
     # Under absolute rules a scaled decay is eta's alone.
     absolute = name in ("spectral", "spectral_mup", "effective_theory")
     follows = decay == "coupled" or (decay == "scaled" and not absolute)
-    for parameter, spec in specs().items():
-        product = PRODUCTS.get(parameter.replace("layers.1", "layers.0"), 0.0)
-        bare = {key: 1.0 for key in ones(name) if key not in GAMMAS}
-        without = prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(bare))
-        with_ones = dict.fromkeys((*bare, *GAMMAS), 1.0)
-        assert prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(with_ones)) == without
-        tuned = prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(bare | TUNED))
-        assert tuned.lr == pytest.approx(product * without.lr, rel=1e-12)
-        expected = without.weight_decay * (product if follows else 1.0)
-        assert tuned.weight_decay == pytest.approx(expected, rel=1e-12)
-        kept = replace(tuned, lr=without.lr, weight_decay=without.weight_decay)
-        assert kept == without, "nothing else changes"
-
-
-@pytest.mark.parametrize("name", ["umup", "mup"])
-def test_gammas_of_one_train_bit_for_bit_as_none(name: str, tmp_path: Path) -> None:
-    def losses(**gammas: float) -> Tensor:
-        trial = tiny_trial(name, **gammas)
-        run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
-        return torch.stack([run.step() for _ in range(8)])
-
-    plain = losses()
-    assert torch.equal(losses(**dict.fromkeys(GAMMAS, 0.0)), plain)
-    assert not torch.equal(losses(gamma_hidden=1.0), plain)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_any_space_may_hold_them(name: str) -> None:
-    axis = {"low": -3, "high": 3, "default": 0}
-    made = config(name)
-    space = read_space(
-        made | {"space": made["space"] | dict.fromkeys(GAMMAS, axis)}, SETTING_FACTORS
-    )
-    assert set(GAMMAS) <= set(space)
-    assert next(iter(space)) == "eta"
+    bare = {key: 1.0 for key in ones(name) if key not in GAMMAS}
+    for optimizer in (OPTIMIZERS[key] for key in OPTIMIZERS if (name, key) not in REFUSED):
+        for parameter, spec in specs().items():
+            times = PRODUCTS.get(parameter.replace("layers.1", "layers.0"), 0.0)
+            without, with_ones, tuned = (
+                prescription_of(spec, made, optimizer, PlainHps(bare | gammas))
+                for gammas in ({}, dict.fromkeys(GAMMAS, 1.0), TUNED)
+            )
+            assert with_ones == without
+            assert tuned.lr == pytest.approx(times * without.lr, rel=1e-12)
+            expected = without.weight_decay * (times if follows else 1.0)
+            assert tuned.weight_decay == pytest.approx(expected, rel=1e-12)
+            kept = replace(tuned, lr=without.lr, weight_decay=without.weight_decay)
+            assert kept == without, "nothing else changes"
 
 
 @pytest.mark.parametrize(("alignment", "ends"), [(None, (0, 0)), ("full", (-3, 3))])
 def test_standard_with_an_alignment_searches_its_constants(
     alignment: str | None, ends: tuple[float, float]
 ) -> None:
-    from sweeper.config.compose import compose_tree
-
     words = ["parameterization=standard", f"parameterization.alignment={alignment or 'null'}"]
     space = read_space(compose_tree(words)["parameterization"], ())
     for role in ("embedding", "hidden", "readout"):
@@ -202,27 +180,24 @@ def test_standard_with_an_alignment_searches_its_constants(
 # Groups by patterns of names, and by relative depth.
 
 
-def groups_in(found: dict[str, ParamSpec], **groups: str) -> dict[str, str]:
-    made = in_groups(tuple(found.values()), groups)
-    return {spec.name: spec.group for spec in made if spec.group}
+def groups_in(specs: dict[str, ParamSpec], **groups: str) -> dict[str, str]:
+    grouped = in_groups(tuple(specs.values()), groups)
+    return {spec.name: spec.group for spec in grouped if spec.group}
 
 
 def test_a_group_is_what_its_pattern_matches() -> None:
-    found = groups_in(specs(), first="layers.0.*", ends="head.*")
-    assert {name for name, group in found.items() if group == "first"} == {
-        name for name in specs() if name.startswith("layers.0.")
-    }
-    assert found["head.bias"] == "ends"
-    assert "layers.1.1.weight" not in found
+    group_of = groups_in(specs(), first="layers.0.*", ends="head.*")
+    expected = {name: "first" for name in specs() if name.startswith("layers.0.")}
+    assert group_of == expected | {"head.weight": "ends", "head.bias": "ends"}
 
 
 @pytest.mark.parametrize(("depth", "first"), [(2, 1), (8, 4), (3, 1)])
 def test_a_range_of_depth_grows_with_the_depth(depth: int, first: int) -> None:
-    found = groups_in(specs(depth), first="0%-50%", last="50%-100%")
-    layers = {name.split(".")[1] for name, group in found.items() if group == "first"}
+    group_of = groups_in(specs(depth), first="0%-50%", last="50%-100%")
+    layers = {name.split(".")[1] for name, group in group_of.items() if group == "first"}
     assert layers == set(map(str, range(first)))
-    assert {name.split(".")[0] for name in found} == {"layers"}, "all of them, and no more"
-    assert len(found) == 4 * depth
+    assert {name.split(".")[0] for name in group_of} == {"layers"}, "all of them, and no more"
+    assert len(group_of) == 4 * depth
 
 
 @pytest.mark.parametrize(
@@ -260,15 +235,13 @@ def in_first_layer(name: str = "umup", **gammas: float) -> Trial:
 
 
 def test_a_group_s_constant_multiplies_its_rates_alone(tmp_path: Path) -> None:
-    one = in_first_layer()
-    two = in_first_layer(gamma_first=2.0, gamma_hidden=1.0)
-    before = prepare(one.spec).trained_with(one.hps)
-    after = prepare(two.spec).trained_with(two.hps)
+    plain, tuned = in_first_layer(), in_first_layer(gamma_first=2.0, gamma_hidden=1.0)
+    before, after = (prepare(trial.spec).trained_with(trial.hps) for trial in (plain, tuned))
     for name, setting in before.items():
         hidden = 1.0 if name.startswith(("embedding", "head")) else 2.0
         group = 4.0 if name.startswith("layers.0.") else 1.0
         assert after[name] == replace(setting, lr=setting.lr * hidden * group), name
-    run = BatchedRun(BatchedTrials(trials=(one, two), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(plain, tuned), corpus=corpus(tmp_path)))
     rows = torch.stack([run.step() for _ in range(8)])
     assert torch.isfinite(rows).all() and not torch.equal(rows[-1, 0], rows[-1, 1])
 
@@ -276,23 +249,17 @@ def test_a_group_s_constant_multiplies_its_rates_alone(tmp_path: Path) -> None:
 def test_a_bad_group_is_told_by_its_key() -> None:
     made = tree("umup")
     made["parameterization"] = made["parameterization"] | {"groups": {"first": "blocks.*"}}
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("parameterization.groups.first"):
         prepare(spec_of(made))
-    assert caught.value.key == "parameterization.groups.first"
 
 
 # What is planned with them.
 
 
-def planned(**gammas: float) -> TransferPlan:
-    one = in_first_layer(gamma_first=2.0, **gammas)
-    prepared = prepare(one.spec)
-    sizes = Size(width=16, depth=1), Size(width=32, depth=2)
-    return make_plan(prepared, *sizes, plain(one.log2_hps), {})
-
-
 def test_the_plan_says_gamma_and_exponent_beside_their_product() -> None:
-    plan = planned(gamma_hidden=1.0)
+    trial = in_first_layer(gamma_first=2.0, gamma_hidden=1.0)
+    sizes = Size(width=16, depth=1), Size(width=32, depth=2)
+    plan = make_plan(prepare(trial.spec), *sizes, plain(trial.log2_hps), {})
     assert plan.hps["gamma_first"] == 4.0
     by_name = {parameter.name: parameter for parameter in plan.parameters}
     matrix = by_name["layers.0.attention.out.weight"]
@@ -306,21 +273,3 @@ def test_the_plan_says_gamma_and_exponent_beside_their_product() -> None:
     assert all({"gamma", "lr_exponent"} <= parameter.keys() for parameter in written["parameters"])
     names = [column.name for column in plan_table(plan).columns]
     assert names[-2:] == ["gamma", "c"]
-
-
-def test_groups_of_torch_have_them() -> None:
-    from sweeper.models.llama import Llama
-
-    plan = planned()
-    with torch.device("meta"):
-        model = Llama(width=32, depth=2, classes=32, seq_len=8, head_size=8)
-    rates = {
-        id(parameter): group["lr"]
-        for group in plan.param_groups(model)
-        for parameter in group["params"]
-    }
-    absorbed: dict[str, Any] = {setting.name: setting for setting in plan.absorbed()}
-    found = {name: rates[id(parameter)] for name, parameter in model.named_parameters()}
-    assert found == {name: setting.lr for name, setting in absorbed.items()}
-    first, second = (f"layers.{i}.attention.out.weight" for i in (0, 1))
-    assert found[first] == 4 * found[second]

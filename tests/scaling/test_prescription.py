@@ -20,8 +20,8 @@ STEPS: dict[Update, Step] = {
     Update.PARAMETER: lambda w, g, lr, eps: -lr * w.pow(2).mean().sqrt() * g / (g.abs() + eps),
     Update.NORMALIZED: lambda w, g, lr, eps: -lr * g / (g.norm() + eps),
     Update.ORTHOGONAL: lambda w, g, lr, eps: -lr * orthogonal(g, eps),
-    Update.HYPERBALL: lambda w, g, lr, eps: held(w, g / (g.abs() + eps), lr),
-    Update.ORTHOGONAL_HYPERBALL: lambda w, g, lr, eps: held(w, orthogonal(g, eps), lr),
+    Update.HYPERBALL: lambda w, g, lr, eps: on_sphere(w, g / (g.abs() + eps), lr),
+    Update.ORTHOGONAL_HYPERBALL: lambda w, g, lr, eps: on_sphere(w, orthogonal(g, eps), lr),
 }
 
 
@@ -30,7 +30,7 @@ def orthogonal(g: Tensor, eps: float) -> Tensor:
     return u * (s / (s + eps)) @ v
 
 
-def held(w: Tensor, u: Tensor, lr: float) -> Tensor:
+def on_sphere(w: Tensor, u: Tensor, lr: float) -> Tensor:
     """A step of relative length lr, back onto the sphere; `losses` decays what it is added to."""
     moved = w - lr * w.norm() * u / u.norm()
     return moved * w.norm() / moved.norm() - 0.9 * w
@@ -46,18 +46,18 @@ def losses(update: Update, multiplier: float, lr: float, eps: float, absorbed: b
     if absorbed:
         second = second * multiplier
     rates = ((lr, eps), (lr * lr_factor, eps * eps_factor))
-    found = []
+    history = []
     for _ in range(6):
         weights = [first.requires_grad_(), second.requires_grad_()]
         out = (x @ first).tanh() @ second * (1.0 if absorbed else multiplier)
         loss = (out - y).pow(2).mean()
         grads = torch.autograd.grad(loss, weights)
-        found.append(float(loss.detach()))
+        history.append(float(loss.detach()))
         first, second = (
             (w * 0.9 + STEPS[update](w, g, *rate)).detach()
             for w, g, rate in zip(weights, grads, rates, strict=True)
         )
-    return found
+    return history
 
 
 @pytest.mark.parametrize("update", list(Update))
