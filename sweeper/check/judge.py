@@ -342,10 +342,12 @@ def _with_large_steps(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     First logits shrink with the width: large steps teach narrow models something else.
     """
     # Where a weight's direct change fails, the cause is known, and nothing is excused.
-    known = any(s.quantity == "direct" and s.answer == "fail" for m in modules for s in m.slopes)
+    explained = any(
+        s.quantity == "direct" and s.answer == "fail" for m in modules for s in m.slopes
+    )
     # slopes[1] is the change after the first step: what grows there already is no matter of steps.
     return [
-        m if known or any(map(_grows, m.slopes[1:2])) else _softened(m, _grows, LARGE_STEPS)
+        m if explained or any(map(_grows, m.slopes[1:2])) else _softened(m, _grows, LARGE_STEPS)
         for m in modules
     ]
 

@@ -104,7 +104,7 @@ def _normalized_tangent(tangent: Kernel, g: Kernel) -> Kernel:
 def _attention(
     branch: Branch, f: Kernel, tangent: Kernel, tokens: int
 ) -> tuple[Kernel, Kernel, Kernel]:
-    """Of a branch: its output's kernel, the tangent of its weights, and what it hands on."""
+    """A branch's output kernel, the tangent of its weights, and what it hands on."""
     qkv, out = branch.weights
     mixed = np.zeros((4, *f.shape))
     chunk = max(1, 200_000 // f.size)
@@ -143,24 +143,20 @@ def _derivative(weights: Kernel, values: Kernel, keys: Kernel) -> Kernel:
     turned = weights.swapaxes(1, 2)
     with_values, with_keys = values @ turned, keys @ turned  # [draws, tokens, points]
     both = weights @ (values * keys) @ turned
-    one = weights @ (with_values * with_keys)
+    single = weights @ (with_values * with_keys)
     none = (weights @ with_values) * (weights @ with_keys)
-    moved: Kernel = (both - one - one.swapaxes(1, 2) + none).sum(0)
+    moved: Kernel = (both - single - single.swapaxes(1, 2) + none).sum(0)
     return moved
 
 
 def _feed_forward(
     branch: Branch, f: Kernel, tangent: Kernel, tokens: int
 ) -> tuple[Kernel, Kernel, Kernel]:
-    """As `_attention`, of down(gelu(up(s)))."""
+    """The same of a branch down(gelu(up(s)))."""
     up, down = branch.weights
     values, slopes = gelu_averages(up.constant * f)
     of_weights = down.rate * down.fan_in * values + up.rate * up.fan_in * down.constant * slopes * f
-    return (
-        down.constant * values,
-        of_weights,
-        down.constant * up.constant * slopes * tangent,
-    )
+    return down.constant * values, of_weights, down.constant * up.constant * slopes * tangent
 
 
 def gelu_averages(covariance: Kernel) -> tuple[Kernel, Kernel]:

@@ -9,24 +9,24 @@ and what is summed over; `roles.py` tells roles from uses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
 from sweeper.classifier.growth import (
     Growth,
     SizeComparison,
-    Untraced,
-    depths,
-    described,
-    of_the_task,
+    own_factors,
+    tied_factors,
+    tied_readouts,
 )
-from sweeper.classifier.growth import widths as widths_of
 from sweeper.classifier.numbers import Factor, width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
-from sweeper.classifier.trace import Inputs, Known, ModelTrace, Sizes, Tracer
-from sweeper.errors import BadInput
+from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer, Traces, described
+from sweeper.errors import BadInput, ConfigError
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import (
     DEPTH_NAME,
@@ -37,18 +37,6 @@ from sweeper.scaling.spec import (
     parse_role,
     with_layer,
 )
-
-__all__ = [
-    "Build",
-    "Comparison",
-    "Tracer",
-    "Untraced",
-    "classify",
-    "compare",
-    "scaled_ops",
-    "specs_between",
-]
-
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
@@ -81,23 +69,23 @@ def compare(
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
     wider: Sizes | None = None,
-    known: Known | None = None,
+    traces: Traces | None = None,
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
     `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
     named depth or layers is the depth, of the others those that differ are widths. They may be
-    equal, and one stands for all (see `compare.widths`): growth is read off a `wider` model, by
+    equal, and one stands for all (see `widths`): growth is read off a `wider` model, by
     default of twice the base's widths, and checked against the target. One layer more
     tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`;
-    `known` are traces of the same `build` and `inputs`, and gets more of them.
+    `traces` are those of the same `build` and `inputs`, and gets more of them.
     """
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
     depth = next(iter(depths(base, target)), None)
     base = {**base, **of_the_task(base, target)}
     if wider is None:
-        names = widths_of(base, target)
+        names = widths(base, target)
         if not names:
             raise BadInput(
                 f"none of the sizes {[*base]} is a width, a whole number: name one, or give wider="
@@ -113,7 +101,7 @@ def compare(
     if depth and target[depth] != base[depth]:
         deeper.append({**base, depth: target[depth]})
     return _compare(
-        Tracer(build=build, inputs=inputs, known=known),
+        Tracer(build=build, inputs=inputs, traces=traces),
         base=base,
         wider=wider,
         deeper=deeper,
@@ -216,21 +204,20 @@ def _compare(
     )
     if depth is not None and base[depth] != target[depth]:
         _check_layers(tracer, growth, depth)
-    comparison = SizeComparison(
+    wide = next(iter(widths(base, target)), None)
+    specs = SizeComparison(
         growth=growth,
-        depth=int(target[depth]) if depth else 1,
-        base_depth=int(base[depth]) if depth else 1,
+        widths=(base[wide], target[wide]) if wide else (1, 1),
+        depths=(int(base[depth]), int(target[depth])) if depth else (1, 1),
         roles={pattern: parse_role(pattern, role) for pattern, role in (roles or {}).items()},
-    )
-    specs = comparison.specs()
+    ).specs()
     # A plan's factors of tied readouts count the model's own: nothing is left to say of those.
-    accounted = [f for t in (growth.base, growth.wider) for f in comparison.accounted(specs, t)]
-    cautions = [*_unused(specs), *_cautions(growth, accounted), *_depth_cautions(growth, depth)]
+    counted = [f for t in (growth.base, growth.wider) for f in tied_factors(growth, specs, t)]
     return Comparison(
         specs=specs,
-        tied=comparison.tied(specs),
-        cautions=cautions,
-        own_factors=comparison.own_factors(specs),
+        tied=tied_readouts(growth, specs),
+        cautions=[*_unused(specs), *_cautions(growth, counted), *_depth_cautions(growth, depth)],
+        own_factors=own_factors(growth, specs),
     )
 
 
@@ -265,7 +252,7 @@ def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
     if not missing:
         return
     base, _, target = growth.sizes
-    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+    names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
     last = min(target[depth], base[depth] + MAX_DEPTHS)
     for deep in range(base[depth] + 1, last + 1):
         try:
@@ -280,7 +267,7 @@ def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
         advice = f"no {depth} of the base up to {last} has layers of every kind"
     raise BadInput(
         f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "
-        f"of the same kind: {shown}; {advice}"
+        f"of the same kind: {names}; {advice}"
     )
 
 
@@ -298,8 +285,8 @@ def _unused(specs: Sequence[ParamSpec]) -> Iterator[str]:
         )
 
 
-def _cautions(growth: Growth, accounted: Sequence[Factor]) -> Iterator[str]:
-    """What the user should know of the model as a whole; nothing of factors `accounted` for."""
+def _cautions(growth: Growth, counted: Sequence[Factor]) -> Iterator[str]:
+    """What the user should know of the model as a whole; nothing of factors that a plan counts."""
     base, wider, target = growth.sizes
     if growth.base.way:
         yield (
@@ -317,9 +304,11 @@ def _cautions(growth: Growth, accounted: Sequence[Factor]) -> Iterator[str]:
     # Factors are named by their power of the width; the first size that differs stands for it.
     sizes = [name for name in base if base[name] != wider[name]]
     ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
-    known = set(map(id, accounted))
-    left = [[f for f in t.factors if id(f) not in known] for t in (growth.base, growth.wider)]
-    yield from width_dependent(left[0], left[1], described(base), described(wider), ratio)
+    by_plan = set(map(id, counted))
+    at_base, at_wider = (
+        [f for f in trace.factors if id(f) not in by_plan] for trace in (growth.base, growth.wider)
+    )
+    yield from width_dependent(at_base, at_wider, described(base), described(wider), ratio)
 
 
 def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
@@ -346,3 +335,88 @@ def scaled_ops(model: nn.Module) -> list[ScaledOp]:
     """Every scalable operation of `model`, by the name of its module."""
     modules = [(n, m) for n, m in model.named_modules() if isinstance(m, ScaledModule)]
     return [op for name, module in modules if (op := module.scale_op(name)) is not None]
+
+
+# Which of the sizes that build a model are widths, which depths, and which the task's.
+
+
+WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
+"""Found in the usual names of a width, and not in that of the number of heads."""
+WITH_WIDTH = re.compile(
+    r"width|emb|hidden|model|channels|heads?|inner|intermediate|mlp|filters|planes|units|forward|"
+    r"^dims?$|(^|_)(kv|d?ffn?|base|block|attn|attention|encoder|decoder|key|value|rnn|lstm|gru)(_|$)"
+)
+"""Found in the names of sizes that grow with a width; other dimensions may be the task's: those of
+actions, of conditions."""
+_WIDE_END = r"(dim|width|hidden|channels|embd?)(_size)?$"
+OF_TASK = re.compile(
+    r"^(?!.*(emb|hidden)).*(image|img|pixel|resol)|(^|_)(in|out|input|output)(_|$)|"
+    r"(^|_)n(um)?_embeddings|"
+    rf"^(?!.*{_WIDE_END}).*(class|vocab|label|token|seq|len|ctx|context|block_size|position|expert|"
+    r"patch|kernel|window|bins|batch)"
+)
+"""Found in the names of sizes of the task, which change no role: words, classes, places."""
+OF_ENDS = re.compile(r"(^|_)(obs|observation|state|act|action|context|cond|reward)s?(_|$)")
+"""Found in the names of what is likely no width, where another size may be."""
+
+
+def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
+    """Names of the sizes that are widths: whole numbers that are no depth.
+
+    First comes the one that stands for all: called width, or else one that differs, or else one of
+    a usual name. Those that the user `named` are all of them, in that order. Else a size that grows
+    beside the width is one by its name; BadInput for one whose name does not say.
+    """
+    ranked = _ranked(base, target, "width", deep=False)
+    if named:
+        if unknown := [name for name in named if name not in ranked]:
+            allowed = f"names of sizes that are whole numbers and no depth: {', '.join(ranked)}"
+            raise ConfigError("widths", unknown[0], allowed)
+        return [*named]
+    ranked = [name for name in ranked if not OF_TASK.search(name)]
+    grown = [name for name in ranked if base[name] != target[name]]
+    for name in grown[1:]:
+        if not WITH_WIDTH.search(name):
+            own = [other for other in grown if not OF_ENDS.search(other)]
+            likely = own if own and own != grown else grown[:1]
+            raise BadInput(
+                f"{name} differs beside {grown[0]}, {base[name]} and {target[name]}, and its name "
+                "does not say whether it is a width, whose growth tells roles, or a size of the "
+                f"task, as classes are: give widths={likely}, or widths={grown} where all are "
+                "widths. A depth has depth, layer or blocks in its name"
+            )
+    return ranked
+
+
+def of_the_task(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> dict[str, Any]:
+    """The sizes that differ and are neither widths nor depths, as they are at the target.
+
+    Roles are told with these in base and target alike: a head of ten times the classes is a head.
+    """
+    wide = widths(base, target, named)
+    differing = (name for name in base if base[name] != target[name])
+    return {
+        name: target[name]
+        for name in differing
+        if not DEPTH_NAME.search(name)
+        and name not in wide
+        # A list, as of channels by stage, is a width unless its name or the user says otherwise.
+        and (is_whole(base[name]) or (name not in named and OF_TASK.search(name)))
+    }
+
+
+def depths(base: Sizes, target: Sizes) -> list[str]:
+    """Names of the sizes that are depths (`DEPTH_NAME`), in the order of `widths`."""
+    return _ranked(base, target, "depth", deep=True)
+
+
+def _ranked(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> list[str]:
+    names = [n for n, v in base.items() if is_whole(v) and bool(DEPTH_NAME.search(n)) == deep]
+    # False sorts first: called `plain`, then one that differs, then one of a usual name.
+    usual = {n for n in names if WIDTH_NAME.search(n) and WITH_WIDTH.search(n)}
+    return sorted(names, key=lambda n: (n != plain, base[n] == target[n], n not in usual))
+
+
+def is_whole(value: object) -> bool:
+    """Whether a size is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)

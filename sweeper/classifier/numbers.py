@@ -58,10 +58,7 @@ class Factor:
 
     @property
     def over_head_size(self) -> float:
-        """By how much a factor of q k^T differs from 1 / head size; the same at all widths there.
-
-        0 where it is none of q k^T.
-        """
+        """A factor of q k^T over 1 / head size, which is the same at all widths; 0 of any other."""
         value = 1 / self.value if self.verb == "divides by" else self.value
         return value * self.head_size
 
@@ -101,8 +98,8 @@ class Numbers:
         """The number that `thing` is, or that a tensor of one entry holds; None if unknown."""
         if not isinstance(thing, Tensor):
             return plain(thing)
-        known = self.values(thing) if thing.numel() == 1 else None
-        return None if known is None else plain(known)
+        values = self.values(thing) if thing.numel() == 1 else None
+        return None if values is None else plain(values)
 
     def record(self, verb: str, value: float, module: str, head_size: int = 0) -> Factor | None:
         """Record a factor, at the line of the model's own code that runs now; None while muted."""
@@ -145,9 +142,9 @@ class NumberMode(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             return self._attention(func, args, named)
-        if func in _LOOKING and (known := self.numbers.values(args[0])) is not None:
+        if func in _LOOKING and (values := self.numbers.values(args[0])) is not None:
             with _disable_current_modes():
-                return func(known)
+                return func(values)
         out = func(*args, **named)
         # Of ones a number is known, and no gain of a norm: nobody reads these.
         made = func in _MADE_OF_NUMBERS or (func is torch.ones and out.numel() == 1)
@@ -158,19 +155,19 @@ class NumberMode(TorchFunctionMode):
                     self.numbers.note(out, func(*args, **{**named, "device": "cpu"}))
         elif (
             getattr(func, "__name__", "") in _FILLING
-            and (known := self._filled(*args, **named)) is not None
+            and (values := self._filled(*args, **named)) is not None
         ):
-            self.numbers.note(args[0] if args else named["tensor"], known)
+            self.numbers.note(args[0] if args else named["tensor"], values)
         elif func in _COPYING and isinstance(out, Tensor) and out is not args[0]:
-            known = self.numbers.values(args[0])
-            if known is None and out.is_meta and not args[0].is_meta:
-                known = args[0]  # made elsewhere, with values
-            if known is not None and out.is_contiguous() and out.numel() <= MAX_KNOWN:
-                self.numbers.note(out, known)
+            values = self.numbers.values(args[0])
+            if values is None and out.is_meta and not args[0].is_meta:
+                values = args[0]  # made elsewhere, with values
+            if values is not None and out.is_contiguous() and out.numel() <= MAX_KNOWN:
+                self.numbers.note(out, values)
         elif (
-            _is_elementwise(func) and (known := self._computed(out, func, args, named)) is not None
+            _is_elementwise(func) and (values := self._computed(out, func, args, named)) is not None
         ):
-            self.numbers.note(out, known)
+            self.numbers.note(out, values)
         elif _writes(func):
             self.numbers.forget(args[0] if args else named["tensor"])
         return out
@@ -180,14 +177,14 @@ class NumberMode(TorchFunctionMode):
     ) -> Tensor | None:
         """The values of a small tensor that was made of known ones, entry by entry."""
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-        known = {id(tensor): self.numbers.values(tensor) for tensor in tensors}
-        if not known or any(value is None for value in known.values()):
+        by_id = {id(tensor): self.numbers.values(tensor) for tensor in tensors}
+        if not by_id or any(values is None for values in by_id.values()):
             return None
         if not isinstance(out, Tensor) or out.numel() > MAX_KNOWN or not out.is_contiguous():
             return None
         with _disable_current_modes():
-            args = tuple(known.get(id(each), each) for each in args)
-            kwargs = {name: known.get(id(each), each) for name, each in kwargs.items()}
+            args = tuple(by_id.get(id(each), each) for each in args)
+            kwargs = {name: by_id.get(id(each), each) for name, each in kwargs.items()}
             value: Tensor = func(*args, **kwargs)
             return value
 

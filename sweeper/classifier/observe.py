@@ -26,7 +26,7 @@ FUSED = F.scaled_dot_product_attention
 WHOLE = F.multi_head_attention_forward
 WHOLE_SIZES = ("embed_dim_to_check", "num_heads")
 FAST_PATHS = (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention)
-"""Of torch's encoder and its attention where nothing asks for gradients; batch first."""
+"""What torch's encoder and attention call where nothing asks for gradients; batch first."""
 PRODUCTS: tuple[object, ...] = (
     torch.matmul,
     torch.bmm,
@@ -195,9 +195,9 @@ class AttentionWatch(FunctionWatch):
             arguments = attention_arguments(args, kwargs)
             head_size, scale = arguments["query"].shape[-1], arguments.get("scale")
             # Torch's own scale is the usual one; one that is no number is not known.
-            known = float(scale) if isinstance(scale, int | float) else None
-            usual = head_size**-0.5 if scale is None else known
-            self.saw_attention(func, SeenAttention(head_size, usual, arguments["key"].shape[-2]))
+            number = float(scale) if isinstance(scale, int | float) else None
+            factor = head_size**-0.5 if scale is None else number
+            self.saw_attention(func, SeenAttention(head_size, factor, arguments["key"].shape[-2]))
         elif func is WHOLE:
             # What `nn.MultiheadAttention` calls, sequence first: query, key, value, width, heads.
             names = ("query", "key", "value", *WHOLE_SIZES)
@@ -242,7 +242,7 @@ class OperationWatch(AttentionWatch):
         self.unscaled: set[SeenAttention] = set()
         self.hints: dict[str, dict[str, None]] = {}
         self.outputs: dict[str, str] = {}
-        """By the names of the modules that were called, the type of what they returned."""
+        """The type of what each module returned that was called, by its name."""
         self._made: dict[int, tuple[str, Tensor]] = {}
 
     def note(
@@ -259,7 +259,7 @@ class OperationWatch(AttentionWatch):
         elif func in ADDITIONS and len(args) > 1:
             self._note_sum(args[0], args[1])
 
-    def left(
+    def returned(
         self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any
     ) -> None:
         """Remember which module made a tensor."""

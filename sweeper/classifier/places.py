@@ -9,8 +9,9 @@ works with fake tensors: transformers skips its checks of masks for them. Code t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -180,7 +181,7 @@ def move_inputs(inputs: Any, place: Place) -> Any:
     return tree_map(moved, inputs)
 
 
-def described(inputs: Any) -> str:
+def described_inputs(inputs: Any) -> str:
     """What a model was called with, in words: shapes and types of tensors, other values."""
 
     def leaf_text(leaf: Any) -> str:
@@ -204,3 +205,91 @@ ATTEMPTS: tuple[tuple[Callable[[], Place], bool], ...] = (
 A model in training may skip layers at random, which depends on a value; with real values it would
 skip some. What is only used in training (the mask token of wav2vec2) is then not seen used.
 """
+
+
+# What a model is called with if nobody says: it or its configuration says it itself.
+
+
+BATCH_SIZE = 2
+"""Examples in a default input: with one, a weight repeated over the batch looks unrepeated."""
+SEQUENCE_LENGTH = 8
+IMAGE_SIZE = 64
+"""Pixels, where a configuration of images does not say how many: its model takes any number."""
+SAMPLES = 6400
+"""Numbers of sound: a convolution encodes 320 in one, and wav2vec2 masks ten of these at once."""
+
+
+def default_inputs(model: Any) -> Any:
+    """Inputs of a model that says what it takes: `example_inputs`, `seq_len`, or a HF config.
+
+    Tensors are on the default device. BadInput for other models.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    if callable(getattr(inner, "example_inputs", None)):
+        inputs: Any = inner.example_inputs()
+        return inputs
+    if isinstance(getattr(inner, "input_shape", None), tuple):
+        return torch.zeros(BATCH_SIZE, *inner.input_shape)
+    if isinstance(getattr(inner, "seq_len", None), int):
+        return torch.zeros(BATCH_SIZE, inner.seq_len, dtype=torch.long)
+    config, main = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
+    named = _of_transformers(inner, config, main) if config is not None else None
+    if named is not None:
+        return named
+    raise BadInput(
+        f"the model does not say what a {type(inner).__name__} takes: give inputs=, a tensor, a "
+        "tuple, a dict of named arguments, or a function of the sizes that returns one of them"
+    )
+
+
+def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | None:
+    """Named inputs of a model of transformers, by the name of its main input."""
+    names = signature(model.forward).parameters
+    inputs: dict[str, Tensor] = {}
+    if main in ("input_ids", "inputs"):
+        inputs[main] = _tokens(config)
+    # Both take sound: as samples, or as a spectrogram where the configuration counts mel bins.
+    elif main == "input_values" and not hasattr(config, "num_mel_bins"):
+        inputs[main] = torch.randn(BATCH_SIZE, SAMPLES)
+    elif main == "input_values":
+        frames = _field(config, "max_length", 128)
+        inputs[main] = torch.randn(BATCH_SIZE, frames, config.num_mel_bins)
+    elif main == "input_features":
+        # Whisper's lie the other way round, and two frames make one position.
+        frames = 2 * _field(config, "max_source_positions", 64)
+        inputs[main] = torch.randn(BATCH_SIZE, config.num_mel_bins, frames)
+    if main == "pixel_values" or ("vision_config" in config.to_dict() and "pixel_values" in names):
+        size = _field(config, "image_size", IMAGE_SIZE)
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = _field(config, "num_channels", 3)
+        inputs["pixel_values"] = torch.randn(BATCH_SIZE, channels, height, width)
+    if inputs and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
+        inputs["decoder_input_ids"] = _tokens(config)
+    return inputs or None
+
+
+def _tokens(config: Any) -> Tensor:
+    """Tokens of all kinds, as routers choose by them, and the end's at the end."""
+    # Some classifiers read the sequence's output where its token of the end stands.
+    size = _field(config, "vocab_size", 2)
+    tokens: Tensor = torch.arange(BATCH_SIZE * SEQUENCE_LENGTH).reshape(BATCH_SIZE, -1) * 7 % size
+    end = _field(config, "eos_token_id", None)
+    if isinstance(end, int) and 0 <= end < size:
+        tokens = torch.where(tokens == end, (end + 1) % size, tokens)
+        last = torch.arange(SEQUENCE_LENGTH) == SEQUENCE_LENGTH - 1
+        tokens = torch.where(last, end, tokens)
+    return tokens
+
+
+def _field(config: Any, name: str, otherwise: Any) -> Any:
+    """A field of a configuration, or of one within it (of the text, of the images)."""
+    return next(
+        (v for c in _configs(config) if (v := getattr(c, name, None)) is not None), otherwise
+    )
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if hasattr(value, "to_dict"):
+            yield from _configs(value)

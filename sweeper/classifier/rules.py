@@ -40,7 +40,7 @@ _LINEAR = {
     *("mul", "div", "neg", "add", "sub", "rsub", "lerp", "where", "masked_fill", "copy"),
     *("tril", "triu", "flip", "roll", "native_dropout", NORMED),
 }
-"""Of a weight and constants: what is drawn twice as large comes out twice as large, or normed."""
+"""Functions of a weight that give twice as much of one drawn twice as large, or as much."""
 _INSERTIONS = {"where", "copy", "masked_fill", "cat", "stack", "index_put", "slice_scatter"}
 
 
@@ -243,8 +243,8 @@ class _Operand:
 
 def matmul(state: TraceState, call: OpCall) -> OutputInfo:
     """A matrix product of any kind: the last dimension of one operand with the first of another."""
-    left, right, added = MATMUL_ARGUMENTS[call.name]
-    a, b = call.args[left], call.args[right]
+    first, second, added = MATMUL_ARGUMENTS[call.name]
+    a, b = call.args[first], call.args[second]
     if call.name == "linear":  # not taken apart under inference mode
         b = b.t()
     operands = [_Operand(a, b, a.dim() - 1), _Operand(b, a, max(b.dim() - 2, 0))]

@@ -68,14 +68,14 @@ class RunningModules:
     def of(self, model: nn.Module, leave: Leave | None = None) -> Iterator[None]:
         """While entered, this knows the modules of `model`, and tells `leave` what they return."""
 
-        def left(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        def pop(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             # First, so that `leave` sees the caller as what runs.
             self._stack.pop()
             if leave is not None:
                 leave(name, module, args, kwargs, output)
 
         named = [(uncompiled(name), module) for name, module in model.named_modules()]
-        with hooked(named, lambda name, module: self._stack.append((name, module)), left):
+        with hooked(named, lambda name, module: self._stack.append((name, module)), pop):
             yield
 
 
@@ -96,7 +96,7 @@ class FunctionWatch(TorchFunctionMode):
         """See a call of `func` and what it returned."""
         raise NotImplementedError
 
-    def left(
+    def returned(
         self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any
     ) -> None:
         """See what a module returned."""
@@ -111,7 +111,7 @@ class FunctionWatch(TorchFunctionMode):
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """While entered, calls of `model` are seen, with the module that makes them."""
-        with self.running.of(model, self.left), self:
+        with self.running.of(model, self.returned), self:
             yield
 
 

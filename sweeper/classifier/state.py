@@ -397,11 +397,6 @@ class TraceState:
         self._alive.setdefault(address, tensor)
         return address
 
-    @property
-    def module(self) -> str:
-        """The name of the module that runs; "" for the whole model."""
-        return self.running.name
-
     def module_with(self, name: str) -> str:
         """The module that runs if it holds the parameter `name` itself, under any name; else ""."""
         parameters = (p for p in self.running.module._parameters.values() if p is not None)
@@ -420,8 +415,8 @@ class TraceState:
         if isinstance(thing, Tensor):
             if storage_id(thing) in self.activations:
                 return None
-            known = self.numbers.value(thing)
-            return plain(thing) if known is None and not self.is_weight(thing) else known
+            value = self.numbers.value(thing)
+            return plain(thing) if value is None and not self.is_weight(thing) else value
         return plain(thing)
 
     def tracks(self, tensor: Tensor) -> bool:

@@ -3,8 +3,7 @@
 The pass needs no memory if possible (`places.py`). Every ATen operation of it goes to a rule
 (`rules.py`): a rule takes the state and the call, records uses and derived weights, and returns
 what more is known of the outputs than that they are activations. A pass that works nowhere is not
-traced; the reason is kept, as roles may be given by hand. What a model is called with if nobody
-says, the model or its configuration says itself.
+traced; the reason is kept, as roles may be given by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from threading import RLock
 from types import FunctionType
@@ -34,7 +32,8 @@ from sweeper.classifier.places import (
     Place,
     RealPlace,
     TooLarge,
-    described,
+    default_inputs,
+    described_inputs,
     move_inputs,
     move_model,
 )
@@ -69,91 +68,6 @@ from sweeper.classifier.state import (
     storage_id,
 )
 from sweeper.errors import BadInput
-
-BATCH_SIZE = 2
-"""Examples in a default input: with one, a weight repeated over the batch looks unrepeated."""
-SEQUENCE_LENGTH = 8
-IMAGE_SIZE = 64
-"""Pixels, where a configuration of images does not say how many: its model takes any number."""
-SAMPLES = 6400
-"""Of sound: a convolution encodes 320 in one, and wav2vec2 masks ten of these at a time."""
-
-
-def default_inputs(model: Any) -> Any:
-    """Inputs of a model that says what it takes: `example_inputs`, `seq_len`, or a HF config.
-
-    Tensors are on the default device. BadInput for other models.
-    """
-    inner = getattr(model, "_orig_mod", model)
-    if callable(getattr(inner, "example_inputs", None)):
-        inputs: Any = inner.example_inputs()
-        return inputs
-    if isinstance(getattr(inner, "input_shape", None), tuple):
-        return torch.zeros(BATCH_SIZE, *inner.input_shape)
-    if isinstance(getattr(inner, "seq_len", None), int):
-        return torch.zeros(BATCH_SIZE, inner.seq_len, dtype=torch.long)
-    config, main = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
-    named = _of_transformers(inner, config, main) if config is not None else None
-    if named is not None:
-        return named
-    raise BadInput(
-        f"the model does not say what a {type(inner).__name__} takes: give inputs=, a tensor, a "
-        "tuple, a dict of named arguments, or a function of the sizes that returns one of them"
-    )
-
-
-def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | None:
-    """Named inputs of a model of transformers, by the name of its main input."""
-    names = signature(model.forward).parameters
-    inputs: dict[str, Tensor] = {}
-    if main in ("input_ids", "inputs"):
-        inputs[main] = _tokens(config)
-    # Both take sound: as samples, or as a spectrogram where the configuration counts mel bins.
-    elif main == "input_values" and not hasattr(config, "num_mel_bins"):
-        inputs[main] = torch.randn(BATCH_SIZE, SAMPLES)
-    elif main == "input_values":
-        frames = _field(config, "max_length", 128)
-        inputs[main] = torch.randn(BATCH_SIZE, frames, config.num_mel_bins)
-    elif main == "input_features":
-        # Whisper's lie the other way round, and two frames make one position.
-        frames = 2 * _field(config, "max_source_positions", 64)
-        inputs[main] = torch.randn(BATCH_SIZE, config.num_mel_bins, frames)
-    if main == "pixel_values" or ("vision_config" in config.to_dict() and "pixel_values" in names):
-        size = _field(config, "image_size", IMAGE_SIZE)
-        height, width = (size, size) if isinstance(size, int) else size
-        channels = _field(config, "num_channels", 3)
-        inputs["pixel_values"] = torch.randn(BATCH_SIZE, channels, height, width)
-    if inputs and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
-        inputs["decoder_input_ids"] = _tokens(config)
-    return inputs or None
-
-
-def _tokens(config: Any) -> Tensor:
-    """Tokens of all kinds, as routers choose by them, and the end's at the end."""
-    # Some classifiers read the sequence's output where its token of the end stands.
-    size = _field(config, "vocab_size", 2)
-    tokens: Tensor = torch.arange(BATCH_SIZE * SEQUENCE_LENGTH).reshape(BATCH_SIZE, -1) * 7 % size
-    end = _field(config, "eos_token_id", None)
-    if isinstance(end, int) and 0 <= end < size:
-        tokens = torch.where(tokens == end, (end + 1) % size, tokens)
-        last = torch.arange(SEQUENCE_LENGTH) == SEQUENCE_LENGTH - 1
-        tokens = torch.where(last, end, tokens)
-    return tokens
-
-
-def _field(config: Any, name: str, otherwise: Any) -> Any:
-    """A field of a configuration, or of one within it (of the text, of the images)."""
-    return next(
-        (v for c in _configs(config) if (v := getattr(c, name, None)) is not None), otherwise
-    )
-
-
-def _configs(config: Any) -> Iterator[Any]:
-    yield config
-    for value in vars(config).values():
-        if hasattr(value, "to_dict"):
-            yield from _configs(value)
-
 
 Rule = Callable[[TraceState, OpCall], OutputInfo]
 
@@ -368,7 +282,7 @@ def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> Acti
     """
     # addmm and baddbmm multiply their product by `alpha`.
     if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
-        state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.module)
+        state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.running.name)
     if call.name in _SCALED_TERMS:
         _scale_term(state, call, kwargs)
     if call.name in _KEEP_FACTOR:
@@ -379,7 +293,7 @@ def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> Acti
     verb, factor = ("divides by", 1 / number) if call.name == "div" else ("multiplies by", number)
     info = state.activation(tensor)
     # Muted are the parts of attention, whose scale is no factor of the projections before it.
-    recorded = state.numbers.record(verb, number, state.module, info.summed_over)
+    recorded = state.numbers.record(verb, number, state.running.name, info.summed_over)
     if recorded is not None:
         for use in info.contractions:
             use.factor *= factor
@@ -392,7 +306,7 @@ def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None
     """Record the number that the later operands of a sum are multiplied by."""
     number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
     if number and number != 1:
-        recorded = state.numbers.record("multiplies by", number, state.module)
+        recorded = state.numbers.record("multiplies by", number, state.running.name)
         terms = [term for term in call.args[1:] if isinstance(term, Tensor)]
         for use in (use for term in terms for use in state.activation(term).contractions):
             use.factor *= number
@@ -405,11 +319,11 @@ def _number_and_tensor(
     """What is multiplied or divided by a number, and the number; None for other operations."""
     if call.name not in ("mul", "div") or len(call.args) < 2 or kwargs.get("rounding_mode"):
         return None, None
-    left, right = call.args[:2]
-    if isinstance(left, Tensor) and (number := state.number(right)) is not None:
-        return left, number
-    if call.name == "mul" and isinstance(right, Tensor):
-        return right, state.number(left)
+    first, second = call.args[:2]
+    if isinstance(first, Tensor) and (number := state.number(second)) is not None:
+        return first, number
+    if call.name == "mul" and isinstance(second, Tensor):
+        return second, state.number(first)
     return None, None
 
 
@@ -419,35 +333,40 @@ Inputs = Any
 
 
 @dataclass(frozen=True, kw_only=True)
+class Flow:
+    """Where the outputs of parameters go, by their names, as a `TraceState` has it."""
+
+    activation_products: tuple[ActivationProduct, ...] = ()
+    products: Mapping[str, int] = field(default_factory=dict)
+    contracted_again: Collection[str] = ()
+    meets: Mapping[str, int] = field(default_factory=dict)
+    reaches: Mapping[str, int] = field(default_factory=dict)
+    fed_by: Mapping[str, Collection[str]] = field(default_factory=dict)
+    gains: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelTrace:
     """Parameters of a model of some size, and what its forward pass uses them for.
 
     `shapes`, `tied` (other names of the same parameter) and `frozen` are by parameter; `uses` is
     None where no forward pass was traced, for the reason `failure`; `too_large` tells that smaller
-    models can be traced. `products` counts the inner
-    products with other activations that a parameter's output takes part in. `meets`, `reaches`,
-    `fed_by` and `gains` are those of the `TraceState`. `way` says how the
-    pass was traced, if not in the usual way.
+    models can be traced. `factors` are the numbers that the model multiplies by, and `way` says how
+    the pass was traced, if not in the usual way.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, tuple[str, ...]]
     frozen: frozenset[str] = frozenset()
     uses: Mapping[str, list[Use]] | None = None
-    activation_products: tuple[ActivationProduct, ...] = ()
-    products: Mapping[str, int] = field(default_factory=dict)
-    contracted_again: frozenset[str] = frozenset()
-    meets: Mapping[str, int] = field(default_factory=dict)
-    reaches: Mapping[str, int] = field(default_factory=dict)
-    fed_by: Mapping[str, Collection[str]] = field(default_factory=dict)
-    gains: Mapping[str, Collection[str]] = field(default_factory=dict)
+    flow: Flow = field(default_factory=Flow)
     factors: tuple[Factor, ...] = ()
     failure: str = ""
     too_large: bool = False
     way: str = ""
 
 
-Known = dict[tuple[Any, ...], ModelTrace]
+Traces = dict[tuple[Any, ...], ModelTrace]
 """Traces of one `build` and its `inputs`, by what was asked and the sizes."""
 
 
@@ -486,8 +405,10 @@ def _compiler_left_out() -> Iterator[None]:
     the function. Set to the function itself, nothing is said, as nothing is compiled in here. With
     a torch of which that is not known it does nothing.
     """
-    known = "torch._dynamo" in sys.modules or torch.__version__ < "2.13"
-    asked = [] if known else [f for f in _asked_by_meta() if not hasattr(f, "__dynamo_disable")]
+    not_needed = "torch._dynamo" in sys.modules or torch.__version__ < "2.13"
+    asked = (
+        [] if not_needed else [f for f in _asked_by_meta() if not hasattr(f, "__dynamo_disable")]
+    )
     for function in asked:
         function.__dynamo_disable = function
     try:
@@ -524,12 +445,12 @@ class Tracer:
     """Builds and traces a model at several sizes, each in the first way that works.
 
     `build` takes the sizes as named arguments; `inputs` is what the model is called with. What
-    was traced is kept in `known`, where that is given.
+    was traced is kept in `traces`, where they are given.
     """
 
     build: Callable[..., nn.Module]
     inputs: Inputs = None
-    known: Known | None = None
+    traces: Traces | None = None
     _first: int = 0
     """What did not work at one size is not tried at the next."""
 
@@ -554,12 +475,12 @@ class Tracer:
             return self._kept("uses", sizes, lambda: self._trace(sizes))
 
     def _kept(self, what: str, sizes: Sizes, made: Callable[[], ModelTrace]) -> ModelTrace:
-        if self.known is None:
+        if self.traces is None:
             return made()
         key = (what, *sorted(sizes.items()))
-        if key not in self.known:
-            self.known[key] = made()
-        return self.known[key]
+        if key not in self.traces:
+            self.traces[key] = made()
+        return self.traces[key]
 
     def _trace(self, sizes: Sizes) -> ModelTrace:
         # The compiler takes longer to import than all else, and most models are traced without.
@@ -581,8 +502,8 @@ class Tracer:
             else:
                 self._first = at
                 return traced
-        known = next((failed.shapes for failed in failures if failed.shapes is not None), None)
-        return _untraced(known or self.shapes(sizes), failures)
+        built = next((failed.shapes for failed in failures if failed.shapes is not None), None)
+        return _untraced(built or self.shapes(sizes), failures)
 
     def watch(self, sizes: Sizes, watcher: Callable[[nn.Module, Callable[[], object]], T]) -> T:
         """What `watcher` returns of a model and a call that runs it; DoesNotRun if nothing runs."""
@@ -604,7 +525,7 @@ class Tracer:
         """Trace one pass at `place`; _Failed where another place may do better."""
         numbers = Numbers()
         model = self._built(sizes, place, numbers)
-        known = _shapes(model)
+        shapes = _shapes(model)
         if evaluate:
             model.eval()
         with place.entered():
@@ -612,7 +533,7 @@ class Tracer:
                 args, kwargs = self._arguments(model, sizes, place)
             except BadInput as error:
                 # No other place would know the inputs: this is the result, not a failed attempt.
-                return replace(known, failure=str(error))
+                return replace(shapes, failure=str(error))
             parameters, _ = _parameters(model)
             state = TraceState(parameters.items(), tensors_in((args, kwargs)), numbers)
             try:
@@ -621,16 +542,16 @@ class Tracer:
                     _eager(),
                     state.running.of(model),
                     UseTracer(state),
-                    NumberMode(numbers, lambda: state.module),
+                    NumberMode(numbers, lambda: state.running.name),
                 ):
                     model(*args, **kwargs)
             except TooFewRows:
                 raise
             except Exception as error:
-                call = described(kwargs or args)
-                why = f"the forward pass cannot be traced at {_text(sizes)}, called with {call}"
-                raise _Failed(f"{why}: {_reason(error, place)}", known) from error
-        return _traced(known, state, place, evaluate=evaluate)
+                call = described_inputs(kwargs or args)
+                why = f"the forward pass cannot be traced at {described(sizes)}, called with {call}"
+                raise _Failed(f"{why}: {_reason(error, place)}", shapes) from error
+        return _traced(shapes, state, place, evaluate=evaluate)
 
     def _built(self, sizes: Sizes, place: Place, numbers: Numbers) -> nn.Module:
         try:
@@ -641,7 +562,7 @@ class Tracer:
         except BadInput:
             raise
         except Exception as error:
-            why = f"the model cannot be built at {_text(sizes)}: {_reason(error, place)}"
+            why = f"the model cannot be built at {described(sizes)}: {_reason(error, place)}"
             raise _Failed(why, None) from error
         if not isinstance(model, nn.Module):
             raise BadInput(f"build must return an nn.Module, not {type(model).__name__}")
@@ -695,21 +616,24 @@ def _eager() -> AbstractContextManager[Any]:
     return stance
 
 
-def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: bool) -> ModelTrace:
+def _traced(shapes: ModelTrace, state: TraceState, place: Place, *, evaluate: bool) -> ModelTrace:
     uses = state.uses
     # With real values a router picks some experts, and the others show no use.
     if isinstance(place, RealPlace):
         uses = {name: seen or _of_sibling(name, state) for name, seen in uses.items()}
-    return replace(
-        known,
-        uses=uses,
+    flow = Flow(
         activation_products=tuple(state.activation_products),
         products=state.products,
-        contracted_again=frozenset(state.contracted_again),
+        contracted_again=state.contracted_again,
         meets=_largest(state.meets),
         reaches=_largest(state.reaches),
         fed_by=state.fed_by,
         gains=state.gains,
+    )
+    return replace(
+        shapes,
+        uses=uses,
+        flow=flow,
         factors=tuple(state.numbers.factors),
         way=f"{place.name}, in evaluation mode" if evaluate else "",
     )
@@ -734,14 +658,15 @@ def _of_sibling(name: str, state: TraceState) -> list[Use]:
     return next(alike, [])
 
 
-def _untraced(known: ModelTrace, failures: list[_Failed]) -> ModelTrace:
+def _untraced(shapes: ModelTrace, failures: list[_Failed]) -> ModelTrace:
     """Shapes alone, and why: the last attempt tells most, unless it was not made."""
     large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
     others = [str(failed) for failed in failures if not isinstance(failed.__cause__, TooLarge)]
-    return replace(known, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
+    return replace(shapes, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
 
 
-def _text(sizes: Sizes) -> str:
+def described(sizes: Sizes) -> str:
+    """Sizes in words."""
     return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "its size"
 
 

@@ -26,7 +26,7 @@ from sweeper.classifier.observe import (
 )
 from sweeper.classifier.operations import apply_scales
 from sweeper.classifier.running import uncompiled
-from sweeper.classifier.trace import DoesNotRun, Known, Sizes, TooFewRows, Tracer
+from sweeper.classifier.trace import DoesNotRun, Sizes, TooFewRows, Tracer, Traces
 from sweeper.data.spans import Corruption
 from sweeper.errors import (
     BadInput,
@@ -111,7 +111,7 @@ def read_model(
         target=target,
         inputs=tracer.inputs,
         roles=rules.role_patterns(),
-        known=tracer.known,
+        traces=tracer.traces,
     )
     tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
     base_branches = 0
@@ -388,7 +388,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
             Tracer(
                 build=build,
                 inputs=lambda _: example_inputs(spec, last),
-                known=_traces(replace(spec, width=spec.base_width, depth=spec.base_depth), unit),
+                traces=_traces(replace(spec, width=spec.base_width, depth=spec.base_depth), unit),
             ),
             {"width": spec.base_width, "depth": spec.base_depth},
             {"width": spec.width, "depth": spec.depth},
@@ -412,7 +412,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
 
 
 @lru_cache(maxsize=64)
-def _traces(spec: TrialSpec, unit: bool) -> Known:
+def _traces(spec: TrialSpec, unit: bool) -> Traces:
     """Traces of the model of `spec`, at any size: those of the base and of one wider serve all."""
     return {}
 

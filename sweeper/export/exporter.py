@@ -77,7 +77,7 @@ class Exporter:
 
     trainer: ClassVar[str]
     template: ClassVar[str] = ""
-    """That of its file, plan_TEMPLATE, in the folder `templates`."""
+    """The template in the folder `templates`; its file is plan_TEMPLATE."""
     comment: ClassVar[str] = ""
     """What begins a line of the header; nothing inside a docstring."""
     optimizers: ClassVar[Mapping[str, str] | None] = None
@@ -134,11 +134,11 @@ def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
         f"Schedule: {name}, {steps} steps, warm-up over the first {warmup}, decay over the last "
         f"{decay}, to {final:g} of the peak."
     )
-    words = exporter.schedules.get(f"{name} to 0") if final == 0 else None
-    if words := words or exporter.schedules.get(name):
+    text = exporter.schedules.get(f"{name} to 0") if final == 0 else None
+    if text := text or exporter.schedules.get(name):
         values = {"steps": steps, "warmup": warmup, "final": final, "start": start}
         values |= {"decay": decay, "share": decay / steps, "span": max(1, decay - 1)}
-        yield f"In {exporter.trainer}{exporter.schedule_note}: {words.format(**values)}"
+        yield f"In {exporter.trainer}{exporter.schedule_note}: {text.format(**values)}"
     else:
         yield (
             f"{exporter.trainer} has no such schedule: write it as one factor on the learning "

@@ -74,7 +74,7 @@ def _read_granite(fields: Fields, shape: Shape) -> Multipliers:
 
 
 def _write_hyperclovax(m: Multipliers, shape: Shape) -> dict[str, Any]:
-    """As Granite, but that logits are multiplied by `logits_scaling`, not divided."""
+    """Granite's fields, but logits are multiplied by `logits_scaling`, not divided."""
     return {**_write_granite(m, shape), "logits_scaling": m.logits}
 
 
@@ -100,14 +100,14 @@ def _write_minicpm(m: Multipliers, shape: Shape) -> dict[str, Any]:
 
 def _read_minicpm(fields: Fields, shape: Shape) -> Multipliers:
     """What is missing is MiniCPM's own, 12, 1.4 and 256; null is neutral."""
-    known = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, **fields}
-    branch = number(known, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
+    usual = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, **fields}
+    branch = number(usual, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
     return Multipliers(
-        embedding=number(known, "scale_emb", 1.0),
+        embedding=number(usual, "scale_emb", 1.0),
         attention=shape.usual_attention,
         attention_branch=branch,
         ffn_branch=branch,
-        logits=number(known, "dim_model_base", shape.width) / shape.width,
+        logits=number(usual, "dim_model_base", shape.width) / shape.width,
     )
 
 

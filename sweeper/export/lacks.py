@@ -130,11 +130,11 @@ def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
 
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     """Differences of the optimizer, and of frozen parameters."""
-    name, known = optimizer_name(plan), exporter.optimizers
+    name, names = optimizer_name(plan), exporter.optimizers
     if by_atan2(plan):
         yield Difference("optimizer", f"{name} by atan2", None, None)
-    elif known is not None and name not in known:
-        yield Difference("optimizer", f"{name}; it has {', '.join(known)}", None, None)
+    elif names is not None and name not in names:
+        yield Difference("optimizer", f"{name}; it has {', '.join(names)}", None, None)
     elif any(Update(p.update).holds_norm for p in trained(plan)):
         what = f"{name} for weights of fixed norm, which torch has no optimizer for"
         yield Difference("optimizer", what, None, None)

@@ -104,7 +104,7 @@ class Hf(Exporter):
         }
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
-        """With the fields as `plan_config.json`, too, to be merged into a config.json."""
+        """The fields are in `plan_config.json`, too, to be merged into a config.json."""
         fields = json.dumps(self.fields(plan), indent=2) + "\n"
         return {**super().files(plan, header), "plan_config.json": fields}
 

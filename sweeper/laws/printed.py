@@ -54,10 +54,10 @@ class Batch:
                 f"{target.tokens:,} is not the base's {base.tokens:,}: take law=joint, which has a "
                 "rule for both"
             )
-        known = base.betas or {}
-        betas = {name: 1 - kappa * (1 - known[name]) for name in self.betas if name in known}
+        before = base.betas or {}
+        betas = {name: 1 - kappa * (1 - before[name]) for name in self.betas if name in before}
         if below := [name for name, beta in betas.items() if beta < 0]:
-            most = min(1 / (1 - known[name]) for name in below)
+            most = min(1 / (1 - before[name]) for name in below)
             rest = ",".join(name for name in self.betas if name not in below)
             raise OutsideLaw(
                 f"law=batch would make {below[0]} negative at {kappa:g} times the batch; it goes "
@@ -218,8 +218,8 @@ class Hyperball(Bounded):
         if tokens is None:
             tokens = -0.32 if Update.ORTHOGONAL_HYPERBALL in base.held else -0.3
         joint = Joint(batch=self.batch, tokens=tokens, eps=self.eps, beta2=self.beta2)
-        found, (batch, horizon) = joint.factors(base, target), growth(base, target)
-        return replace(found, gamma_adam=(batch / horizon) ** self.adam / found.eta)
+        factors, (batch, horizon) = joint.factors(base, target), growth(base, target)
+        return replace(factors, gamma_adam=(batch / horizon) ** self.adam / factors.eta)
 
 
 # AdamW's timescale: the decay that keeps how much of a run the weights look back over.

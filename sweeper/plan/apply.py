@@ -294,7 +294,7 @@ RATE_ADVICE = (
 
 
 @dataclass(frozen=True)
-class Held:
+class OptimizerGroup:
     """One of the groups of an optimizer, and what the optimizer does with it; None: not known."""
 
     optimizer: Optimizer
@@ -313,17 +313,17 @@ class Pair:
 
     label: str
     planned: AbsorbedParam
-    held: Held
+    owner: OptimizerGroup
 
     @property
     def group(self) -> Mapping[str, Any]:
         """The group's settings."""
-        return self.held.settings
+        return self.owner.settings
 
     @property
     def factor(self) -> float:
         """What the optimizer multiplies the group's rate by for a matrix of this shape."""
-        does, shape = self.held.does, (self.planned.shape, self.planned.matrix)
+        does, shape = self.owner.does, (self.planned.shape, self.planned.matrix)
         if self.planned.update is not Update.ORTHOGONAL:
             return 1.0
         if does is None:  # the one that the group was made for
@@ -350,7 +350,7 @@ def check(
     """
     problems: list[str] = []
     groups = [
-        Held(optimizer, group, documented(optimizer, group))
+        OptimizerGroup(optimizer, group, documented(optimizer, group))
         for optimizer in optimizers
         for group in optimizer.param_groups
     ]
@@ -397,8 +397,8 @@ def check(
         return _listed([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
-    held_eps = ((pair, pair.group.get("eps")) for pair in pairs if pair.planned.eps)
-    first = ((pair, e[0] if isinstance(e, tuple) else e) for pair, e in held_eps)
+    eps_of_groups = ((pair, pair.group.get("eps")) for pair in pairs if pair.planned.eps)
+    first = ((pair, e[0] if isinstance(e, tuple) else e) for pair, e in eps_of_groups)
     eps = ((pair, e, pair.planned.eps) for pair, e in first if isinstance(e, float))
     if wrong := differing(eps, EXACT_TOLERANCE):
         advice = "keep each group's own eps, as param_groups gives it, and set none on all"
@@ -413,11 +413,11 @@ def check(
                 law = "betas are not those of the plan's law"
                 problems.append(f"{law}: {line}; param_groups gives them")
                 break
-    if coupled := next((p for p in pairs if _is_coupled(p.held.optimizer, p.group)), None):
+    if coupled := next((p for p in pairs if _is_coupled(p.owner.optimizer, p.group)), None):
         problems.append(
-            f"{coupled.held.name} adds the weight decay of {_short(coupled.label)} to the gradient "
-            "(L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, "
-            "or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
+            f"{coupled.owner.name} adds the weight decay of {_short(coupled.label)} to the "
+            "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
+            "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
         )
     elif wrong := differing(_decays(pairs), RATE_TOLERANCE):
         advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
@@ -427,16 +427,16 @@ def check(
 
 
 def _pairs_by_name(
-    settings: Sequence[AbsorbedParam], groups: Sequence[Held], problems: list[str]
+    settings: Sequence[AbsorbedParam], groups: Sequence[OptimizerGroup], problems: list[str]
 ) -> list[Pair]:
     """Groups beside the settings whose names they have."""
     waiting: dict[frozenset[str], list[list[AbsorbedParam]]] = {}
-    muon = next((muon for held in groups if (muon := held.settings.get("muon"))), "")
+    muon = next((muon for owner in groups if (muon := owner.settings.get("muon"))), "")
     for name, members in grouped_settings(settings, muon):
         waiting.setdefault(frozenset(name.split(", ")), []).append(members)
     pairs, strange = [], []
-    for index, held in enumerate(groups):
-        group = held.settings
+    for index, owner in enumerate(groups):
+        group = owner.settings
         name = str(group.get("name", ""))
         candidates = waiting.get(frozenset(name.split(", ")), [])
         if not candidates:
@@ -444,7 +444,7 @@ def _pairs_by_name(
             continue
         # Groups of one name (layers that only differ in their numbers) come in the plan's order.
         members = candidates.pop(0)
-        pairs.append(Pair(name, members[0], held))
+        pairs.append(Pair(name, members[0], owner))
         if len(group["params"]) != len(members):
             problems.append(
                 f"group {_short(name)} has {len(group['params'])} parameters, the plan "
@@ -463,13 +463,16 @@ def _pairs_by_name(
 
 
 def _pairs_by_parameter(
-    settings: Sequence[AbsorbedParam], groups: Sequence[Held], model: nn.Module, problems: list[str]
+    settings: Sequence[AbsorbedParam],
+    groups: Sequence[OptimizerGroup],
+    model: nn.Module,
+    problems: list[str],
 ) -> list[Pair]:
     """Every parameter's settings beside the group that it is in."""
-    holders: dict[int, list[Held]] = {}
-    for held in groups:
-        for parameter in held.settings["params"]:
-            holders.setdefault(id(parameter), []).append(held)
+    holders: dict[int, list[OptimizerGroup]] = {}
+    for owner in groups:
+        for parameter in owner.settings["params"]:
+            holders.setdefault(id(parameter), []).append(owner)
     pairs, lost, twice, frozen = [], [], [], []
     for setting, parameter in match_parameters(settings, model, differs=("*",)):
         own_groups = holders.pop(id(parameter), [])
@@ -478,7 +481,7 @@ def _pairs_by_parameter(
             continue
         lost += [setting.name] * (not own_groups)
         twice += [setting.name] * (len(own_groups) > 1)
-        pairs += [Pair(setting.name, setting, held) for held in own_groups]
+        pairs += [Pair(setting.name, setting, owner) for owner in own_groups]
     kinds = {
         "these parameters of the model are in no group": lost,
         "these parameters are in groups more than once": twice,
@@ -500,16 +503,16 @@ def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
     """Steps must be of the planned kind, where an optimizer's are known."""
     wrong: dict[tuple[str, str, str], list[str]] = {}
     for pair in pairs:
-        does, planned = pair.held.does, pair.planned.update
+        does, planned = pair.owner.does, pair.planned.update
         if does is not None and does.differs(planned):
-            key = (pair.held.name, does.words, asked(planned).words)
+            key = (pair.owner.name, does.description, asked(planned).description)
             wrong.setdefault(key, []).append(_short(pair.label))
-    for (name, is_, planned_words), labels in wrong.items():
+    for (name, is_, wanted), labels in wrong.items():
         of_norm = any(pair.planned.update.holds_norm for pair in pairs)
         advice = SPLIT_HELD if of_norm else SPLIT
-        yield f"{name}'s updates are {is_}, the plan's {planned_words}: {_listed(labels)}; {advice}"
+        yield f"{name}'s updates are {is_}, the plan's {wanted}: {_listed(labels)}; {advice}"
     own_kind = [p for p in pairs if p.planned.update.orthogonal or p.planned.update.holds_norm]
-    for name in sorted({pair.held.name for pair in own_kind if pair.held.does is None}):
+    for name in sorted({pair.owner.name for pair in own_kind if pair.owner.does is None}):
         warnings.warn(
             f"plan.check does not know {name}: that its updates are the plan's, and that groups "
             "are made for its factor of a matrix's shape (muon=...), is for you to see",
@@ -526,21 +529,21 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
     spread = max(factors) - min(factors)
     if all(map(isfinite, factors)) and spread <= RATE_TOLERANCE * max(map(abs, factors)):
         return []
-    shown: dict[float, str] = {}
+    lines: dict[float, str] = {}
     for rate, pair in zip(rates, pairs, strict=True):
         line = f"{_short(pair.label)} has {rate:.3g}, planned {pair.lr:.3g}"
-        shown.setdefault(pair.lr, line)
+        lines.setdefault(pair.lr, line)
     same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
     what = "the groups' learning rates are not the plan's times one factor"
     advice = RATE_ADVICE
     # Were they right for steps without a factor, or with another's, the factor is what is wrong.
-    own = {p.held.does.factor for p in pairs if p.factor != 1 and p.held.does is not None}
+    own = {p.owner.does.factor for p in pairs if p.factor != 1 and p.owner.does is not None}
     if own:
         advice = (
             f"Orthogonal updates are multiplied by {', '.join(sorted(own))} here: make the groups "
             f"for it, plan.param_groups(model, muon=...), one of {', '.join(CONVENTIONS)}. {advice}"
         )
-    return [f"{what}; {same}: {_listed([*shown.values()])}. {advice}"]
+    return [f"{what}; {same}: {_listed([*lines.values()])}. {advice}"]
 
 
 def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:

@@ -114,7 +114,7 @@ class OpFactors:
         return seen_scale or float(self.op.geometry["head_size"]) ** -0.5
 
     def as_trained(self) -> OpFactors:
-        """With the model's own factors, of an operation that nothing scaled in any trial."""
+        """The model's own factors, where nothing scaled the operation in any trial."""
         return replace(self, factors={name: self.usual(name) for name in self.factors})
 
 
@@ -153,11 +153,11 @@ def ask(
     logits = [attention(size)[1].get("logit", 0.0) for size in (USUAL_HEAD, 2 * USUAL_HEAD)]
     rule = _rule(*logits) if all(logits) else ""
     ran = sorted(model.attentions, key=lambda a: (a.head_size, a.seq_len, a.scale or 0.0))
-    for known in ran:
-        op, factors = attention(known.head_size, known.seq_len or USUAL_LENGTH)
-        where = f"attention of heads of {known.head_size}"
+    for heads in ran:
+        op, factors = attention(heads.head_size, heads.seq_len or USUAL_LENGTH)
+        where = f"attention of heads of {heads.head_size}"
         answers.append(
-            OpFactors(op=op, factors=factors, where=where, seen=False, attention=known, rule=rule)
+            OpFactors(op=op, factors=factors, where=where, seen=False, attention=heads, rule=rule)
         )
     named = any(ATTENTION_NAME.search(spec.name) for spec in model.specs)
     if named and not ran and "attention" not in seen:

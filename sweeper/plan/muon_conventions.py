@@ -20,7 +20,7 @@ from sweeper.scaling.spec import Update
 from sweeper.scaling.spectral import RULES
 
 Factor = Callable[[int, int], float]
-"""Of a step's learning rate, in rows and columns of a matrix."""
+"""A factor of a step, from the rows and columns of a matrix."""
 FACTORS: Mapping[str, Factor] = {
     "1": lambda rows, columns: 1.0,
     "sqrt(max(1, rows / columns))": lambda r, c: RULES["root_ratio_floored"](c, r),
@@ -123,28 +123,28 @@ DION = {"spectral_norm": "sqrt(rows / columns)", "rms_norm": ROOT_MAX, None: "1"
 class Performed:
     """Whether a step is orthogonal, and which of `FACTORS` it has.
 
-    `held`: whether the weights keep their norm, of which the step is then a share.
+    `keeps_norm`: whether the weights keep their norm, of which the step is then a share.
     """
 
     orthogonal: bool
     factor: str = "1"
-    held: bool = False
+    keeps_norm: bool = False
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What it does, for people."""
         return ("orthogonal matrices" if self.orthogonal else "entry by entry") + (
-            ", of weights that keep their norm" * self.held
+            ", of weights that keep their norm" * self.keeps_norm
         )
 
     def differs(self, planned: Update) -> bool:
         """Whether a plan asks for something else."""
-        return (self.orthogonal, self.held) != (planned.orthogonal, planned.holds_norm)
+        return (self.orthogonal, self.keeps_norm) != (planned.orthogonal, planned.holds_norm)
 
 
 def asked(planned: Update) -> Performed:
     """What a plan asks of an optimizer."""
-    return Performed(orthogonal=planned.orthogonal, held=planned.holds_norm)
+    return Performed(orthogonal=planned.orthogonal, keeps_norm=planned.holds_norm)
 
 
 def documented(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | None:
@@ -155,7 +155,7 @@ def documented(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | No
         factor = ROOT_MAX if by_rms else FLOORED
         return Performed(orthogonal=True, factor=factor) if name == "Muon" else Performed(False)
     if name in ("AdamH", "MuonH"):
-        return Performed(orthogonal=name == "MuonH", held=True)
+        return Performed(orthogonal=name == "MuonH", keeps_norm=True)
     if "use_muon" in group:  # Keller Jordan's, NorMuon's
         return Performed(True, FLOORED) if group["use_muon"] else Performed(False)
     if "algorithm" in group and (option := group.get("adjust_lr", "spectral_norm")) in DION:

@@ -49,7 +49,7 @@ COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
 NAMES_WIDTH, NAMES_LINES = 48, 2
-"""Of the column of names: characters of a line, and lines of a row."""
+"""The column of names has so many characters a line, and lines a row."""
 MAX_LINES = 38
 """Lines of all rows together."""
 MAX_NEEDS = 12
@@ -79,8 +79,8 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     columns = [*COLUMNS[:2], *[UPDATE] * several, *COLUMNS[2:]]
     if not plan.has_eps:
         columns.remove("eps")
-    left = ("parameters", "role", UPDATE)
-    table = Table("", [Column(name, left=name in left) for name in columns])
+    texts = ("parameters", "role", UPDATE)
+    table = Table("", [Column(name, left=name in texts) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
     for first, names, count in alike:
         settings, name_lines = first.absorbed(), _name_lines(names, count)
@@ -160,10 +160,10 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
 
 def _name_lines(names: Sequence[str], count: int) -> list[str]:
     """Names on at most `NAMES_LINES` lines; what has no room is counted."""
-    shown, tail = [*names], ""
+    first, tail = [*names], ""
     # The count must not be broken over two lines: `wrap` breaks at spaces of any other kind.
-    while len(lines := _wrapped(shown, tail)) > NAMES_LINES and len(shown) > 1:
-        shown.pop()
+    while len(lines := _wrapped(first, tail)) > NAMES_LINES and len(first) > 1:
+        first.pop()
         tail = f", ...{NO_BREAK}{count}{NO_BREAK}in{NO_BREAK}all"
     return lines
 
@@ -374,12 +374,12 @@ class TransferPlan:
         """
         from sweeper.plan import apply
 
-        given = self.optimizer.arguments if self.optimizer else {}
+        arguments = self.optimizer.arguments if self.optimizer else {}
         own = self.optimizer_settings()
-        if given.get("normuon") is not None:
-            own["normuon"] = float(given["normuon"])
+        if arguments.get("normuon") is not None:
+            own["normuon"] = float(arguments["normuon"])
         if self.optimizer and self.optimizer.name == "adafactor":
-            own["rms_floor"] = float(given.get("rms_floor", 1e-3))
+            own["rms_floor"] = float(arguments.get("rms_floor", 1e-3))
         match self.optimizer.name if self.optimizer else "":
             case "muon":
                 convention = muon
@@ -439,8 +439,8 @@ class TransferPlan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the text's lines, with its table as one."""
-        head, shown, after = plan_parts(self)
-        html = "".join(f"<p>{escape(line)}</p>" for line in head) + shown._repr_html_()
+        head, table, after = plan_parts(self)
+        html = "".join(f"<p>{escape(line)}</p>" for line in head) + table._repr_html_()
         return html + "".join(f"<p>{escape(line)}</p>" for line in after if line)
 
 
@@ -461,12 +461,12 @@ def _file(path: str | Path) -> Path:
 def _plan_of_study(folder: Path) -> Path:
     """The one plan of the study in `folder`; BadInput where there is none, or a choice."""
     study = StudyFolder(folder)
-    found = sorted(study.plans())
-    if len(found) == 1:
-        return found[0]
-    if found:
-        each = ", ".join(str(path.parent) for path in found)
-        raise BadInput(f"the study in {folder} has {len(found)} plans, name one: {each}")
+    plans = sorted(study.plans())
+    if len(plans) == 1:
+        return plans[0]
+    if plans:
+        each = ", ".join(str(path.parent) for path in plans)
+        raise BadInput(f"the study in {folder} has {len(plans)} plans, name one: {each}")
     if study.config.is_file():
         makes = Call("transfer", Keyword("study", folder.name), Keyword("to_width", "N"))
         raise BadInput(f"the study in {folder} has no plan yet: ", makes, " makes one")
@@ -611,8 +611,8 @@ def _planned(
     has_eps = takes_eps(rules.optimizer_spec.name, rules.optimizer_spec.arguments)
 
     def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
-        found = prescription_of(spec, rules.parameterization, rules.optimizer, hps)
-        return found if has_eps else replace(found, eps=0.0)
+        numbers = prescription_of(spec, rules.parameterization, rules.optimizer, hps)
+        return numbers if has_eps else replace(numbers, eps=0.0)
 
     target, exponent = prescribed(spec, hps), None
     if growth != 1:

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.classifier.growth import depths, is_whole, of_the_task
-from sweeper.classifier.growth import widths as widths_of
+from sweeper.classifier.classify import depths, is_whole, of_the_task
+from sweeper.classifier.classify import widths as widths_of
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -176,12 +176,12 @@ def plan_for(
     """
     _check_build(build, base, target)
     roles = {} if roles is None else roles
-    for key, given, example in (
+    for key, mapping, example in (
         ("hps", hps, "{'eta': 2**-7}"),
         ("roles", roles, "{'*.bias': 'vector'}"),
     ):
-        if not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
-            raise ConfigError(key, given, f"a mapping, such as {example}")
+        if not (isinstance(mapping, Mapping) and all(isinstance(name, str) for name in mapping)):
+            raise ConfigError(key, mapping, f"a mapping, such as {example}")
     rules_of_model = ModelRules(
         roles={pattern: str(role) for pattern, role in roles.items()},
         keep_init=_patterns("keep_init", keep_init),
@@ -255,13 +255,13 @@ def _check_build(build: object, base: object, target: object) -> None:
     example = "plan_for(GPT, {'width': 64}, {'width': 1024}, 'mup', {'eta': 2**-7})"
     if _is_module(build) or not callable(build):
         allowed = f"what builds the model, a class or function, as it is built twice: {example}"
-        shown = type(build).__name__ if _is_module(build) else build
-        raise ConfigError("build", shown, allowed)
+        value = type(build).__name__ if _is_module(build) else build
+        raise ConfigError("build", value, allowed)
     for key, sizes in (("base", base), ("target", target)):
         if not isinstance(sizes, Mapping):
             allowed = f"the arguments that build the model there, as a mapping: {example}"
-            shown = type(sizes).__name__ if _is_module(sizes) else sizes
-            raise ConfigError(key, shown, allowed)
+            value = type(sizes).__name__ if _is_module(sizes) else sizes
+            raise ConfigError(key, value, allowed)
 
 
 def _without_decay(optimizer: Named | Optimizer) -> Named | Optimizer:
@@ -293,14 +293,11 @@ MEANT = {
 
 def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
     """Patterns of names; ConfigError for a text, which would be one pattern a letter."""
-    found = () if isinstance(patterns, str) or not isinstance(patterns, Iterable) else (*patterns,)
-    if (
-        isinstance(patterns, str)
-        or not isinstance(patterns, Iterable)
-        or not all(isinstance(each, str) for each in found)
-    ):
+    several = isinstance(patterns, Iterable) and not isinstance(patterns, str)
+    names = (*patterns,) if several else ()
+    if not (several and all(isinstance(name, str) for name in names)):
         raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
-    return found
+    return names
 
 
 def _law(
@@ -319,13 +316,13 @@ def _law(
                 raise ConfigError(name, run, "given where a law is, such as law='joint'")
         return None
     betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
-    held = held_norms(rules.optimizer, specs)
+    holding = held_norms(rules.optimizer, specs)
     # Weights at base and target: laws may go by tokens per weight.
     counts = [
         sum(prod(getattr(parameter, of)) for parameter in specs) for of in ("base_shape", "shape")
     ]
     base, target = (
-        replace(_scale(name, size, run), parameters=count, betas=betas, held=held)
+        replace(_scale(name, size, run), parameters=count, betas=betas, held=holding)
         for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
     )
     # Tokens of one run beside examples of the other would be a change of the horizon that is none.
@@ -410,8 +407,8 @@ def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
     for name, value in hps.items():
         key = f"hps[{name!r}]"
         if name not in (*required, *optional):
-            known = MEANT.get(name) or suggest(name, {*required, *optional})
-            raise ConfigError(key, value, f"no hyperparameter of the parameterization; {known}")
+            meant = MEANT.get(name) or suggest(name, {*required, *optional})
+            raise ConfigError(key, value, f"no hyperparameter of the parameterization; {meant}")
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(key, value, "a number")
         if not 0 < value <= sys.float_info.max:
@@ -420,14 +417,14 @@ def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
         decaying = {"name": rules.optimizer_spec.name, "weight_decay": 2.0**-13}
         allowed = f"a factor on the optimizer's decay, which is 0: optimizer={decaying}"
         raise ConfigError("hps['weight_decay']", hps["weight_decay"], allowed)
-    known_defaults = _defaults(rules.parameterization_spec.name)
+    of_space = _defaults(rules.parameterization_spec.name)
     for name in required:
-        if name not in hps and name not in known_defaults:
+        if name not in hps and name not in of_space:
             raise ConfigError(
                 f"hps[{name!r}]", None, "it needs a value: the parameterization has no default"
             )
     extra = [name for name in hps if name not in required]
-    values = {**known_defaults, **hps}
+    values = {**of_space, **hps}
     return PlainHps({name: float(values[name]) for name in (*required, *extra)})
 
 

@@ -89,24 +89,24 @@ def named_by_user(
 def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
     """The specs, each with the group that its name matches; ConfigError as `members_of`."""
     check_names(groups)
-    found = members_of(specs, {f"groups.{group}": pattern for group, pattern in groups.items()})
+    key_of = members_of(specs, {f"groups.{group}": pattern for group, pattern in groups.items()})
     of_key = {f"groups.{group}": group for group in groups}
-    return tuple(replace(s, group=of_key[found[s.name]]) if s.name in found else s for s in specs)
+    return tuple(replace(s, group=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs)
 
 
 def with_constants(
     specs: Sequence[ParamSpec], constants: Mapping[str, float]
 ) -> tuple[ParamSpec, ...]:
     """The specs, each with the C_G of the pattern that it matches; ConfigError as `members_of`."""
-    found = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
+    key_of = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
     of_key = {f"constants.{pattern}": constant for pattern, constant in constants.items()}
     return tuple(
-        replace(s, init_constant=of_key[found[s.name]]) if s.name in found else s for s in specs
+        replace(s, init_constant=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs
     )
 
 
 def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[str, str]:
-    """By the names of parameters, the key of the pattern that each matches.
+    """The key of the pattern that each parameter matches, by its name.
 
     A pattern is of whole names, as in 'layers.*.attention.*', or a range of layers by relative
     depth, as in '0%-25%'. ConfigError for a pattern that matches nothing, and for a parameter that
@@ -144,11 +144,11 @@ def _check_deeper(names: Sequence[str], patterns: Mapping[str, str]) -> None:
         deeper = [name.replace("{}", str(layer)) for name in alike for layer in range(layers)]
         places, key_of = _places(deeper), dict[str, str]()
         for key, pattern in patterns.items():
-            found = fnmatch.filter(deeper, pattern)
+            members = fnmatch.filter(deeper, pattern)
             if place := RELATIVE_DEPTH.fullmatch(pattern):
                 low, high = (float(share) / 100 for share in place.groups())
-                found = [name for name in deeper if low <= places[name] < high]
-            for name in found:
+                members = [name for name in deeper if low <= places[name] < high]
+            for name in members:
                 if key_of.setdefault(name, key) != key:
                     allowed = (
                         f"no parameter twice in a deeper model either: at {layers} layers {name} "

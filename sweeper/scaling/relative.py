@@ -241,7 +241,7 @@ class ScaledEmbedding(BaseParameterization):
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """As `standard`, but for the learning rate's factor of width.
+        """What `standard` gives, but for the learning rate's factor of width.
 
         ConfigError for updates that do not scale as Adam's: the paper says nothing of them.
         """

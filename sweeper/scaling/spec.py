@@ -145,7 +145,7 @@ class ParamSpec:
 
     @property
     def outputs(self) -> int:
-        """Of one matrix, as optimizers see it: a kernel makes each at many places, counted once."""
+        """The outputs of one matrix: a kernel makes each at many places, counted once."""
         count, rows = max(1, self.matrix[0]), self.matrix[1] or self.shape[0]
         flat = len(self.shape) > 2 and prod(self.shape) == count * rows * self.fan_in
         return rows if flat else self.fan_out
@@ -261,14 +261,14 @@ def matching(
 
     `what` says in a word what the names are of.
     """
-    known, matched = [*names], set[str]()
+    names, matched = [*names], set[str]()
     # A text is a list of its letters, of which "*" would match all.
     if isinstance(patterns, str):
         raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
     for pattern in patterns:
-        hits = {name for name in known if fnmatchcase(name, pattern)}
+        hits = {name for name in names if fnmatchcase(name, pattern)}
         if not hits:
-            near = suggest(pattern, {with_layer(name, "*") for name in known})
+            near = suggest(pattern, {with_layer(name, "*") for name in names})
             raise ConfigError(key, pattern, f"no {what} matches; {near}")
         matched |= hits
     return matched

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
-from sweeper.classifier.growth import widths
+from sweeper.classifier.classify import widths
 from sweeper.errors import BadInput
 from sweeper.plan.plan_for import SizePair
 from sweeper.scaling.spec import Role
@@ -109,14 +109,9 @@ def test_a_size_that_its_name_does_not_tell() -> None:
     base, target = {"hidden": 8, "answers": 10}, {"hidden": 32, "answers": 40}
     with pytest.raises(BadInput, match=r"answers differs beside hidden.*widths=\['hidden'\]"):
         sweeper.plan_for(build, base, target, "mup", {"eta": 0.1})
-    roles = {
-        tuple(asked): sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=asked)
-        for asked in (["hidden"], ["hidden", "answers"])
-    }
-    told = {
-        w: {p.name: p.role for p in plan.parameters}["head.weight"] for w, plan in roles.items()
-    }
-    assert told == {("hidden",): Role.READOUT, ("hidden", "answers"): Role.HIDDEN}
+    for names, role in ((["hidden"], Role.READOUT), (["hidden", "answers"], Role.HIDDEN)):
+        plan = sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=names)
+        assert {p.name: p.role for p in plan.parameters}["head.weight"] == role
     with raises_config_error("widths", "width"):
         sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=["width"])
     # A dimension may be of actions, of conditions: only those of a model's parts are widths.
