@@ -8,7 +8,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from tests.golden import Golden
 
 
@@ -25,3 +25,11 @@ def raises_config_error(
     assert (caught.value.key, caught.value.value) == (key, value)
     if golden:
         golden.says(caught)
+
+
+@contextmanager
+def refused(golden: Golden, error: type[BadInput] = BadInput) -> Iterator[None]:
+    """What is within raises an error whose sentence is the test's next kept message."""
+    with pytest.raises(error) as caught:
+        yield
+    golden.says(caught)

@@ -245,11 +245,6 @@ def head_of(plan: TransferPlan) -> PlannedParameter | None:
     return heads[-1] if heads else None
 
 
-def is_head(plan: TransferPlan, parameter: PlannedParameter) -> bool:
-    """Whether a trainer's factor of the logits is one of this parameter."""
-    return parameter is head_of(plan)
-
-
 @once_a_plan
 def table_of(plan: TransferPlan) -> PlannedParameter | None:
     """The first embedding, of tokens; None without one."""
@@ -315,19 +310,9 @@ def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
     return {name: value for name, value in choices.items() if name not in numbers and value}
 
 
-def has_muon(plan: TransferPlan) -> bool:
-    """Whether Muon updates the plan's hidden matrices, and AdamW all else."""
-    return optimizer_name(plan) == "muon"
-
-
 def optimizer_name(plan: TransferPlan) -> str:
     """The optimizer's name; adamw where a plan does not say."""
     return plan.optimizer.name if plan.optimizer else "adamw"
-
-
-def by_atan2(plan: TransferPlan) -> bool:
-    """Whether the optimizer is AdamW that steps by atan2, which no trainer here has."""
-    return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
 
 
 # Jinja's one place here: a template in the files of a trainer.

@@ -16,7 +16,6 @@ from sweeper.export.exporter import (
     Exporter,
     Setting,
     as_planned,
-    has_muon,
     optimizer_choices,
     optimizer_name,
     optimizer_settings,
@@ -92,7 +91,7 @@ def rows(
     torch_muon = CONVENTIONS["torch"]
     factors = {
         p.name: torch_muon.factor_of(p.shape, p.matrix) if p.update == Update.ORTHOGONAL else 1.0
-        for p in (plan.parameters if updates and has_muon(plan) else ())
+        for p in (plan.parameters if updates and optimizer_name(plan) == "muon" else ())
     }
     several = updates and len({p.update for p in plan.parameters if not p.frozen}) > 1
     for parameter in plan.parameters:
@@ -165,8 +164,9 @@ class Pytorch(Exporter):
 
     def values(self, plan: TransferPlan) -> dict[str, Any]:
         """Groups with how they are updated, and the call that makes the optimizer."""
-        call = MUON_CALL if has_muon(plan) else torch_call(plan)
-        return {"rows": rows(plan, updates=True), "optimizer": call, "muon": torch_muon(plan)}
+        muon = torch_muon(plan)
+        call = MUON_CALL if muon else torch_call(plan)
+        return {"rows": rows(plan, updates=True), "optimizer": call, "muon": muon}
 
 
 MUON_CALL = "optimizers(model)  # Muon and AdamW: step both, one factor on all groups' rates"
@@ -174,7 +174,7 @@ MUON_CALL = "optimizers(model)  # Muon and AdamW: step both, one factor on all g
 
 def torch_muon(plan: TransferPlan) -> str:
     """Arguments of `torch.optim.Muon` as Python; "" of a plan for another optimizer."""
-    if not has_muon(plan):
+    if optimizer_name(plan) != "muon":
         return ""
     choices = optimizer_choices(plan)
     values = {

@@ -13,10 +13,8 @@ from textwrap import wrap
 
 from sweeper.export.exporter import (
     Exporter,
-    by_atan2,
-    has_muon,
+    head_of,
     in_gauge,
-    is_head,
     one_line,
     optimizer_choices,
     optimizer_name,
@@ -131,16 +129,16 @@ def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     """Differences of the optimizer, and of frozen parameters."""
     name, names = optimizer_name(plan), exporter.optimizers
-    if by_atan2(plan):
+    if plan.optimizer and plan.optimizer.arguments.get("atan2"):
         yield Difference("optimizer", f"{name} by atan2", None, None)
     elif names is not None and name not in names:
         yield Difference("optimizer", f"{name}; it has {', '.join(names)}", None, None)
     elif any(Update(p.update).holds_norm for p in trained(plan)):
         what = f"{name} for weights of fixed norm, which torch has no optimizer for"
         yield Difference("optimizer", what, None, None)
-    elif has_muon(plan) and not exporter.two_optimizers:
+    elif name == "muon" and not exporter.two_optimizers:
         yield Difference("optimizer", "muon for matrices, beside AdamW for all else", None, None)
-    elif has_muon(plan):
+    elif name == "muon":
         for option in sorted({"normuon", "split"} & optimizer_choices(plan).keys()):
             yield Difference("optimizer", f"muon with {option}, which torch's has not", None, None)
         for parameter in trained(plan):
@@ -184,7 +182,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
         ]
         multiplier = parameter.target.multiplier
         theirs = setting.forward != 1 and not _close(setting.forward, multiplier)
-        if differences and theirs and is_head(plan, parameter):
+        if differences and theirs and parameter is head_of(plan):
             # In the gauge of a wrong factor every other number is wrong with it: name the cause.
             differences = [Difference("output", parameter.name, multiplier, setting.forward)]
         yield from differences

@@ -17,10 +17,10 @@ from sweeper.command.template import styled
 from sweeper.export.exporter import (
     Exporter,
     Setting,
+    factors_of,
     first_hidden,
     head_of,
     in_gauge,
-    is_head,
     is_table,
     logits_multiplier,
     once_a_plan,
@@ -161,14 +161,12 @@ def _m(plan: TransferPlan) -> float:
 
 def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
     """Whether its LanguageModule marks the parameter as embedding-like: embeddings and head."""
-    return is_table(parameter) or is_head(plan, parameter)
+    return is_table(parameter) or parameter is head_of(plan)
 
 
 def _attention_flags(plan: TransferPlan) -> dict[str, float]:
     """The power, 1 or 1/2, and a base head size where another factor than 1 stands before it."""
-    first = next(
-        (f for f in plan.factors or () if (f.kind, f.factor) == ("attention", "logit")), None
-    )
+    first = next(factors_of(plan, "attention", "logit"), None)
     if first is None:
         return {"mup-attn-scale-power": 1.0}
     if isclose(first.value, first.head_size**-0.5):
@@ -202,7 +200,7 @@ def _ends_branch(parameter: PlannedParameter) -> bool:
 def _forward(plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any]) -> float:
     if is_table(parameter):
         return float(flags["mup-embedding-mult"])
-    if is_head(plan, parameter):
+    if parameter is head_of(plan):
         loss = value_of(plan, "loss", "logit")
         return output_multiplier(flags["mup-output-mult"], _m(plan)) / loss
     return 1.0

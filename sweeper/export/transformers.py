@@ -14,7 +14,7 @@ from sweeper.export.exporter import (
     as_planned,
     factors_of,
     has_words,
-    is_head,
+    head_of,
     is_table,
     logits_multiplier,
     once_a_plan,
@@ -74,7 +74,7 @@ class Hf(Exporter):
         multipliers = self._of_fields(plan)
         if is_table(parameter):
             return as_planned(parameter, multipliers.embedding)
-        if is_head(plan, parameter):
+        if parameter is head_of(plan):
             return as_planned(parameter, multipliers.logits / value_of(plan, "loss", "logit"))
         return as_planned(parameter)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ CHANGED = {"eta_emb": 2.0, "sigma_init": -1.0, "alpha_emb": 1.5, "alpha_attn": 1
 
 def mup_tree(**train: Any) -> dict[str, Any]:
     """muP, width 32 on base 16, with decay and an eps that matter and trainable gains."""
-    found = tree("mup", **train)
-    found["optimizer"] |= {"weight_decay": 0.01, "eps": 1e-3}
-    found["model"]["norm_gain"] = True
-    return found
+    made = tree("mup", **train)
+    made["optimizer"] |= {"weight_decay": 0.01, "eps": 1e-3}
+    made["model"]["norm_gain"] = True
+    return made
 
 
 def plan(
@@ -45,12 +46,19 @@ def plain_model(planned: TransferPlan, made: dict[str, Any]) -> nn.Module:
     return model
 
 
-def plain_plan(width: int = 16) -> TransferPlan:
-    """The plan of `Residual`, tuned at width 8."""
-    made = tree("mup")
+def residual_tree(parameterization: str = "mup", width: int = 16) -> dict[str, Any]:
+    """`Residual`, tuned at width 8."""
+    made = tree(parameterization)
     made["model"] = {"_target_": "tests.toy_models.Residual", "width": width, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11
+    return made
+
+
+@cache
+def plain_plan(width: int = 16) -> TransferPlan:
+    """The plan of `Residual`, with decay."""
+    made = residual_tree(width=width)
     made["optimizer"]["weight_decay"] = 0.01
     return plan("mup", made, eta_emb=2.0, alpha_emb=1.0, alpha_output=2.0)
 

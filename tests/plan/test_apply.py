@@ -21,23 +21,21 @@ from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
 from tests.plan.helpers import CHANGED, batch, mup_tree, plain_model, plain_plan, plan
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 from tests.specs import spec_of
 from tests.toy_models import Residual
 
 
 def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
     """Losses of some steps of AdamW."""
-    optimizer = torch.optim.AdamW(planned.param_groups(model))
-    return [step(model, optimizer, index) for index in range(steps)]
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> float:
-    optimizer.zero_grad()
-    loss = model(*batch(index))
-    loss.backward()
-    optimizer.step()
-    return float(loss.detach())
+    optimizer, losses = torch.optim.AdamW(planned.param_groups(model)), []
+    for index in range(steps):
+        optimizer.zero_grad()
+        loss = model(*batch(index))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
 
 
 def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> None:
@@ -65,24 +63,17 @@ def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> Non
 
 def test_values_depend_on_seed_and_name_alone() -> None:
     planned = plain_plan()
-    one, two = planned.init_(Residual(16, 2)), Residual(16, 2)
+    first, reordered = planned.init_(Residual(16, 2)), Residual(16, 2)
     torch.manual_seed(5)
-    two.head, two.tokens = two.head, two.tokens  # another order of modules
-    planned.init_(two)
-    for name, value in one.named_parameters():
-        assert torch.equal(value, two.get_parameter(name))
-    other = planned.init_(Residual(16, 2), seed=1)
-    assert not torch.equal(one.head.weight, other.head.weight)  # type: ignore[union-attr]
-
-
-def test_the_plan_of_a_trial_draws_by_the_trial_s_seed() -> None:
-    planned = plain_plan()
-    of_trial = replace(planned, source={**planned.source, "seed": 5})
-    found, expected = of_trial.init_(Residual(16, 2)), planned.init_(Residual(16, 2), seed=5)
-    assert all(map(torch.equal, found.parameters(), expected.parameters()))
-    assert not torch.equal(
-        next(found.parameters()), next(planned.init_(Residual(16, 2)).parameters())
-    )
+    reordered.head, reordered.tokens = reordered.head, reordered.tokens  # another order of modules
+    planned.init_(reordered)
+    for name, value in first.named_parameters():
+        assert torch.equal(value, reordered.get_parameter(name))
+    other = planned.init_(Residual(16, 2), seed=5)
+    assert not torch.equal(first.head.weight, other.head.weight)  # type: ignore[union-attr]
+    # The plan of a trial draws by the trial's seed.
+    of_trial = replace(planned, source={**planned.source, "seed": 5}).init_(Residual(16, 2))
+    assert all(map(torch.equal, of_trial.parameters(), other.parameters()))
 
 
 def test_init_has_the_planned_scales() -> None:
@@ -124,17 +115,8 @@ def test_lr_scale_leaves_the_decay(golden: Golden) -> None:
     for full, half in pairs:
         assert half["lr"] == full["lr"] / 2
         assert half["lr"] * half["weight_decay"] == pytest.approx(0.01)
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         planned.param_groups(model, lr_scale=0)
-    golden.says(caught)
-
-
-def test_other_optimizers_take_the_groups() -> None:
-    planned, model = plain_plan(), Residual(16, 2)
-    for kind in (torch.optim.SGD, torch.optim.NAdam, torch.optim.Adamax):
-        optimizer = kind(planned.param_groups(model))
-        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
-        assert len(set(rates.values())) > 1
 
 
 def test_deepcopy_meta_and_compile_change_nothing(golden: Golden) -> None:
@@ -143,42 +125,12 @@ def test_deepcopy_meta_and_compile_change_nothing(golden: Golden) -> None:
     assert train(planned, copy.deepcopy(planned.init_(Residual(16, 2)))) == expected
     with torch.device("meta"):
         empty = Residual(16, 2)
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         planned.init_(empty)
-    golden.says(caught)
     assert train(planned, planned.init_(empty.to_empty(device="cpu"))) == expected
     compiled = torch.compile(Residual(16, 2), backend="eager")
     assert train(planned, planned.init_(compiled)) == pytest.approx(expected, rel=1e-6)
     assert next(iter(compiled.named_parameters()))[0].startswith("_orig_mod.")
-
-
-def test_a_state_dict_round_trip_goes_on() -> None:
-    planned = plain_plan()
-    model = planned.init_(Residual(16, 2))
-    optimizer = torch.optim.AdamW(planned.param_groups(model))
-    expected = [step(model, optimizer, index) for index in range(4)]
-    model = planned.init_(Residual(16, 2))
-    optimizer = torch.optim.AdamW(planned.param_groups(model))
-    for index in range(2):
-        step(model, optimizer, index)
-    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
-    other = planned.init_(Residual(16, 2), seed=9)
-    resumed = torch.optim.AdamW(planned.param_groups(other))
-    other.load_state_dict(weights)
-    resumed.load_state_dict(state)
-    assert [step(other, resumed, index) for index in (2, 3)] == expected[2:]
-
-
-def test_a_scheduler_keeps_ratios_and_scales_the_decay() -> None:
-    planned, model = plain_plan(), Residual(16, 2)
-    optimizer = torch.optim.AdamW(planned.param_groups(model))
-    before = [group["lr"] for group in optimizer.param_groups]
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-    for index in range(4):
-        step(model, optimizer, index)
-        schedule.step()
-    ratios = [g["lr"] / lr for g, lr in zip(optimizer.param_groups, before, strict=True)]
-    assert ratios == pytest.approx([ratios[0]] * len(ratios)) and ratios[0] < 1
 
 
 class Wrapped(nn.Module):
@@ -211,22 +163,18 @@ def test_what_does_not_match_is_listed(golden: Golden) -> None:
     planned, model = plain_plan(), Residual(16, 3)
     model.tokens = nn.Embedding(12, 16)
     del model.head
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         planned.param_groups(model)
-    message = str(caught.value)
-    golden.says(message)
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         planned.init_(Residual(16, 2 + 6))  # six layers of four parameters, of which 20 are shown
-    golden.says(caught)
 
 
 def test_a_parameter_cannot_be_planned_twice(golden: Golden) -> None:
     shell = nn.Module()
     shell.add_module("module", Residual(16, 2))
     shell.add_module("_orig_mod", Residual(16, 2))
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         plain_plan().init_(shell)
-    golden.says(caught)
 
 
 class Placed(nn.Module):
@@ -268,9 +216,8 @@ def test_frozen_and_kept_parameters_stay_as_the_model_has_them(
     same = {n for n, value in model.named_parameters() if torch.equal(value, before[n])}
     assert same == {"positions.weight", "gain", "head.weight"}
     groups = planned.param_groups(model)
-    held = [id(p) for group in groups for p in group["params"]]
-    assert id(model.positions.weight) not in held and len(held) == 5
     rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert id(model.positions.weight) not in rates and len(rates) == 5
     # Kept values, yet the plan's rate: the readout has absorbed alpha_output / m = 4 / 2.
     assert rates[id(model.head.weight)] == pytest.approx(2.0**-7 * 2)
     optimizer = torch.optim.AdamW(groups)
@@ -278,14 +225,13 @@ def test_frozen_and_kept_parameters_stay_as_the_model_has_them(
     planned.check(optimizer, model)
     assert from_json(TransferPlan, to_json(planned)) == planned
     optimizer.add_param_group({"params": [model.positions.weight], "lr": 1e-3})
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         planned.check(optimizer, model)
-    golden.says(caught)
 
 
 def test_a_plan_of_a_module_around_the_model_is_refused_by_its_prefix() -> None:
     made = plain_plan()
-    outer = [replace(one, name=f"net.{one.name}") for one in made.absorbed()]
+    outer = [replace(setting, name=f"net.{setting.name}") for setting in made.absorbed()]
     with pytest.raises(BadInput, match=r"all its names begin with 'net\.'.*inherit"):
         match_parameters(outer, Residual(16, 2))
 
@@ -302,9 +248,8 @@ def test_named_parameters_may_have_another_shape(golden: Golden) -> None:
     )
     longer = Placed(16, block=512)
     for use in (planned.init_, planned.param_groups):
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             use(longer)
-        golden.says(caught)
         with raises_config_error("differs", "*.wpe"):
             use(longer, differs=["*.wpe"])
     longer.positions.weight.detach().zero_()
@@ -316,6 +261,5 @@ def test_named_parameters_may_have_another_shape(golden: Golden) -> None:
 
 
 def test_the_plan_of_a_command_that_scales_by_itself_is_told(golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         match_parameters([], nn.Linear(2, 2))
-    golden.says(caught)

@@ -132,14 +132,15 @@ def test_roles(kind: type[Adapter], expected: dict[str, str]) -> None:
 
 def planned(width: int, **more: Any) -> TransferPlan:
     hps = {"eta": 2.0**-6, "alpha_output": 8.0, "alpha_emb": 4.0, "eta_emb": 2.0}
-    given: dict[str, Any] = {"parameterization": "mup", "hps": hps, **more}
-    return sweeper.plan_for(
-        Adapter, {"d": 64}, {"d": width}, inputs=torch.randn(2, 6), roles=None, **given
-    )
+    rules: dict[str, Any] = {"parameterization": "mup", "hps": hps, **more}
+    x = torch.randn(2, 6)
+    return sweeper.plan_for(Adapter, {"d": 64}, {"d": width}, inputs=x, roles=None, **rules)
 
 
-@pytest.mark.parametrize("parameterization", ["mup", {"name": "mup", "convention": "everett"}])
-@pytest.mark.parametrize(("optimizer", "down", "up"), [("adamw", -1, 0), ("sgd", -1, 1)])
+@pytest.mark.parametrize(
+    ("parameterization", "optimizer", "down", "up"),
+    [("mup", "adamw", -1, 0), ({"name": "mup", "convention": "everett"}, "sgd", -1, 1)],
+)
 def test_numbers(parameterization: Any, optimizer: str, down: int, up: int) -> None:
     small, large = (
         {s.name: s for s in planned(

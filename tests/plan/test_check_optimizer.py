@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 import sweeper
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
-from tests.engine.tiny_trials import tree
 from tests.golden import Golden
-from tests.plan.helpers import plain_plan, plan
+from tests.plan.helpers import plain_plan, plan, residual_tree
+from tests.refusals import refused
 from tests.toy_models import Residual
 
 
@@ -32,19 +32,19 @@ def ready(**changed: Any) -> tuple[TransferPlan, nn.Module, torch.optim.Optimize
 def complaints(
     planned: TransferPlan, optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> list[str]:
-    """What the check says, by names and by parameters; nothing where it passes."""
-    said = []
-    for given in (None, model):
+    """The check's complaints, by names and by parameters."""
+    messages = []
+    for argument in (None, model):
         try:
-            planned.check(optimizer, given)
+            planned.check(optimizer, argument)
         except BadInput as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
-def both_say(said: list[str], pattern: str) -> bool:
+def both_say(messages: list[str], pattern: str) -> bool:
     """Whether both ways of the check complain, in words that match."""
-    return len(said) == 2 and all(re.search(pattern, one) for one in said)
+    return len(messages) == 2 and all(re.search(pattern, message) for message in messages)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
@@ -81,11 +81,10 @@ def test_nanogpt_writes_one_rate_into_all_groups() -> None:
     planned, model, optimizer = ready()
     for group in optimizer.param_groups:
         group["lr"] = 6e-4
-    said = r"not the plan's times one factor; one rate stands in all groups: .*has 0.0006, planned"
-    assert both_say(complaints(planned, optimizer, model), said)
-    assert both_say(
-        complaints(planned, optimizer, model), r'group\["lr"\] = lr_factor \* group\["initial_lr"\]'
-    )
+    messages = complaints(planned, optimizer, model)
+    one_rate = r"not the plan's times one factor; one rate stands in all groups: .*has 0.0006, plan"
+    assert both_say(messages, one_rate)
+    assert both_say(messages, r'group\["lr"\] = lr_factor \* group\["initial_lr"\]')
     for group in optimizer.param_groups:
         group["lr"] = 6e-4 / 2e-3 * group["initial_lr"]
     assert complaints(planned, optimizer, model) == []
@@ -93,10 +92,7 @@ def test_nanogpt_writes_one_rate_into_all_groups() -> None:
 
 def test_one_rate_is_right_where_the_plan_has_one() -> None:
     """`standard` at one width has one learning rate for all."""
-    made = tree("standard")
-    made["model"] = {"_target_": "tests.toy_models.Residual", "width": 16, "depth": 2}
-    made["data"]["classes"] = 11
-    planned, model = plan("standard", made), Residual(16, 2)
+    planned, model = plan("standard", residual_tree("standard")), Residual(16, 2)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     for group in optimizer.param_groups:
         group["lr"] = 1e-5
@@ -157,10 +153,7 @@ def test_decay_that_goes_through_the_moments() -> None:
 
 
 def sgd_plan() -> TransferPlan:
-    made = tree("mup")
-    made["model"] = {"_target_": "tests.toy_models.Residual", "width": 16, "depth": 2}
-    made |= {"base": {"width": 8, "depth": 2}}
-    made["data"]["classes"] = 11
+    made = residual_tree()
     made["optimizer"] = {"_target_": "sweeper.engine.optimizers.first_order.SGD"}
     return plan("mup", made)
 
@@ -187,39 +180,32 @@ class TestParameters:
         planned, model, optimizer = ready()
         head = next(g for g in optimizer.param_groups if g["name"] == "head.weight")
         lost = optimizer.param_groups[0]["params"].pop()
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer, model)
-        golden.says(caught)
         optimizer.param_groups[0]["params"].append(lost)
         head["params"].append(lost)
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer, model)
-        golden.says(caught)
         head["params"][-1] = nn.Parameter(torch.zeros(1))
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer, model)
-        golden.says(caught)
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer)
-        golden.says(caught)
         optimizer.param_groups[:] = [g for g in optimizer.param_groups if g is not head]
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer)
-        golden.says(caught)
 
     def test_groups_of_ones_own_need_the_model(self, golden: Golden) -> None:
-        """As nanoGPT makes them: by the number of dimensions."""
+        """nanoGPT makes them by the number of dimensions."""
         planned, model, _ = ready()
         wide = [p for p in model.parameters() if p.dim() > 1]
         rest = [p for p in model.parameters() if p.dim() < 2]
         groups: list[dict[str, Any]] = [{"params": wide}, {"params": rest, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=1e-3)
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer)
-        golden.says(caught)
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer, model)
-        golden.says(caught)
         own = [
             {"params": [p], **{k: g[k] for k in ("lr", "eps", "weight_decay")}}
             for g in planned.param_groups(model)
@@ -227,9 +213,8 @@ class TestParameters:
         ]
         planned.check(torch.optim.AdamW(own), model)
         own[0]["weight_decay"] *= 2.0
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(torch.optim.AdamW(own), model)
-        golden.says(caught)
 
     def test_a_wrapped_model_and_a_resumed_optimizer(self) -> None:
         planned, model, optimizer = ready()
@@ -243,9 +228,8 @@ class TestParameters:
 
     def test_a_copy_s_groups_are_not_the_model_s(self, golden: Golden) -> None:
         planned, model, optimizer = ready()
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             planned.check(optimizer, copy.deepcopy(model))
-        golden.says(caught)
 
 
 # Adafactor. Derived: its first step has entries of +-1 but for the factored means, whose product is
@@ -301,13 +285,12 @@ def test_adafactor_s_groups_and_adam_s_are_told_apart() -> None:
     by_adam = torch.optim.AdamW([{k: v for k, v in g.items() if k != "eps"} for g in groups])
     assert both_say(complaints(plan, by_adam, model), "make the plan with optimizer=adamw")
     by_share = [{k: v for k, v in g.items() if k != "eps"} for g in adamw.param_groups(model)]
-    said = complaints(adamw, torch.optim.Adafactor(by_share), model)
-    assert both_say(said, "make the plan with optimizer=adafactor")
+    messages = complaints(adamw, torch.optim.Adafactor(by_share), model)
+    assert both_say(messages, "make the plan with optimizer=adafactor")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "muon", "adamh", "adafactor"])
-def test_a_plan_and_its_groups_are_pickled(optimizer: str) -> None:
-    plan = small(optimizer)
+def test_a_plan_and_its_groups_are_pickled() -> None:
+    plan = small("muon")
     again = pickle.loads(pickle.dumps(plan))
     assert again == plan and str(again) == str(plan) and again.absorbed() == plan.absorbed()
     model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))

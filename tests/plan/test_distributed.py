@@ -60,8 +60,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             process.kill()
     for process, (_, errors) in zip(started, outputs, strict=True):
         assert process.returncode == 0, errors[-3000:]
-    found: dict[str, Any] = json.loads(outputs[0][0].splitlines()[-1])
-    return found
+    return json.loads(outputs[0][0].splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def alone() -> tuple[list[float], dict[str, float]]:
@@ -83,8 +82,8 @@ def alone() -> tuple[list[float], dict[str, float]]:
 def test_two_processes_train_as_one(kind: str, together: dict[str, Any]) -> None:
     if kind not in together:
         pytest.skip("this torch has no fully_shard")
-    found, (losses, weights) = together[kind], alone()
-    assert found["losses"] == pytest.approx(losses, rel=1e-5)
-    assert found["weights"] == pytest.approx(weights, rel=1e-4)
+    run, (losses, weights) = together[kind], alone()
+    assert run["losses"] == pytest.approx(losses, rel=1e-5)
+    assert run["weights"] == pytest.approx(weights, rel=1e-4)
     assert len(set(losses)) == STEPS
-    assert all(name.startswith("module.") for name in found["names"]) == (kind == "ddp")
+    assert all(name.startswith("module.") for name in run["names"]) == (kind == "ddp")

@@ -72,19 +72,19 @@ PUBLISHED = {"name": "standard", "depth": "depth_mup", "epsilon": "fixed"}
 
 
 def planned(optimizer: Any, target: dict[str, int], **more: Any) -> TransferPlan:
-    given: dict[str, Any] = {"parameterization": PUBLISHED, "hps": {"eta": 0.01}, **more}
-    return sweeper.plan_for(Net, BASE, target, optimizer=optimizer, inputs=TOKENS, **given)
+    rules: dict[str, Any] = {"parameterization": PUBLISHED, "hps": {"eta": 0.01}, **more}
+    return sweeper.plan_for(Net, BASE, target, optimizer=optimizer, inputs=TOKENS, **rules)
 
 
 POINTS = random.Random(7)
-SIXTY = [
+TWELVE = [
     {
         "width": 8 * POINTS.choice([1, 2, 4, 8, 16]),
         "depth": POINTS.choice([1, 2, 3, 6]),
         "batch_size": POINTS.choice([1, 2, 4, 8, 32]),
         "steps": POINTS.choice([10, 50, 100, 300, 1600]),
     }
-    for _ in range(60)
+    for _ in range(12)
 ]
 READ: dict[tuple[int, ...], Architecture] = {}
 
@@ -98,11 +98,9 @@ def read_once(tracer: Tracer, base: Any, target: Any, *rest: Any, **more: Any) -
 
 
 @pytest.mark.parametrize("name", ["adamh", "muonh"])
-def test_factors_are_the_published_rules_at_sixty_points(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factors_are_the_published_rules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_for, "read_model", read_once)
-    for point in SIXTY:
+    for point in TWELVE:
         size = {key: point[key] for key in BASE}
         run = {"batch_size": point["batch_size"], "steps": point["steps"], "seq_len": 16}
         plan = planned(
@@ -112,14 +110,14 @@ def test_factors_are_the_published_rules_at_sixty_points(
         batch = point["batch_size"] / 4
         tokens = batch * point["steps"] / 100
         depth = math.sqrt(2 / point["depth"])
-        held = batch**0.5 * tokens ** (-0.32 if name == "muonh" else -0.3)
+        on_sphere = batch**0.5 * tokens ** (-0.32 if name == "muonh" else -0.3)
         adam = (batch / tokens) ** 0.5
-        for one in plan.absorbed():
-            on_branch = one.name.startswith("blocks.")
-            rate = 0.01 * held if one.update.holds_norm else 0.03 * adam
-            assert one.lr == pytest.approx(rate * (depth if on_branch else 1.0), rel=1e-12)
-            assert one.eps == pytest.approx(1e-8 / adam, rel=1e-12)
-            assert one.weight_decay == 0.0
+        for setting in plan.absorbed():
+            on_branch = setting.name.startswith("blocks.")
+            rate = 0.01 * on_sphere if setting.update.holds_norm else 0.03 * adam
+            assert setting.lr == pytest.approx(rate * (depth if on_branch else 1.0), rel=1e-12)
+            assert setting.eps == pytest.approx(1e-8 / adam, rel=1e-12)
+            assert setting.weight_decay == 0.0
         if batch != 1:
             assert plan.betas == pytest.approx((0.9, 0.95**batch), rel=1e-12)
 
@@ -158,14 +156,14 @@ def moved(update: Update, std: float, out: int, into: int) -> float:
     if update.orthogonal:
         # Of full rank, as a momentum becomes in time: 8 examples alone have 8 directions.
         noise = torch.randn(out, into, generator=generator, dtype=torch.float64)
-        left, _, right = torch.linalg.svd(d @ x.T + 1e-9 * noise, full_matrices=False)
-        u = left @ right
+        rows, _, columns = torch.linalg.svd(d @ x.T + 1e-9 * noise, full_matrices=False)
+        u = rows @ columns
     stepped = w - 1e-3 * u * w.norm() / u.norm()
     new = stepped * w.norm() / stepped.norm()
     return float((((new - w) / 1e-3) @ x).square().mean().sqrt())
 
 
-WIDTHS = (64, 128, 256, 512)
+WIDTHS = (64, 128, 256)
 RULES = {
     "mup": MuP(),
     "standard, full alignment": Standard(alignment="full"),
@@ -210,24 +208,23 @@ def test_the_published_rule_is_that_of_steps_without_alignment() -> None:
     for update in (Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL):
         for role in (Role.HIDDEN, Role.READOUT):
             rates = [rules.scale(matrix(role, 64, w), ones, update).lr for w in WIDTHS]
-            assert rates == pytest.approx([1.0] * 4)
+            assert rates == pytest.approx([1.0] * 3)
     changes = [moved(Update.HYPERBALL, w**-0.5, w, w) for w in WIDTHS]
     assert np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0] == pytest.approx(0.5, abs=0.06)
 
 
 class AdamH(torch.optim.Optimizer):
-    """By its name."""
+    """Known by its name, as MuonH is."""
 
     def __init__(self, groups: Any) -> None:
         super().__init__(groups, {"lr": 1.0})
 
 
-class MuonH(AdamH):
-    """By its name."""
+class MuonH(AdamH): ...
 
 
 class Other(AdamH):
-    """Of a name that tells nothing."""
+    """Its name tells nothing."""
 
 
 def test_check_knows_who_holds_the_norm() -> None:
@@ -258,8 +255,8 @@ def test_what_a_trainer_can_say_of_it() -> None:
     text = Pytorch().files(plan, "A plan")["plan_pytorch.py"]
     space: dict[str, Any] = {}
     exec(text, space)
-    found = space["param_groups"](Net(16, 2))
-    assert {g["update"] for g in found} == {"sign", "hyperball"}
+    groups = space["param_groups"](Net(16, 2))
+    assert {g["update"] for g in groups} == {"sign", "hyperball"}
     muon = planned({"name": "muon", "normuon": 0.95}, {"width": 16, "depth": 2})
     assert "normuon" in str(lacking(muon, Pytorch()))
     with pytest.raises(BadInput, match="normuon or plain"):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan, own_plan
 from sweeper.records import to_json
 from tests.golden import Golden
 from tests.plan.helpers import CHANGED, mup_tree, plain_model, plan
+from tests.refusals import refused
 
 
 def saved(folder: Path, record: Any) -> Path:
@@ -24,30 +24,22 @@ def saved(folder: Path, record: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("parameterization", ["mup", "umup", "standard"])
-def test_a_plan_is_read_back(parameterization: str, tmp_path: Path) -> None:
-    made = plan(parameterization)
-    path = saved(tmp_path, to_json(made))
-    assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
-
-
 def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path, golden: Golden) -> None:
-    made = plan("mup")
+    made = plan("umup")
     assert made.save(tmp_path) == tmp_path / "plan.json"
     assert made.save(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
-    for path in (tmp_path, tmp_path / "mine.json"):
+    for path in (tmp_path, str(tmp_path), tmp_path / "mine.json"):
         assert TransferPlan.load(path) == made
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         made.save(tmp_path / "no/plan.json")
-    golden.says(caught)
 
 
 def test_factors_on_the_optimizer_s_settings_are_shown_as_factors() -> None:
-    """With an eps of 1e-3, an `eps` of 2 is no value."""
+    """Beside an eps of 1e-3, an `eps` of 2 is no value."""
     hps = {"eta": 0.125, "weight_decay": 0.5, "eps": 2.0, "one_minus_beta2": 1.999}
     made = replace(plan("mup"), hps=hps)
-    shown = "eta 0.125, weight_decay x 0.5, eps x 2, (1 - beta2) x 1.999"
-    assert str(made).splitlines()[1] == f"mup with adamw: {shown}"
+    factors = "eta 0.125, weight_decay x 0.5, eps x 2, (1 - beta2) x 1.999"
+    assert str(made).splitlines()[1] == f"mup with adamw: {factors}"
     # A command that scales by itself is given its own eps.
     own = own_plan(made.base, made.target, {**hps, "one_minus_x": "y"}, {})
     values = "eta 0.125, weight_decay 0.5, eps 2, one_minus_beta2 1.999, one_minus_x y"
@@ -72,38 +64,32 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_plan_is_refused(change: dict[str, Any], golden: Golden, tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(saved(tmp_path, to_json(plan()) | change))
-    golden.says(caught)
 
 
 def test_an_unknown_kind_of_update_is_refused(tmp_path: Path, golden: Golden) -> None:
     record = to_json(plan())
     record["parameters"][0]["update"] = "nonsense"
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(saved(tmp_path, record))
-    golden.says(caught)
 
 
 def test_files_that_are_no_plan(tmp_path: Path, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(tmp_path / "none.json")
-    golden.says(caught)
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(tmp_path / "broken.json")
-    golden.says(caught)
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(saved(tmp_path, [1, 2]))
-    golden.says(caught)
 
 
 def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path, golden: Golden) -> None:
     record = to_json(plan())
     record["parameters"][0]["target"]["multiplier"] = 0.0
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(saved(tmp_path, record))
-    golden.says(caught)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +113,8 @@ def test_a_damaged_number_is_refused_by_name(
     for key in where[:-1]:
         part = part[key]
     part[where[-1]] = value
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         TransferPlan.load(saved(tmp_path, record))
-    golden.says(caught)
 
 
 def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:

@@ -42,9 +42,8 @@ def section(group: str, option: str) -> Mapping[str, Any]:
     if group == "optimizer":
         settings: Mapping[str, Any] = yaml.safe_load((CONF / f"{option}.yaml").read_text())
         return settings
-    words = [f"{group}={option}", *["data.path=x"] * (option in ("text", "spans"))]
-    found: Mapping[str, Any] = compose_tree(words)[group]
-    return found
+    overrides = [f"{group}={option}", *["data.path=x"] * (option in ("text", "spans"))]
+    return compose_tree(overrides)[group]  # type: ignore[no-any-return]
 
 
 # Of a decoder every parameterization is in every run; of one with experts, as roles are no
@@ -64,10 +63,10 @@ COMBINATIONS = [
 def test_every_familys_prescriptions(family: str, parameterization: str, golden: Golden) -> None:
     if family == "hf":
         pytest.importorskip("transformers")
-    found = {
-        optimizer: lines(family, parameterization, optimizer) for optimizer in groups()["optimizer"]
-    }
-    text = "\n".join(f"{name}\n{rows}\n" for name, rows in found.items())
+    text = "\n".join(
+        f"{optimizer}\n{lines(family, parameterization, optimizer)}\n"
+        for optimizer in groups()["optimizer"]
+    )
     golden.check(f"explain/{family}-{parameterization}", HEAD + text)
 
 
@@ -109,9 +108,9 @@ def lines(family: str, parameterization: str, optimizer: str) -> str:
     # Of layers that are alike one line stands for all.
     alike: dict[str, set[str]] = {}
     for text in texts:
-        name, _, said = text.partition(": ")
-        alike.setdefault(LAYER.sub("*", name), set()).add(said)
-    merged = {name: f"{name}: {said.pop()}" for name, said in alike.items() if len(said) == 1}
+        name, _, numbers = text.partition(": ")
+        alike.setdefault(LAYER.sub("*", name), set()).add(numbers)
+    merged = {name: f"{name}: {rows.pop()}" for name, rows in alike.items() if len(rows) == 1}
     names = [LAYER.sub("*", text.partition(": ")[0]) for text in texts]
     return "\n".join(
         dict.fromkeys(merged.get(name, text) for name, text in zip(names, texts, strict=True))

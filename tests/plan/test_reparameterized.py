@@ -95,7 +95,7 @@ def test_a_weight_norm_multiplies_what_the_plan_prescribes(wrap: Wrap) -> None:
 
 
 def test_the_output_moves_alike_at_all_widths() -> None:
-    """By a step of every gain alone, of the size that the plan gives it, in the gradient's sign."""
+    """A step of every gain alone, of the plan's size, in the gradient's sign."""
     moved = []
     for width in (16, 64, 256):
         plan = planned(parametrizations.weight_norm, width)
@@ -115,9 +115,9 @@ def test_the_output_moves_alike_at_all_widths() -> None:
 class Normed(nn.Module):
     """Weights in, within and out, normed over what `dim` leaves; words or numbers come in."""
 
-    def __init__(self, w: int, dim: int | None, words: bool) -> None:
+    def __init__(self, w: int, dim: int | None, tokens: bool) -> None:
         super().__init__()
-        inp = nn.Embedding(11, w) if words else nn.Linear(6, w)
+        inp = nn.Embedding(11, w) if tokens else nn.Linear(6, w)
         layers = {"inp": inp, "mid": nn.Linear(w, w), "out": nn.Linear(w, 3)}
         for name, layer in layers.items():
             self.add_module(name, parametrizations.weight_norm(layer, dim=dim))
@@ -131,7 +131,7 @@ class Normed(nn.Module):
 # the base and fall as 1/m; under standard rules they are n^-1/2. g is s k^1/2 of k entries normed.
 # Its rate is eta times the growth of that:
 #            dim 0, a row                dim 1, a column             None, all
-#   words    s n^1/2: m^1/2              s 11^1/2: 1                 s (11 n)^1/2: m^1/2
+#   words     s n^1/2: m^1/2              s 11^1/2: 1                 s (11 n)^1/2: m^1/2
 #   numbers  s 6^1/2: 1                  s n^1/2: m^1/2              s (6 n)^1/2: m^1/2
 #   within   n^-1/2 n^1/2: 1             1                           n^-1/2 n: m^1/2
 #   head     m^-1 n^1/2: m^-1/2, or      a number an input: 1/m      m^-1 (3 n)^1/2: m^-1/2, or 1
@@ -154,11 +154,11 @@ GAIN_POWERS = {
 }
 
 
-def normed(rules: str, words: bool, dim: int | None, width: int, **more: Any) -> TransferPlan:
+def normed(rules: str, tokens: bool, dim: int | None, width: int, **more: Any) -> TransferPlan:
     name, _, alignment = rules.partition(", ")
-    x = torch.zeros(4, dtype=torch.long) if words else torch.zeros(4, 6)
+    x = torch.zeros(4, dtype=torch.long) if tokens else torch.zeros(4, 6)
     return sweeper.plan_for(
-        lambda w: Normed(w, dim, words),
+        lambda w: Normed(w, dim, tokens),
         {"w": 16},
         {"w": width},
         {"name": name, **({"alignment": alignment} if alignment else {})},
@@ -174,15 +174,15 @@ def test_a_gain_moves_by_a_share_of_its_start(case: tuple[str, bool, int | None]
         {s.name: s.lr for s in normed(*case, width).absorbed() if s.init == "norm"}
         for width in (16, 256)
     )
-    found = [math.log(plan[name] / at_base[name], 16) for name in plan]
-    assert found == pytest.approx(GAIN_POWERS[case])
+    powers = [math.log(plan[name] / at_base[name], 16) for name in plan]
+    assert powers == pytest.approx(GAIN_POWERS[case])
     if case[0] not in ("umup", "spectral"):
         first = [at_base[name] for name in [*plan][:2]]
         assert first == pytest.approx([2.0**-7] * 2)  # rules of growth change nothing at the base
 
 
 def test_absolute_rules_and_gradients_have_the_size_of_a_gain() -> None:
-    """Of [64, 64] entries of n^-1/2 it is 8: eta 8, and 8^2 / 4^2 of the base's for a gradient."""
+    """[64, 64] entries of n^-1/2 have the norm 8: eta 8, and 8^2 / 4^2 of the base's for SGD."""
     name = "mid.parametrizations.weight.original0"
     rates = {s.name: s.lr for s in normed("spectral", False, None, 64).absorbed()}
     assert rates[name] == pytest.approx(8 * 2.0**-7)
@@ -191,7 +191,7 @@ def test_absolute_rules_and_gradients_have_the_size_of_a_gain() -> None:
 
 
 def test_outputs_move_alike_once_a_normed_model_has_trained() -> None:
-    """By a step of one gain alone after ten of all, in torch: at eta it fell as m^-1/2 within."""
+    """A step of one gain alone after ten of all, in torch: at eta it fell as m^-1/2 within."""
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
     y = x[:, :3].roll(1, 0)
     moved: dict[str, list[float]] = {}
@@ -268,6 +268,8 @@ TAKEN: dict[str, Wrap] = {
 def test_what_cannot_be_prescribed_is_refused_by_name(kind: str) -> None:
     with pytest.raises(BadInput, match=r"other weights than those that are drawn(.|\n)*\n  mid\."):
         layers(REFUSED[kind])
+    if kind != "unit rows":
+        return
     kept = {p.name: p.init for p in layers(REFUSED[kind], keep_init=["mid.*"]).parameters}
     assert {init for name, init in kept.items() if name.startswith("mid.")} == {"kept"}
     (weight,) = (name for name in kept if name.startswith("mid.") and "bias" not in name)

@@ -62,11 +62,11 @@ class Net(nn.Module):
     def __init__(self, hidden: int, classes: int, seq_len: int = 4, n_head: int = 2) -> None:
         super().__init__()
         self.seq_len, self.heads = seq_len, n_head
-        self.words, self.places = nn.Embedding(classes, hidden), nn.Embedding(seq_len, hidden)
+        self.tokens, self.places = nn.Embedding(classes, hidden), nn.Embedding(seq_len, hidden)
         self.mid, self.head = nn.Linear(hidden, hidden), nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.words(x) + self.places.weight
+        h = self.tokens(x) + self.places.weight
         out: Tensor = self.head(self.mid(h))
         return out
 
@@ -85,7 +85,7 @@ def test_a_size_of_the_task_changes_no_role(first: bool) -> None:
     plan, same = planned(base, target), planned({**target, "hidden": 8, "n_head": 2}, target)
     roles = {p.name: p.role for p in plan.parameters}
     assert roles["head.weight"] == Role.READOUT and roles["mid.weight"] == Role.HIDDEN
-    assert roles["words.weight"] == roles["places.weight"] == Role.EMBEDDING
+    assert roles["tokens.weight"] == roles["places.weight"] == Role.EMBEDDING
     assert plan.absorbed() == same.absorbed()
     assert plan.base == Size(width=8, depth=1) and plan.target == Size(width=32, depth=1)
     # What the base is itself is told as it is.

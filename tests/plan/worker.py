@@ -68,9 +68,9 @@ def main(kinds: list[str]) -> None:
     store = f"file://{os.environ['RENDEZVOUS']}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     builds = {"fsdp": sharded, "ddp": replicated}
-    found = {kind: trained(builds[kind]) for kind in kinds}
+    runs = {kind: trained(builds[kind]) for kind in kinds}
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(runs))
     dist.barrier()  # gloo's threads let go of their tensors: else the exit aborts now and then
     dist.destroy_process_group()
 
