@@ -36,7 +36,7 @@ def cut_anew(steps: list[str]) -> bool:
     return "narrow" in after or "split" in after
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_views_are_read_back(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=1, max_size=3))
@@ -44,12 +44,12 @@ def test_views_are_read_back(data: st.DataObject) -> None:
     # Every entry holds its own number, so its place in the parameter can be worked out.
     x = torch.arange(int(torch.tensor(shape).prod())).reshape(shape)
     layout = ParamLayout.of_parameter("w", x)
-    for done, name in enumerate(names):
+    for place, name in enumerate(names):
         y = step(x, name, data.draw)
         if y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
             mapping = layout.mapping(x)
             if mapping is None:
-                assert cut_anew(names[:done]), (shape, names)
+                assert cut_anew(names[:place]), (shape, names)
                 return
             if y.shape != x.shape:  # a merge that had to copy: as its clone, then the view
                 z = x.clone(memory_format=torch.contiguous_format)

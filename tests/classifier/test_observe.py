@@ -31,7 +31,7 @@ def fused_with_a_scale(x: Tensor) -> Tensor:
 
 
 def by_hand(x: Tensor) -> Tensor:
-    """As nanoGPT without its flash."""
+    """What nanoGPT does without its flash."""
     att = (heads(x) @ heads(x).transpose(-2, -1)) * 0.5
     att = att.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
     return F.softmax(att, dim=-1) @ heads(x)

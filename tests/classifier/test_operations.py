@@ -65,9 +65,9 @@ class Decoder(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def decoder(**given: Any) -> tuple[Decoder, tuple[OpSite, ...], tuple[Tensor, Tensor]]:
+def decoder(**arguments: Any) -> tuple[Decoder, tuple[OpSite, ...], tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
-    model = Decoder(**given).double()
+    model = Decoder(**arguments).double()
     batch = torch.randint(CLASSES, (2, 5)), torch.randint(CLASSES, (2, 5))
     return model, observe(model, lambda: model(*batch), TIED, BRANCHES).sites, batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -15,12 +15,12 @@ from mup.optim import MuAdam, MuSGD
 from torch import Tensor, nn
 
 from sweeper.classifier.classify import Comparison, compare, specs_between
-from sweeper.errors import BadInput
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from tests.classifier.test_transformers import llama
 from tests.classifier.test_uses import Model
 from tests.golden import Golden
+from tests.refusals import refused
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
 
@@ -70,8 +70,7 @@ def projections(kv: Callable[[int], int], q: Callable[[int], int]) -> Any:
     }
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize(("fused", "turned"), [(True, False), (False, True)])
 def test_keys_and_values_of_fixed_heads_are_hidden(
     fused: bool, turned: bool, golden: Golden
 ) -> None:
@@ -164,8 +163,8 @@ def size_of_values(width: int) -> float:
 
 def test_values_of_fixed_heads_keep_their_size_at_every_width() -> None:
     pytest.importorskip("transformers")
-    measured = [size_of_values(width) for width in (64, 256, 1024)]
-    assert measured == pytest.approx([1.0] * 3, rel=0.1)
+    measured = [size_of_values(width) for width in (64, 512)]
+    assert measured == pytest.approx([1.0] * 2, rel=0.1)
 
 
 # -- tied embeddings
@@ -275,11 +274,6 @@ def test_tied_tables_of_one_module_go_by_their_names() -> None:
     assert [op.name for op in comparison.tied] == ["0.a", "0.b"]
 
 
-def test_what_is_not_tied_has_no_readout() -> None:
-    comparison = compared(lambda m, x: m.head(x), lambda w: {"head": nn.Linear(w, 5)})
-    assert not comparison.tied and {s.readout_fan_in for s in comparison.specs} == {0}
-
-
 # -- sizes are checked at the target
 
 
@@ -312,22 +306,19 @@ def test_a_size_that_grows_and_shrinks_is_refused(golden: Golden) -> None:
     def parts(w: int) -> dict[str, Any]:
         return {"up": nn.Linear(w, {16: 8, 32: 12, 64: 4}[w], bias=False)}
 
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         compared(lambda m, x: m.up(x), parts)
-    golden.says(caught)
 
 
 def test_a_model_that_ignores_its_width_is_refused(golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         compared(lambda m, x: m.up(x), lambda w: {"up": nn.Linear(8, 8)}, lambda w: torch.zeros(8))
-    golden.says(caught)
 
     def deep(width: int, depth: int) -> nn.Module:
         return nn.Sequential(*(nn.Linear(8, 8) for _ in range(depth)))
 
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         specs_between(deep, base=(16, 1), target=(64, 3), inputs=torch.zeros(2, 8))
-    golden.says(caught)
 
 
 # -- groups, against microsoft/mup
@@ -349,31 +340,27 @@ class Grouped(nn.Module):
         return torch.bmm(mixed, self.blocks)
 
 
-@pytest.mark.parametrize(("update", "optimizer"), [(Update.SIGN, MuAdam), (Update.GRADIENT, MuSGD)])
-@pytest.mark.parametrize("m", [2, 8])
+def grouped(width: int) -> Sequence[ParamSpec]:
+    sizes = {"base": {"width": 16}, "target": {"width": width}}
+    return compare(Grouped, **sizes, inputs=lambda s: torch.zeros(2, s["width"], 8, 8)).specs
+
+
+@pytest.mark.parametrize(
+    ("update", "optimizer", "m"), [(Update.SIGN, MuAdam, 8), (Update.GRADIENT, MuSGD, 2)]
+)
 def test_rates_of_grouped_weights_are_mup_s(update: Update, optimizer: Any, m: int) -> None:
     model = Grouped(16 * m)
     set_base_shapes(model, Grouped(16), delta=Grouped(32))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = optimizer(model.parameters(), lr=1.0).param_groups
     theirs = {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
-    specs = compare(
-        Grouped,
-        base={"width": 16},
-        target={"width": 16 * m},
-        inputs=lambda s: torch.zeros(2, s["width"], 8, 8),
-    ).specs
+    specs = grouped(16 * m)
     ours = {spec.name: MuP().scale(spec, DEFAULTS, update).lr for spec in specs}
     assert ours == pytest.approx(theirs)
 
 
 def test_groups_are_counted_where_they_grow() -> None:
-    specs = compare(
-        Grouped,
-        base={"width": 16},
-        target={"width": 64},
-        inputs=lambda s: torch.zeros(2, s["width"], 8, 8),
-    ).specs
+    specs = grouped(64)
     assert {s.name: (s.fan_in, s.fan_out, s.groups, s.base_groups) for s in specs} == {
         "depthwise.weight": (9, 9, 64, 16),
         "few.weight": (144, 144, 1, 1),
@@ -426,9 +413,8 @@ def test_a_vector_given_by_hand_has_no_fan_in_and_starts_at_zero(golden: Golden)
     def parts(w: int) -> dict[str, Any]:
         return {"router": nn.Linear(w, 4), "w": (4, w, w), "b": (4, 2 * w // 2)}
 
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         compared(biased_experts, parts)
-    golden.says(caught)
     spec = by_name(compared(biased_experts, parts, roles={"b": "vector"}))["b"]
     assert (spec.role, spec.fan_in, spec.fan_out, spec.base_fan_out) == (Role.VECTOR, 1, 64, 16)
     assert (spec.init, spec.width_ratio, spec.lookup) == ("zeros", 4.0, False)
@@ -449,10 +435,10 @@ def test_a_query_from_a_learned_latent_has_a_vector_bias() -> None:
 def test_frozen_parameters_are_told_and_need_no_role() -> None:
     def parts(w: int) -> dict[str, Any]:
         table = nn.Parameter(torch.zeros(w, w), requires_grad=False)
-        return {"w": nn.Linear(w, w, bias=False), "held": table}
+        return {"w": nn.Linear(w, w, bias=False), "table": table}
 
-    specs = by_name(compared(lambda m, x: m.w(x) @ torch.linalg.inv(m.held), parts))
-    assert specs["held"].frozen and specs["held"].role is Role.FIXED
+    specs = by_name(compared(lambda m, x: m.w(x) @ torch.linalg.inv(m.table), parts))
+    assert specs["table"].frozen and specs["table"].role is Role.FIXED
     assert not specs["w.weight"].frozen and specs["w.weight"].role is Role.HIDDEN
 
 
@@ -493,7 +479,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "sentence"),
     [
         ("number", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("buffer", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
@@ -507,13 +493,13 @@ class Scaled(nn.Module):
         ("constant", ""),
     ],
 )
-def test_factors_that_depend_on_the_width_are_told_with_their_line(way: str, said: str) -> None:
-    found = compare(
+def test_factors_that_depend_on_the_width_are_told_with_their_line(way: str, sentence: str) -> None:
+    cautions = compare(
         lambda width: Scaled(width, way),
         base={"width": 64},
         target={"width": 64},
         inputs=lambda s: torch.zeros(2, 3, s["width"]),
     ).cautions
-    assert bool(found) == bool(said) and len(found) <= 1
-    for caution in found:
-        assert said in caution and "test_roles.py:" in caution
+    assert bool(cautions) == bool(sentence) and len(cautions) <= 1
+    for caution in cautions:
+        assert sentence in caution and "test_roles.py:" in caution

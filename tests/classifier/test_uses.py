@@ -105,24 +105,6 @@ def relative(m: Any, x: Tensor) -> Tensor:
 
 
 CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
-    "linear": (
-        lambda m, x: m.up(x),
-        lambda w: {"up": nn.Linear(w, 3 * w)},
-        None,
-        {"up.weight": ("hidden", 32, 96, (0, 1)), "up.bias": ("vector", 1, 96, (0,))},
-    ),
-    "input projection": (
-        lambda m, x: m.up(x),
-        lambda w: {"up": nn.Linear(5, w)},
-        lambda w: torch.zeros(2, 5),
-        {"up.weight": ("embedding", 5, 32, (0,)), "up.bias": ("vector", 1, 32, (0,))},
-    ),
-    "readout": (
-        lambda m, x: m.head(x),
-        lambda w: {"head": nn.Linear(w, 5)},
-        None,
-        {"head.weight": ("readout", 32, 5, (1,)), "head.bias": ("vector", 1, 5, ())},
-    ),
     "nothing grows": (
         lambda m, x: m.w(m.grown(x)[..., :5]),
         lambda w: {"w": nn.Linear(5, 7), **grown(w)},
@@ -140,12 +122,6 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda w: {"table": (50, w)},
         tokens,
         {"table": ("embedding", 50, 32, (1,))},
-    ),
-    "positions by number": (
-        lambda m, x: x + m.table(torch.arange(3)),
-        lambda w: {"table": nn.Embedding(9, w)},
-        None,
-        {"table.weight": ("embedding", 9, 32, (1,))},
     ),
     "patchify": (
         lambda m, x: m.patch(x),
@@ -182,12 +158,6 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda w: {"w": (w, 3 * w), "b": (3 * w,)},
         None,
         {"w": ("hidden", 32, 96, (0, 1)), "b": ("vector", 1, 96, (0,))},
-    ),
-    "fused, split after": (
-        lambda m, x: torch.mul(*m.w(x).chunk(2, -1)),
-        lambda w: {"w": nn.Linear(w, 4 * w, bias=False)},
-        None,
-        {"w.weight": ("hidden", 32, 128, (0, 1))},
     ),
     "fused, the weight split": (
         qkv_split,
