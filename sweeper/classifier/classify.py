@@ -68,31 +68,25 @@ def compare(
     target: Sizes,
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
-    wider: Sizes | None = None,
     traces: Traces | None = None,
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
     `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
     named depth or layers is the depth, of the others those that differ are widths. They may be
-    equal, and one stands for all (see `widths`): growth is read off a `wider` model, by
-    default of twice the base's widths, and checked against the target. One layer more
-    tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`;
-    `traces` are those of the same `build` and `inputs`, and gets more of them.
+    equal, and one stands for all (see `widths`): growth is read off a model of twice the base's
+    widths, and checked against the target. One layer more tells the repeated blocks, which are
+    residual branches. `inputs` and `roles` as in `classify`; `traces` are those of the same `build`
+    and `inputs`, and gets more of them.
     """
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
     depth = next(iter(depths(base, target)), None)
     base = {**base, **of_the_task(base, target)}
-    if wider is None:
-        names = widths(base, target)
-        if not names:
-            raise BadInput(
-                f"none of the sizes {[*base]} is a width, a whole number: name one, or give wider="
-            )
-        grown = [name for name in names if base[name] != target[name]] or names[:1]
-        # Twice: what grows by any power of the width differs, and a small base stays small.
-        wider = {**base, **{name: 2 * base[name] for name in grown}}
+    names = widths(base, target)
+    if not names:
+        raise BadInput(f"none of the sizes {[*base]} is a width, a whole number: name one")
+    grown = [name for name in names if base[name] != target[name]] or names[:1]
     # The first of these that can be built counts: some depths must be even. The target's own depth
     # comes last: it may be large, and is only needed where no small one works.
     deeper: list[Sizes] = []
@@ -103,7 +97,8 @@ def compare(
     return _compare(
         Tracer(build=build, inputs=inputs, traces=traces),
         base=base,
-        wider=wider,
+        # Twice: what grows by any power of the width differs, and a small base stays small.
+        wider={**base, **{name: 2 * base[name] for name in grown}},
         deeper=deeper,
         target=target,
         depth=depth,

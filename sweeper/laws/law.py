@@ -83,20 +83,19 @@ class OutsideLaw(BadInput):
 class Law(Protocol):
     """A law; a plugin.
 
-    `source` says where it was published, `fixed` what is to stay as it was for it to hold, both in
-    words that stand after a colon. Consistent laws compose: `factors(a, c)` is `factors(a, b)`
-    times `factors(b, c)`. A law may also have `notes(base, target)`, sentences for the user, and
-    `fitted_to(exponents)`, which gives the law that was fitted to measured ladders; see
-    `laws.fit`.
+    `source` and `fixed` are words that stand after a colon. Consistent laws compose:
+    `factors(a, c)` is `factors(a, b)` times `factors(b, c)`. A law may also have
+    `notes(base, target)`, sentences for the user, and `fitted_to(exponents)`, which gives the law
+    that was fitted to measured ladders; see `laws.fit`.
     """
 
     @property
     def source(self) -> str:
-        """See above."""
+        """Where it was published."""
 
     @property
     def fixed(self) -> str:
-        """See above."""
+        """What is to stay as it was for it to hold."""
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """What changes from `base` to `target`; `OutsideLaw` where the law does not say."""

@@ -55,9 +55,9 @@ def checked(tokens: TokenCorpus, parameterization: str, **net: Any) -> Coordinat
 
 
 def head_moves(run: BatchedRun, width: int) -> tuple[list[float], list[float]]:
-    """By step, what the new matrix of mup's readout under mup's Adam make of the head's input.
+    """What mup's readout, as its Adam changed it, makes more of the head's input, step by step.
 
-    Of its first input, and of the one at that step.
+    First of the first input, then of the one at that step.
     """
 
     def mup_net(size: int) -> PlainNet:

@@ -138,7 +138,7 @@ RELATIVE = [name for name in NAMES if getattr(CLASSES[name], "relative", False)]
 @pytest.mark.parametrize("update", Update)
 @pytest.mark.parametrize("name", RELATIVE)
 def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
-    """With every hyperparameter at 1: the standard init, and factors of exactly 1."""
+    """Hyperparameters of 1 give the standard init, and factors of exactly 1."""
     made, ones = parameterization(name), dict.fromkeys(values(name), 1.0)
     for spec in [*sizes(1), *(large.at_base() for large in sizes(4))]:
         std = standard_std(spec, spec.fan_in)

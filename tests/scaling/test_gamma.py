@@ -170,8 +170,8 @@ def test_they_multiply_rates_and_what_is_coupled_to_them(name: str, decay: str) 
 def test_standard_with_an_alignment_searches_its_constants(
     alignment: str | None, ends: tuple[float, float]
 ) -> None:
-    words = ["parameterization=standard", f"parameterization.alignment={alignment or 'null'}"]
-    space = read_space(compose_tree(words)["parameterization"], ())
+    overrides = ["parameterization=standard", f"parameterization.alignment={alignment or 'null'}"]
+    space = read_space(compose_tree(overrides)["parameterization"], ())
     for role in ("embedding", "hidden", "readout"):
         axis = space[f"gamma_{role}"]
         assert (axis.low, axis.high, axis.default) == (*ends, 0)

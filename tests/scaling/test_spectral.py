@@ -232,8 +232,8 @@ def logits_moved(name: str, width: int) -> float:
     head = torch.randn(CLASSES, width, generator=generator) * readout.init_std
     inputs = torch.randn(width, BATCH, generator=generator)
     errors = torch.randn(CLASSES, BATCH, generator=generator)
-    left, _, right = torch.linalg.svd(head.T @ errors @ inputs.T, full_matrices=False)
-    step = hidden.lr * left[:, :BATCH] @ right[:BATCH]
+    u, _, v = torch.linalg.svd(head.T @ errors @ inputs.T, full_matrices=False)
+    step = hidden.lr * u[:, :BATCH] @ v[:BATCH]
     return float((head @ step @ inputs).square().mean().sqrt())
 
 
