@@ -87,22 +87,22 @@ Settings = dict[str, tuple[float, ...]]
 def settings_of(
     groups: Any, names: dict[int, str], *, keys: tuple[str, ...] = ("lr", "eps", "weight_decay")
 ) -> Settings:
-    """Of every parameter the numbers of its group; each must be in one group alone."""
-    found: Settings = {}
+    """Every parameter's numbers, by name; each must be in one group alone."""
+    settings: Settings = {}
     for group in groups:
         for parameter in group["params"]:
             name = names[id(parameter)]
-            assert name not in found, f"{name} is in two groups"
-            found[name] = tuple(float(group[key]) for key in keys)
-    return found
+            assert name not in settings, f"{name} is in two groups"
+            settings[name] = tuple(float(group[key]) for key in keys)
+    return settings
 
 
 def planned_settings(planned: TransferPlan, *, over_lr: bool = True) -> Settings:
     """Learning rate, eps and decay of every parameter, the last for torch's AdamW or as a share."""
     return {
-        one.name: (one.lr, one.eps, one.weight_decay / (one.lr if over_lr else 1.0))
-        for one in planned.absorbed()
-        if not one.frozen
+        p.name: (p.lr, p.eps, p.weight_decay / (p.lr if over_lr else 1.0))
+        for p in planned.absorbed()
+        if not p.frozen
     }
 
 

@@ -16,7 +16,7 @@ from sweeper.export.lacks import NAMES
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.prescription import Prescription
-from tests.export.plans import HPS, OPTIONS, made, missing, plan
+from tests.export.plans import HPS, OPTIONS, made, missing, plan, planned_settings
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
@@ -48,10 +48,10 @@ def frozen() -> TransferPlan:
     )
 
 
-def found() -> list[str]:
+def table() -> list[str]:
     """A row a name: "no" where muP or CompleteP lacks it, "u-muP" where that alone does."""
     plain = [plan("mup"), plan("completep"), plan("mup", "lion"), frozen()]
-    lacks = {to: {name for one in plain for name in missing(one, to)} for to in EXPORTERS}
+    lacks = {to: {name for plan in plain for name in missing(plan, to)} for to in EXPORTERS}
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
     hps = {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5}  # a table without gammas
     umup = sweeper.plan_for(NanoDecoder, base, target, "umup", hps, optimizer=ADAMW, inputs=TOKENS)
@@ -69,8 +69,8 @@ def found() -> list[str]:
 
 
 def test_the_table_is_what_the_code_finds() -> None:
-    page = PAGE.read_text()
-    assert "\n".join(found()) in page, "\n".join(["the table is now", *found()])
+    text = "\n".join(table())
+    assert text in PAGE.read_text(), f"the table is now\n{text}"
 
 
 def test_every_name_and_trainer_is_on_the_page() -> None:
@@ -106,9 +106,7 @@ def test_the_page_s_groups_are_those_of_the_plan(
     (code,) = re.findall(r"```python\n(plan = json.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {"json": json, "Path": Path}
     exec(code, names)
-    for group, one in zip(names["groups"], planned.absorbed(), strict=True):
-        wanted = (one.lr, one.eps, one.weight_decay / one.lr)
-        assert group["name"] == one.name
-        assert (group["lr"], group["eps"], group["weight_decay"]) == pytest.approx(
-            wanted, rel=1e-12
-        )
+    groups = {g["name"]: (g["lr"], g["eps"], g["weight_decay"]) for g in names["groups"]}
+    settings = planned_settings(planned)
+    assert groups.keys() == settings.keys()
+    assert all(groups[name] == pytest.approx(settings[name], rel=1e-12) for name in groups)

@@ -68,8 +68,8 @@ def built(family: str, multipliers: Multipliers) -> Any:
 def test_the_fields_do_what_is_read_from_them(family: str) -> None:
     neutral = Multipliers(attention=SHAPE.usual_attention)
     _, _, attention, ends = CASES[family]
-    one, other = built(family, WANTED), built(family, neutral)
-    read = FAMILIES[family].read(one.config.to_dict(), SHAPE)
+    net, other = built(family, WANTED), built(family, neutral)
+    read = FAMILIES[family].read(net.config.to_dict(), SHAPE)
     if family == "minicpm3":  # it has no field for attention
         assert read.attention == pytest.approx(SHAPE.usual_attention)
     else:
@@ -87,7 +87,7 @@ def test_the_fields_do_what_is_read_from_them(family: str) -> None:
             if name == "lm_head.weight":
                 parameter *= read.logits
         tokens = torch.arange(12).reshape(2, 6)
-        ours, theirs = one(input_ids=tokens).logits, other(input_ids=tokens).logits
+        ours, theirs = net(input_ids=tokens).logits, other(input_ids=tokens).logits
     assert ours.abs().max() > 1e-3
     assert (ours - theirs).abs().max() <= 1e-5 * ours.abs().max()  # norms are in float32
     assert (ours - built(family, neutral)(input_ids=tokens).logits).abs().max() > 1e-3

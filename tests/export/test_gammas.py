@@ -16,32 +16,18 @@ from tests.export.plans import HPS, OPTIONS, UMUP, plan
 from tests.export.test_megatron import flags
 from tests.toy_models import TOKENS, NanoDecoder
 
+FIRST, HIDDEN = 8.0, 2.0
 GAMMAS = ("eta_emb", "gamma_hidden", "gamma_readout", "gamma_norm", "gamma_first")
-FIRST, HIDDEN, NORM = 8.0, 2.0, 1.5
-PRODUCTS = {
-    "wte.weight": 4.0,
-    "wpe.weight": 4.0,
-    "h.0.qkv.weight": HIDDEN * FIRST,
-    "h.0.qkv.bias": FIRST,
-    "h.0.norm.weight": NORM * FIRST,
-    "h.0.norm.bias": FIRST,
-    "h.1.down.weight": HIDDEN,
-    "h.3.norm.weight": NORM,
-    "h.3.norm.bias": 1.0,
-    "lm_head.weight": 0.25,
-}
-"""What each parameter's rate has, by the groups that it is in."""
 
 
-@cache
 @cache
 def planned(name: str, *gammas: str) -> TransferPlan:
-    """From width 32 to 128, with some of the gammas of `plans.HPS`."""
+    """From width 32 to 64, with some of the gammas of `plans.HPS`."""
     bare = {key: value for key, value in HPS["umup"].items() if key not in GAMMAS}
     hps = bare if name == "umup" else {"eta": 2.0**-7}
     chosen = {key: HPS["umup"][key] for key in gammas}
     groups = {"groups": UMUP["groups"]} if "gamma_first" in gammas else {}
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     rules = {"name": name, **({"depth": "none"} if name == "mup" else {}), **groups}
     optimizer = {"name": "adamw", "weight_decay": 0.0}
     return sweeper.plan_for(
@@ -49,44 +35,29 @@ def planned(name: str, *gammas: str) -> TransferPlan:
     )
 
 
-def rates(plan: TransferPlan) -> dict[str, float]:
-    return {one.name: one.lr for one in plan.absorbed()}
-
-
-@pytest.mark.parametrize("name", ["mup", "umup"])
-def test_a_plan_s_rates_have_their_product(name: str) -> None:
-    bare, tuned = rates(planned(name)), rates(planned(name, *GAMMAS))
-    for parameter, product in PRODUCTS.items():
-        assert tuned[parameter] == pytest.approx(product * bare[parameter], rel=1e-12), parameter
-
-
 @pytest.mark.parametrize("to", EXPORTERS)
 def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
-    """By the exporter's own account of its trainer, which its other tests hold to the trainer."""
+    """The exporter's own account of its trainer counts; other tests hold that to the trainer."""
     exporter, whole = build_exporter(to, OPTIONS.get(to, {})), plan("umup")
-    said = {
-        (lack.name, difference.asked)
-        for lack in lacking(whole, exporter)
-        for difference in lack.differences
-    }
-    asked, silent = rates(whole), []
+    lacks = {lack.name for lack in lacking(whole, exporter)}
+    asked, silent = {setting.name: setting.lr for setting in whole.absorbed()}, []
     for parameter in whole.parameters:
         setting = exporter.setting(whole, parameter)
         # A multiplier that stays in the forward pass is no part of the rate that is compared.
         lr = asked[parameter.name] / setting.forward
         if setting.lr != pytest.approx(lr, rel=1e-9):
             key = "embedding" if is_table(parameter) else parameter.role
-            if not any(name == f"{key}_lr" for name, _ in said):
+            if f"{key}_lr" not in lacks:
                 silent.append(parameter.name)
     assert not silent
 
 
 def test_trainers_with_groups_by_name_keep_a_layer_s_own_rate() -> None:
     """The first layer is a row of its own beside those of all others."""
-    found = {name: row for row in rows(plan("umup")) for name in row.names}
-    assert found["h.0.qkv.weight"].patterns != found["h.1.qkv.weight"].patterns
-    assert found["h.0.qkv.weight"].lr == pytest.approx(FIRST * found["h.1.qkv.weight"].lr)
-    assert found["h.1.qkv.weight"] == found["h.3.qkv.weight"]
+    row_of = {name: row for row in rows(plan("umup")) for name in row.names}
+    assert row_of["h.0.qkv.weight"].patterns != row_of["h.1.qkv.weight"].patterns
+    assert row_of["h.0.qkv.weight"].lr == pytest.approx(FIRST * row_of["h.1.qkv.weight"].lr)
+    assert row_of["h.1.qkv.weight"] == row_of["h.3.qkv.weight"]
 
 
 @pytest.mark.parametrize("name", ["mup", "umup"])
@@ -112,6 +83,4 @@ def test_megatron_says_what_it_cannot_train() -> None:
         ("gamma_readout", {"readout_lr"}),
         ("gamma_first", {"hidden_lr", "vector_lr"}),
     ):
-        found = {lack.name for lack in lacking(planned("mup", gamma), exporter)}
-        rates = {name for name in found if name.endswith("_lr")}
-        assert lacks <= rates, gamma
+        assert lacks <= {lack.name for lack in lacking(planned("mup", gamma), exporter)}, gamma

@@ -36,8 +36,8 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shares = self.router(x).softmax(-1)
-        found = [shares[..., i : i + 1] * one(x) for i, one in enumerate(self.experts)]
-        return found[0] + found[1]
+        first, second = (shares[..., i : i + 1] * e(x) for i, e in enumerate(self.experts))
+        return first + second
 
 
 def routed() -> TransferPlan:

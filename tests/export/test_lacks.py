@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sweeper
 from sweeper.export.exporter import Exporter, Setting, as_planned, in_gauge
-from sweeper.export.lacks import NAMES, lacking
+from sweeper.export.lacks import lacking
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
@@ -59,11 +59,11 @@ def test_a_factor_of_the_trainer_s_own_changes_nothing_when_the_rest_follows(
 def test_two_gauges_have_the_same_first_step(forward: float) -> None:
     """Adam's: the effective weight is forward x W; its start, step and eps / gradient stay."""
     for parameter in plan("mup").parameters:
-        one, other = parameter.absorbed(), in_gauge(parameter, forward)
-        assert forward * other.init_std == pytest.approx(one.init_std)
-        assert forward * other.lr == pytest.approx(one.lr)
-        assert other.eps / forward == pytest.approx(one.eps)
-        assert other.weight_decay == one.weight_decay
+        absorbed, gauged = parameter.absorbed(), in_gauge(parameter, forward)
+        assert forward * gauged.init_std == pytest.approx(absorbed.init_std)
+        assert forward * gauged.lr == pytest.approx(absorbed.lr)
+        assert gauged.eps / forward == pytest.approx(absorbed.eps)
+        assert gauged.weight_decay == absorbed.weight_decay
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,8 @@ def test_a_difference_has_its_name(field: str, name: list[str]) -> None:
 
 
 def test_learning_rates_have_the_names_of_their_roles(golden: Golden) -> None:
-    found = names(plan("mup"), Able(field="lr", factor=0.5))
-    assert found == ["embedding_lr", "hidden_lr", "readout_lr", "vector_lr"]
     lacks = {lack.name: str(lack) for lack in lacking(plan("mup"), Able(field="lr", factor=0.5))}
-    assert lacks["hidden_lr"].startswith("hidden_lr, the learning rate of hidden matrices: ")
+    assert [*lacks] == ["embedding_lr", "hidden_lr", "readout_lr", "vector_lr"]
     golden.says(lacks["hidden_lr"])
 
 
@@ -94,8 +92,8 @@ def test_factors_of_a_plain_forward_pass_are_missing_by_name() -> None:
 
     assert names(plan("mup"), Plain()) == ["attention"]
     assert names(plan("completep"), Plain()) == ["attention", "residual"]
-    found = ["attention", "attention_output", "residual", "skip", "loss", "gate_output", "backward"]
-    assert names(plan("umup"), Plain()) == found
+    lacks = ["attention", "attention_output", "residual", "skip", "loss", "gate_output", "backward"]
+    assert names(plan("umup"), Plain()) == lacks
 
 
 def planned(**more: object) -> TransferPlan:
@@ -122,7 +120,3 @@ def test_what_is_frozen_must_be_sayable() -> None:
 def test_adam_by_atan2_is_no_trainer_s() -> None:
     atan2 = planned(optimizer={"name": "adamw", "atan2": True})
     assert names(atan2, Able(field="eps", factor=2.0)) == ["optimizer"]
-
-
-def test_every_name_is_explained() -> None:
-    assert all(text and text == text.strip() for text in NAMES.values())

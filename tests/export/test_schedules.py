@@ -29,7 +29,7 @@ def scheduled(config: Config, final: float) -> tuple[TrainSettings, TransferPlan
     return train, replace(plan("mup"), source=source)
 
 
-def words(train: str, config: Config, final: float = 0.1) -> str | None:
+def schedule_text(train: str, config: Config, final: float = 0.1) -> str | None:
     """The line in a trainer's words, None where it says that it has none."""
     _, planned = scheduled(config, final)
     exporter = build_exporter(train, {})
@@ -38,12 +38,12 @@ def words(train: str, config: Config, final: float = 0.1) -> str | None:
 
 
 def rates(scheduler: Any, optimizer: torch.optim.Optimizer) -> np.ndarray:
-    found = []
+    rates = []
     for _ in range(400):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return np.array(found)
+    return np.array(rates)
 
 
 def peak_of_one() -> torch.optim.Optimizer:
@@ -53,10 +53,10 @@ def peak_of_one() -> torch.optim.Optimizer:
 @pytest.mark.parametrize("final", [0.0, 0.1])
 @pytest.mark.parametrize("config", CONFIGS[:-1], ids=str)
 def test_the_words_of_pytorch_are_the_schedule(config: Config, final: float) -> None:
-    said, optimizer = words("pytorch", config, final), peak_of_one()
-    assert said
+    call, optimizer = schedule_text("pytorch", config, final), peak_of_one()
+    assert call
     names = {"LambdaLR": LambdaLR, "optimizer": optimizer, **vars(math)}
-    theirs = rates(eval(said, names), optimizer)
+    theirs = rates(eval(call, names), optimizer)
     ours = scheduled(config, final)[0].lr_factors(range(400))
     np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
 
@@ -64,9 +64,9 @@ def test_the_words_of_pytorch_are_the_schedule(config: Config, final: float) -> 
 @pytest.mark.parametrize("config", CONFIGS[:-1], ids=str)
 def test_the_words_of_transformers_are_the_schedule_but_for_a_step(config: Config) -> None:
     final = 0.0 if config == "linear" else 0.1
-    said, optimizer = words("hf", config, final), peak_of_one()
-    assert said
-    arguments = eval(f"dict({said})")
+    text, optimizer = schedule_text("hf", config, final), peak_of_one()
+    assert text
+    arguments = eval(f"dict({text})")
     scheduler = get_scheduler(
         arguments["lr_scheduler_type"],
         optimizer,
@@ -85,8 +85,8 @@ def test_the_words_of_transformers_are_the_schedule_but_for_a_step(config: Confi
 
 @pytest.mark.parametrize("to", EXPORTERS)
 def test_every_trainer_has_words_or_says_that_it_has_none(to: str) -> None:
-    assert words(to, "cosine")
-    assert words(to, "wsds") is None
+    assert schedule_text(to, "cosine")
+    assert schedule_text(to, "wsds") is None
     assert not list(schedule_lines(plan("mup"), build_exporter(to, {})))
 
 
@@ -100,9 +100,8 @@ def test_every_trainer_has_words_or_says_that_it_has_none(to: str) -> None:
         ("torchtitan", r'warmup_steps=40, decay_ratio=0.3, decay_type="sqrt"'),
     ],
 )
-def test_wsd(to: str, has: str | None) -> None:
-    said = words(to, SQRT)
-    assert said is None if has is None else re.search(has, said or "")
+def test_wsd(to: str, has: str) -> None:
+    assert re.search(has, schedule_text(to, SQRT) or "")
     _, planned = scheduled(SQRT, 0.1)
     assert any("wsd 1-sqrt" in text.replace("\n", " ") for text in made(planned, to).values())
 

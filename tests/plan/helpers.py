@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
+from sweeper.classifier.trace import Tracer
+from sweeper.engine.architecture import Architecture, read_model
 from sweeper.engine.prepare import prepare
 from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.stats.ladder import Size
 from tests.engine.tiny_trials import tree, trial
 from tests.specs import spec_of
 
+ReadModel = Callable[..., Architecture]
 CHANGED = {"eta_emb": 2.0, "sigma_init": -1.0, "alpha_emb": 1.5, "alpha_attn": 1.0}
 """Hyperparameters (log2) that leave no factor of muP at 1."""
+
+
+def reading_once() -> ReadModel:
+    """What stands in for `read_model`: a model of each size is read once, whatever its rules."""
+    read: dict[str, Architecture] = {}
+
+    def read_once(
+        tracer: Tracer, base: Any, target: Any, rules: Any, *rest: Any, **more: Any
+    ) -> Architecture:
+        asked = repr((base, target, rules))
+        if asked not in read:
+            read[asked] = read_model(tracer, base, target, rules, *rest, **more)
+        return read[asked]
+
+    return read_once
 
 
 def mup_tree(**train: Any) -> dict[str, Any]:

@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sweeper
-from sweeper.classifier.trace import Tracer
-from sweeper.engine.architecture import Architecture, read_model
 from sweeper.errors import BadInput
 from sweeper.export.groups import Pytorch, Torchtitan
 from sweeper.export.lacks import lacking
@@ -34,6 +32,7 @@ from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import Spectral, SpectralMup
 from sweeper.scaling.umup import UMuP
+from tests.plan.helpers import reading_once
 
 
 class Block(nn.Module):
@@ -86,20 +85,12 @@ TWELVE = [
     }
     for _ in range(12)
 ]
-READ: dict[tuple[int, ...], Architecture] = {}
-
-
-def read_once(tracer: Tracer, base: Any, target: Any, *rest: Any, **more: Any) -> Architecture:
-    """A model of each size is read once, whatever the optimizer and the run."""
-    key = (*target.values(),)
-    if key not in READ:
-        READ[key] = read_model(tracer, base, target, *rest, **more)
-    return READ[key]
+READ_ONCE = reading_once()
 
 
 @pytest.mark.parametrize("name", ["adamh", "muonh"])
 def test_factors_are_the_published_rules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_for, "read_model", read_once)
+    monkeypatch.setattr(plan_for, "read_model", READ_ONCE)
     for point in TWELVE:
         size = {key: point[key] for key in BASE}
         run = {"batch_size": point["batch_size"], "steps": point["steps"], "seq_len": 16}

@@ -6,6 +6,7 @@ import json
 from math import sqrt
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,26 +20,24 @@ from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP
 from sweeper.stats.ladder import Size
 from tests.golden import Golden
-from tests.plan.helpers import plain_plan
+from tests.plan.helpers import plain_plan, reading_once
 from tests.refusals import raises_config_error, refused
 from tests.toy_models import DECAY, TOKENS, NanoDecoder, Residual
 
 HPS = {"eta": 2.0**-7}
-PLANS: dict[str, TransferPlan] = {}
+READ_ONCE = reading_once()
 
 
 def decoder_plan(
     parameterization: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
 ) -> TransferPlan:
-    """From width 32 and depth 2 to width 128, with a decay; each is made but once."""
+    """From width 32 and depth 2 to width 128, with a decay."""
     more = {"optimizer": {"name": "adamw", "weight_decay": DECAY}} | more
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
-    asked = repr((parameterization, hps, depth, more))
-    if asked not in PLANS:
-        PLANS[asked] = sweeper.plan_for(
+    with patch("sweeper.plan.plan_for.read_model", READ_ONCE):
+        return sweeper.plan_for(
             NanoDecoder, base, target, parameterization, hps or HPS, inputs=TOKENS, **more
         )
-    return PLANS[asked]
 
 
 def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
