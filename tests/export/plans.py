@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ import sweeper
 from sweeper.export.exporter import build_exporter
 from sweeper.export.lacks import header, lacking
 from sweeper.plan.plan import TransferPlan
+from tests.plan.helpers import reading_once
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
 MUP = {"name": "mup", "depth": "none"}
@@ -19,6 +21,7 @@ COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
 UMUP = {"name": "umup", "groups": {"first": "h.0.*"}}
 PARAMETERIZATIONS: dict[str, Any] = {"mup": MUP, "umup": UMUP, "completep": COMPLETEP}
 OPTIMIZERS = ("adamw", "lion")
+READ_ONCE = reading_once()
 OPTIONS: dict[str, dict[str, Any]] = {"hf": {"family": "granite"}}
 """Options that an exporter does not do without here."""
 HPS = {
@@ -43,16 +46,19 @@ def plan(
     parameterization: str, optimizer: str = "adamw", width: int = 128, depth: int = 4
 ) -> TransferPlan:
     """From width 32 and depth 2; the decoder has heads of 8."""
+    rules, hps = PARAMETERIZATIONS[parameterization], HPS[parameterization]
+    return nano_plan(width, depth, rules, hps, {"name": optimizer, "weight_decay": DECAY})
+
+
+def nano_plan(
+    width: int, depth: int, rules: Any, hps: dict[str, float], optimizer: Any = "adamw", **more: Any
+) -> TransferPlan:
+    """Any plan of the decoder; it is read once at each size."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": width, "n_layer": depth}
-    return sweeper.plan_for(
-        NanoDecoder,
-        base,
-        target,
-        PARAMETERIZATIONS[parameterization],
-        HPS[parameterization],
-        optimizer={"name": optimizer, "weight_decay": DECAY},
-        inputs=TOKENS,
-    )
+    with patch("sweeper.plan.plan_for.read_model", READ_ONCE):
+        return sweeper.plan_for(
+            NanoDecoder, base, target, rules, hps, optimizer=optimizer, inputs=TOKENS, **more
+        )
 
 
 def made(planned: TransferPlan, to: str, **options: Any) -> dict[str, str]:

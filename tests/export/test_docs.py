@@ -16,7 +16,7 @@ from sweeper.export.lacks import NAMES
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.prescription import Prescription
-from tests.export.plans import HPS, OPTIONS, made, missing, plan, planned_settings
+from tests.export.plans import HPS, OPTIONS, made, missing, nano_plan, plan, planned_settings
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
@@ -33,28 +33,13 @@ class Tied(NanoDecoder):
 ADAMW = {"name": "adamw", "weight_decay": DECAY}
 
 
-def frozen() -> TransferPlan:
-    """A plan in which the positions are not trained."""
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
-    return sweeper.plan_for(
-        NanoDecoder,
-        base,
-        target,
-        "mup",
-        HPS["mup"],
-        optimizer=ADAMW,
-        inputs=TOKENS,
-        frozen=["wpe.*"],
-    )
-
-
 def table() -> list[str]:
     """A row a name: "no" where muP or CompleteP lacks it, "u-muP" where that alone does."""
-    plain = [plan("mup"), plan("completep"), plan("mup", "lion"), frozen()]
+    frozen = nano_plan(64, 2, "mup", HPS["mup"], ADAMW, frozen=["wpe.*"])
+    plain = [plan("mup"), plan("completep"), plan("mup", "lion"), frozen]
     lacks = {to: {name for plan in plain for name in missing(plan, to)} for to in EXPORTERS}
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
     hps = {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5}  # a table without gammas
-    umup = sweeper.plan_for(NanoDecoder, base, target, "umup", hps, optimizer=ADAMW, inputs=TOKENS)
+    umup = nano_plan(128, 4, "umup", hps, ADAMW)
     unit = {to: set(missing(umup, to)) for to in EXPORTERS}
     lines = ["| | " + " | ".join(f"`{to}`" for to in EXPORTERS) + " |"]
     lines.append("|---" * (len(EXPORTERS) + 1) + "|")

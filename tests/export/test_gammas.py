@@ -6,15 +6,13 @@ from functools import cache
 
 import pytest
 
-import sweeper
 from sweeper.export.exporter import EXPORTERS, build_exporter, is_table
 from sweeper.export.groups import rows
 from sweeper.export.lacks import lacking
 from sweeper.export.megatron import Megatron
 from sweeper.plan.plan import TransferPlan
-from tests.export.plans import HPS, OPTIONS, UMUP, plan
+from tests.export.plans import HPS, OPTIONS, UMUP, nano_plan, plan
 from tests.export.test_megatron import flags
-from tests.toy_models import TOKENS, NanoDecoder
 
 FIRST, HIDDEN = 8.0, 2.0
 GAMMAS = ("eta_emb", "gamma_hidden", "gamma_readout", "gamma_norm", "gamma_first")
@@ -27,12 +25,8 @@ def planned(name: str, *gammas: str) -> TransferPlan:
     hps = bare if name == "umup" else {"eta": 2.0**-7}
     chosen = {key: HPS["umup"][key] for key in gammas}
     groups = {"groups": UMUP["groups"]} if "gamma_first" in gammas else {}
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     rules = {"name": name, **({"depth": "none"} if name == "mup" else {}), **groups}
-    optimizer = {"name": "adamw", "weight_decay": 0.0}
-    return sweeper.plan_for(
-        NanoDecoder, base, target, rules, hps | chosen, optimizer=optimizer, inputs=TOKENS
-    )
+    return nano_plan(64, 2, rules, hps | chosen)
 
 
 @pytest.mark.parametrize("to", EXPORTERS)

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sweeper
 from sweeper.export.exporter import Exporter, Setting, as_planned, in_gauge
 from sweeper.export.lacks import lacking
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
-from tests.export.plans import plan
+from tests.export.plans import nano_plan, plan
 from tests.golden import Golden
-from tests.toy_models import TOKENS, NanoDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,27 +94,14 @@ def test_factors_of_a_plain_forward_pass_are_missing_by_name() -> None:
     assert names(plan("umup"), Plain()) == lacks
 
 
-def planned(**more: object) -> TransferPlan:
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
-    return sweeper.plan_for(
-        NanoDecoder,
-        base,
-        target,
-        "mup",
-        {"eta": 0.01},
-        inputs=TOKENS,
-        **more,  # type: ignore[arg-type]
-    )
-
-
 def test_what_is_frozen_must_be_sayable() -> None:
     class Trains(Able):
         freezes = False
 
-    frozen = planned(frozen=["wpe.*"])
+    frozen = nano_plan(64, 2, "mup", {"eta": 0.01}, frozen=["wpe.*"])
     assert names(frozen, Able()) == [] and names(frozen, Trains()) == ["frozen"]
 
 
 def test_adam_by_atan2_is_no_trainer_s() -> None:
-    atan2 = planned(optimizer={"name": "adamw", "atan2": True})
+    atan2 = nano_plan(64, 2, "mup", {"eta": 0.01}, {"name": "adamw", "atan2": True})
     assert names(atan2, Able(field="eps", factor=2.0)) == ["optimizer"]

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-import sweeper
 from sweeper.export.megatron import Megatron, output_multiplier
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from tests.export.plans import decoder, made, missing, plan
+from tests.export.plans import decoder, made, missing, nano_plan, plan
 from tests.golden import Golden
-from tests.toy_models import TOKENS, NanoDecoder
 
 EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 """What its LanguageModule marks as embedding-like under muP: embeddings and the head."""
@@ -23,15 +21,9 @@ EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 @cache
 def planned(m: int, optimizer: Any = "adamw", decay: float = 0.0, **hps: float) -> TransferPlan:
     """muP without a rule of depth, at m times the base's width, without decay unless asked for."""
-    return sweeper.plan_for(
-        NanoDecoder,
-        {"n_embd": 32, "n_layer": 2},
-        {"n_embd": 32 * m, "n_layer": 2},
-        {"name": "mup", "depth": "none"},
-        {"eta": 2.0**-7, **hps},
-        optimizer={"name": optimizer, "weight_decay": decay},
-        inputs=TOKENS,
-    )
+    rules = {"name": "mup", "depth": "none"}
+    chosen = {"name": optimizer, "weight_decay": decay}
+    return nano_plan(32 * m, 2, rules, {"eta": 2.0**-7, **hps}, chosen)
 
 
 def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
@@ -106,15 +98,7 @@ def test_its_sgd_is_torch_s() -> None:
     lines = missing(planned(1, "sgd", decay=2.0**-13), "megatron")["weight_decay"]
     assert "sgd's decay goes through its momentum" in lines
     assert "weight_decay" not in missing(planned(1, "sgd"), "megatron")
-    nesterov = sweeper.plan_for(
-        NanoDecoder,
-        {"n_embd": 32, "n_layer": 2},
-        {"n_embd": 64, "n_layer": 2},
-        "mup",
-        {"eta": 0.1},
-        optimizer={"name": "sgd", "nesterov": True},
-        inputs=TOKENS,
-    )
+    nesterov = nano_plan(64, 2, "mup", {"eta": 0.1}, {"name": "sgd", "nesterov": True})
     assert missing(nesterov, "megatron")["optimizer"] == ["sgd with Nesterov's momentum"]
     assert "Nesterov's momentum 0.9" in made(nesterov, "pytorch")["plan_pytorch.py"]
     assert "nesterov" in made(nesterov, "megatron")["plan_megatron.args"]

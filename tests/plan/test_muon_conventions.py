@@ -233,10 +233,13 @@ def test_the_text_names_the_update() -> None:
     assert head.split()[:3] == ["parameters", "role", "update"]
     row = next(line for line in text.splitlines() if "down.weight" in line)
     assert row.split()[-6:-4] == ["hidden", "orthogonal"]
-    adamw = sweeper.plan_for(
-        Net, {"d": 8}, {"d": 16}, "mup", {"eta": 0.1}, inputs=torch.zeros(2, 5, dtype=torch.long)
-    )
+    sizes, tokens = ({"d": 8}, {"d": 16}), torch.zeros(2, 5, dtype=torch.long)
+    adamw = sweeper.plan_for(Net, *sizes, "mup", {"eta": 0.1}, inputs=tokens)
     assert "update" not in str(adamw).splitlines()[3]
+    rules: Any = {"optimizer": "muon", "frozen": ["embed.*"]}
+    frozen = sweeper.plan_for(Net, *sizes, "mup", {"eta": 0.1}, inputs=tokens, **rules)
+    row = next(line for line in str(frozen).splitlines() if line.startswith("embed.weight"))
+    assert row.split()[1:] == ["embedding", "-", "frozen", "-", "-", "-"]
 
 
 def test_an_export_says_it() -> None:

@@ -52,6 +52,7 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
         del record[name]
     for parameter in record["parameters"]:
         del parameter["update"]
+    record["base"] = {"width": 1, "depth": 1}  # the least that there is
     assert TransferPlan.load(saved(tmp_path, record)).absorbed() == plan().absorbed()
 
 
