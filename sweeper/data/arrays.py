@@ -75,7 +75,7 @@ class Augmentation(Bounded):
         return [name for name in names if getattr(self, name)]
 
     def identity(self) -> dict[str, Any]:
-        """As plain JSON; of torchvision's, which came later, what changes anything."""
+        """Plain JSON; of torchvision's, which came later, what changes anything."""
         asked = {*self.by_torchvision, *(["magnitude"] if self.randaugment else [])}
         return {
             name: value

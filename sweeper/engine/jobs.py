@@ -275,8 +275,8 @@ class TryStep:
         with suppress(SweeperError, *UNTRAINABLE), rows:
             self._step("cpu", classes - 1)
             return
-        known = 0 < rows.last < classes
-        takes = f"and the model takes {rows.last}" if known else "more than it takes"
+        smaller = 0 < rows.last < classes
+        takes = f"and the model takes {rows.last}" if smaller else "more than it takes"
         own = own_argument(self.trial.spec.model, rows.last, classes)
         own = f", {own}" * bool(own)
         raise ConfigError(
@@ -557,11 +557,11 @@ def measure_here(
         part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
-    known = _MEASURED.setdefault(key, [])
+    sizes = _MEASURED.setdefault(key, [])
     # With fewer trials than now, larger batches could not be tried.
-    if not known or not known[-1].covers(len(trials)):
-        known.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
-    return known[-1].size, known[-1].seconds
+    if not sizes or not sizes[-1].covers(len(trials)):
+        sizes.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
+    return sizes[-1].size, sizes[-1].seconds
 
 
 def _key(trial: Trial, device: str, layout: int) -> str:
@@ -665,27 +665,27 @@ class TrialsPerJob:
         while several were timed would seem to gain nothing by them.
         """
         key = f"{_key(trials[0], self.device, 1)} again"
-        known = self._known(key, len(trials))
-        if known is None:
+        recorded = self._recorded(key, len(trials))
+        if recorded is None:
             [answer] = executor.call([self._task(trials[: before.size])], 1)
             after = before if answer is None else MeasuredSize(**answer)
             seconds = (before.seconds + after.seconds) / 2
-            known = self._keep(key, replace(before, seconds=seconds))
-        return known
+            recorded = self._keep(key, replace(before, seconds=seconds))
+        return recorded
 
     def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
         """Trial-steps a second of so many workers at once; 0 when one of them ends."""
         share = trials[: -(-len(trials) // count)]
         key = _key(trials[0], self.device, count)
-        known = self._known(key, len(share))
-        if known is None:
+        recorded = self._recorded(key, len(share))
+        if recorded is None:
             answers = executor.call([self._task(share)] * count, count)
             measured = [MeasuredSize(**answer) for answer in answers if answer is not None]
             if len(measured) < len(answers):
                 return 0.0
             # They shared the machine while they were measured; a round ends with the slowest.
-            known = self._keep(key, max(measured, key=lambda size: size.seconds))
-        return count / known.seconds
+            recorded = self._keep(key, max(measured, key=lambda size: size.seconds))
+        return count / recorded.seconds
 
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
@@ -695,20 +695,20 @@ class TrialsPerJob:
         Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
-        known = self._known(key, len(trials))
-        if known is None:
+        recorded = self._recorded(key, len(trials))
+        if recorded is None:
             [answer] = executor.call([self._task(trials)], layout)
-            known = None if answer is None else self._keep(key, MeasuredSize(**answer))
-        return known
+            recorded = None if answer is None else self._keep(key, MeasuredSize(**answer))
+        return recorded
 
-    def _known(self, key: str, trials: int) -> MeasuredSize | None:
+    def _recorded(self, key: str, trials: int) -> MeasuredSize | None:
         """What the study has by now, else what was measured for another one of this process."""
-        if (known := measured_for(self.record.measured, key, trials)) is not None:
-            return known
-        known = measured_for(_MEASURED, key, trials)
-        if known is not None:
-            self.record.note_measured(key, known)
-        return known
+        if (recorded := measured_for(self.record.measured, key, trials)) is not None:
+            return recorded
+        recorded = measured_for(_MEASURED, key, trials)
+        if recorded is not None:
+            self.record.note_measured(key, recorded)
+        return recorded
 
     def _keep(self, key: str, measured: MeasuredSize) -> MeasuredSize:
         _MEASURED.setdefault(key, []).append(measured)

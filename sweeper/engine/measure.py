@@ -134,10 +134,12 @@ def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSp
     In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
     way there: it shows embeddings and vectors alone.
     """
-    shown = {Role.FIXED}
+    covered = {Role.FIXED}
     if LOGITS in direct:
-        shown |= {Role.EMBEDDING, Role.VECTOR}
-    return [spec for spec in specs if spec.role not in shown and not is_measured(spec.name, direct)]
+        covered |= {Role.EMBEDDING, Role.VECTOR}
+    return [
+        spec for spec in specs if spec.role not in covered and not is_measured(spec.name, direct)
+    ]
 
 
 def rms(tensors: Sequence[Tensor]) -> float:
@@ -302,11 +304,11 @@ class RepeatedBatch:
 
     @property
     def classes(self) -> int:
-        """As the corpus."""
+        """The corpus's own."""
         return self.corpus.classes
 
     def identity(self) -> dict[str, Any]:
-        """As the corpus."""
+        """The corpus's own."""
         return self.corpus.identity()
 
     def check(self, batch_size: int, seq_len: int) -> None:
@@ -318,7 +320,7 @@ class RepeatedBatch:
         return self.corpus.batch(seed, 0, batch_size, seq_len)
 
     def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
-        """As the corpus."""
+        """The corpus's own."""
         return self.corpus.heldout(batch_size, seq_len, batches)
 
 
@@ -365,8 +367,8 @@ class ProductWatch(FunctionWatch):
                 self.tell(LOGITS, x, None)
             elif func is not F.nll_loss:
                 self._log_softmax[_storage(result)] = result, x
-            elif known := self._log_softmax.get(_storage(x)):
-                self.tell(LOGITS, known[1], None)
+            elif softmax := self._log_softmax.get(_storage(x)):
+                self.tell(LOGITS, softmax[1], None)
         elif name in PRODUCTS or name == "add":
             self._note_product(func, name, args, kwargs, result)
 

@@ -152,9 +152,9 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
     def attention(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         q, k, v = (x.detach() for x in args)
         weights = _softmax(module, q, k)
-        for product, left, right in (("logits", q * module.logit, k), ("values", weights, v)):
-            add(f"{name}.{product}", "input", left)
-            add(f"{name}.{product}", "weight", right)
+        for product, inputs, factors in (("logits", q * module.logit, k), ("values", weights, v)):
+            add(f"{name}.{product}", "input", inputs)
+            add(f"{name}.{product}", "weight", factors)
 
         # With w = softmax(z), o = w v and G = dL/do: dL/dw = G v^T, and by the derivative of the
         # softmax dL/dz_i = w_i (dL/dw_i - sum_j w_j dL/dw_j).

@@ -18,7 +18,7 @@ from sweeper.data.corpus import (
     write_record,
 )
 from sweeper.errors import BadInput
-from tests.golden import Golden
+from tests.data.conftest import Refused
 
 COUNT = 1000
 
@@ -119,13 +119,11 @@ def test_what_passes_the_check_can_be_used(
             data.check(size, length)
 
 
-def test_the_check_says_what_is_missing(folder: Path, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_the_check_says_what_is_missing(folder: Path, refused: Refused) -> None:
+    with refused():
         corpus(folder).check(16, 64)
-    golden.says(caught)
-    with pytest.raises(BadInput) as caught:
+    with refused():
         corpus(folder).check(1, 100)
-    golden.says(caught)
 
 
 def test_the_identity_holds_no_path(folder: Path) -> None:
@@ -148,10 +146,9 @@ def test_tokens_are_mapped_once_and_read_only(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "t.npz"])
-def test_other_names_are_no_token_files(tmp_path: Path, name: str, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_other_names_are_no_token_files(tmp_path: Path, name: str, refused: Refused) -> None:
+    with refused():
         open_tokens(tmp_path / name)
-    golden.says(caught)
 
 
 def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -175,12 +172,11 @@ def test_a_broken_record_is_an_empty_one(tmp_path: Path, content: bytes) -> None
     assert read_record(tmp_path / "x.json") == {}
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path, golden: Golden) -> None:
+def test_a_full_disk_is_told_as_such(tmp_path: Path, refused: Refused) -> None:
     def fill() -> None:
         with replacing_in_cache(tmp_path / "x"):
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(BadInput) as caught:
+    with refused():
         fill()
-    golden.says(caught)
     assert not list(tmp_path.iterdir())

@@ -9,8 +9,7 @@ import pytest
 
 from sweeper.data.arrays import Idx, save_arrays
 from sweeper.data.corpus import Corpus
-from sweeper.errors import BadInput, ConfigError
-from tests.golden import Golden
+from tests.data.conftest import Refused
 
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 NAMES = tuple(f"{split}-{kind}" for split in ("train", "t10k") for kind in KINDS)
@@ -74,25 +73,23 @@ def test_gz_is_the_same_corpus_and_either_will_do(folder: Path) -> None:
     assert Idx(path=str(folder)).input_shape == (4, 5)
 
 
-def test_a_batch_follows_from_seed_and_step_alone(folder: Path, golden: Golden) -> None:
+def test_a_batch_follows_from_seed_and_step_alone(folder: Path, refused: Refused) -> None:
     data = prepare(folder)
     small, large = data.batch(1, 2, 3, 1), data.batch(1, 2, 6, 1)
     assert all(np.array_equal(a, b[:3]) for a, b in zip(small, large, strict=True))
     data.check(6, 999)
-    with pytest.raises(BadInput) as caught:
+    with refused():
         data.check(7, 1)
-    golden.says(caught)
 
 
-def test_names_of_emnist(folder: Path, golden: Golden) -> None:
+def test_names_of_emnist(folder: Path, refused: Refused) -> None:
     for name in NAMES:
         split = name.replace("t10k", "test")
         (folder / name).rename(folder / f"emnist-letters-{split}")
     assert prepare(folder).classes == 3
     (folder / "emnist-digits-test-images-idx3-ubyte").write_bytes(b"")
-    with pytest.raises(BadInput) as caught:
+    with refused():
         prepare(folder)
-    golden.says(caught)
 
 
 @pytest.mark.parametrize(
@@ -109,37 +106,30 @@ def test_names_of_emnist(folder: Path, golden: Golden) -> None:
     ],
     ids=["empty", "gz", "kind", "header", "cut", "labels", "shapes", "constant"],
 )
-def test_broken_files(folder: Path, content: bytes, golden: Golden) -> None:
+def test_broken_files(folder: Path, content: bytes, refused: Refused) -> None:
     (folder / NAMES[0]).write_bytes(content)
-    with pytest.raises(BadInput) as caught:
+    with refused():
         prepare(folder)
-    golden.says(caught)
 
 
-def test_broken_gz(folder: Path, golden: Golden) -> None:
+def test_broken_gz(folder: Path, refused: Refused) -> None:
     file = packed(folder) / f"{NAMES[0]}.gz"
     whole = file.read_bytes()
     for content in (b"no gzip", whole[:-9], whole[:20] + b"\0\0\0\0" + whole[24:]):
         file.write_bytes(content)
-        with pytest.raises(BadInput) as caught:
+        with refused():
             prepare(folder)
-        golden.says(caught)
 
 
-def test_folders_without_the_files(tmp_path: Path, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_folders_without_the_files(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         Idx(path=str(tmp_path / "none")).prepare(tmp_path)
-    golden.says(caught)
-    with pytest.raises(BadInput) as caught:
+    with refused():
         Idx(path=str(tmp_path)).prepare(tmp_path)
-    golden.says(caught)
-    with pytest.raises(ConfigError):
-        Idx(path="")
 
 
-def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, golden: Golden) -> None:
+def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, refused: Refused) -> None:
     inputs, labels = np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.uint8)
     for train_size in (0, 3):
-        with pytest.raises(BadInput) as caught:
+        with refused():
             save_arrays(tmp_path, inputs, labels, train_size)
-        golden.says(caught)

@@ -6,7 +6,7 @@ torch's own, pytorch_optimizer's SOAP, and Lion and Shampoo from their papers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import atan2, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,35 @@ def adamw(
     indices: Sequence[int] | None = None,
 ) -> Step:
     settings = optimizer.settings(member.values)
+    if getattr(optimizer, "atan2", False):
+        return adam_by_atan2(settings, params, member)
     chosen = groups(params, member, indices or range(len(params)))
     for group, i in zip(chosen, indices or range(len(params)), strict=True):
         group["eps"] = member.eps_of(i)
     return stepper(torch.optim.AdamW(chosen, betas=(settings["beta1"], settings["beta2"])))
+
+
+def adam_by_atan2(settings: dict[str, float], params: list[Tensor], member: Member) -> Step:
+    """4/pi atan2(m, sqrt v) of bias-corrected moments (arXiv:2407.05872), no eps, on numbers."""
+    beta1, beta2 = settings["beta1"], settings["beta2"]
+    moments = [[[0.0, 0.0] for _ in range(p.numel())] for p in params]
+    count = 0
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        count += 1
+        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
+            theta = p.flatten().tolist()
+            for j, g in enumerate(grad.flatten().tolist()):
+                m, v = moments[i][j]
+                m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+                moments[i][j] = [m, v]
+                angle = atan2(m / (1 - beta1**count), sqrt(v / (1 - beta2**count)))
+                theta[j] *= 1 - factor * member.weight_decay
+                theta[j] -= factor * member.lr_of(i) * 4 / pi * angle
+            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+
+    return step
 
 
 def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:

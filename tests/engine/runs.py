@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.train import train
 from sweeper.launch.job import Control
@@ -31,6 +32,23 @@ def close_results(one: Result, other: Result) -> bool:
     return one.objective == pytest.approx(other.objective, rel=1e-10) and (
         one.heldout == pytest.approx(other.heldout, rel=1e-10)
     )
+
+
+def assert_as_alone(
+    trials: Sequence[Trial], where: Corpus, *, rel: float = 1e-10, alone: Sequence[int] = ()
+) -> list[Result]:
+    """Results of a batch, of which each trial (or those `alone`) ends as it does by itself."""
+    together = train(BatchedTrials(trials=tuple(trials), corpus=where))
+    for i in alone or range(len(trials)):
+        [single] = train(BatchedTrials(trials=(trials[i],), corpus=where))
+        batched = together[i]
+        assert (batched.key, batched.status) == (single.key, "complete")
+        assert batched.objective == pytest.approx(single.objective, rel=rel)
+        assert batched.heldout == pytest.approx(single.heldout, rel=rel)
+        assert batched.accuracy == single.accuracy
+        assert batched.curve == pytest.approx(single.curve, abs=1e-4)
+    assert len({result.objective for result in together}) == len(trials)
+    return together
 
 
 class StopTrials:

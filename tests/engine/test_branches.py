@@ -105,28 +105,25 @@ def check(results: Sequence[Result], expected: dict[str, Result]) -> None:
     assert all(same_result(result, expected[result.key]) for result in results)
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_branches_are_runs_from_zero_bit_for_bit(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = ladder(precision=precision, clip=1.0)
-    expected = from_zero(batches, tmp_path)
-    steps = Steps(monkeypatch)
-    check(run(batches, tmp_path), expected)
-    assert steps.count == 40 + 3 + 6
-
-
 @pytest.mark.parametrize(
-    ("schedule", "trained"),
+    ("precision", "schedule", "trained"),
     [
-        pytest.param("constant", 40, marks=pytest.mark.long),
-        ({"name": "wsd", "decay": 0.5}, 40 + 5 + 10),
+        ("float32", WSD, 40 + 3 + 6),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("bfloat16", WSD, 40 + 3 + 6),
+                ("float64", "constant", 40),
+                ("float64", {"name": "wsd", "decay": 0.5}, 40 + 5 + 10),
+            )
+        ),
     ],
 )
-def test_as_many_steps_as_the_longest_and_the_decays(
-    schedule: Any, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_branches_are_runs_from_zero_bit_for_bit(
+    precision: str, schedule: Any, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = ladder(schedule)
+    """Trained are as many steps as the longest run and the decays of the others take."""
+    batches = ladder(schedule, precision=precision, clip=1.0)
     expected = from_zero(batches, tmp_path)
     steps = Steps(monkeypatch)
     check(run(batches, tmp_path), expected)
@@ -135,7 +132,10 @@ def test_as_many_steps_as_the_longest_and_the_decays(
 
 @pytest.mark.parametrize(
     "name",
-    ["first_order.SGD", pytest.param("first_order.Lion", marks=pytest.mark.long), "muon.Muon"],
+    [
+        "muon.Muon",
+        *(pytest.param(f"first_order.{n}", marks=pytest.mark.long) for n in ("SGD", "Lion")),
+    ],
 )
 def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
     batches = []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.engine import jobs, measurements
@@ -25,7 +24,7 @@ from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution
-from sweeper.errors import BrokenDeviceError, ConfigError
+from sweeper.errors import ConfigError
 from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
@@ -42,6 +41,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 WHERE = corpus(Path(tempfile.mkdtemp()))
 KINDS = [trial(train={"steps": steps}) for steps in (2, 4, 8)]
 """A trial of each of three specifications."""
+
+
+def batch_of(count: int) -> BatchedTrials:
+    return BatchedTrials(
+        trials=tuple(replace(KINDS[0], seed=seed) for seed in range(count)), corpus=WHERE
+    )
 
 
 @given(st.integers(0, 200), st.integers(1, 50))
@@ -79,7 +84,6 @@ class Workers:
         self.used = layout
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from([(0, ""), (1, ""), (2, ""), (1, "scales")]), max_size=24),
     fit=st.integers(1, 12),
@@ -115,7 +119,6 @@ def test_every_trial_is_in_one_job_that_fits(
     assert runner.sizes.layout == (executor.used or None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     count=st.integers(1, 40),
     fewer=st.integers(0, 40),
@@ -144,7 +147,6 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     assert math.ceil(len(parts) / layout) <= math.ceil(count / (best * layout))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     count=st.integers(1, 40),
     fits=st.lists(st.integers(1, 12), min_size=2, max_size=2),
@@ -178,7 +180,6 @@ def test_a_study_forms_the_batches_again_that_it_has_formed(
             assert len(batch) <= 3, "what the user says counts"
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     count=st.integers(1, 40),
     fit=st.integers(0, 40),
@@ -213,55 +214,40 @@ def test_a_measured_size_is_the_last_that_paid(
     assert all(measured.covers(n) for n in range(1, count + 1))
 
 
-def chosen(
-    times: dict[int, float], count: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> jobs.MeasuredSize:
-    """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
-
-    def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
-        if len(batched.trials) not in times:
-            raise torch.OutOfMemoryError
-        return times[len(batched.trials)]
-
-    monkeypatch.setattr(jobs, "step_seconds", seconds)
-    trials = tuple(trial(seed=i) for i in range(count))
-    return jobs.measure_size(BatchedTrials(trials=trials, corpus=corpus(folder)), "cpu")
-
-
 @pytest.mark.parametrize(
-    ("times", "count", "size", "more"),
+    ("times", "size", "more"),
     [
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 9, 4, False),
-        ({1: 1.0, 2: 2.0, 4: 4.0}, 9, 1, False),
-        ({1: 1.0, 2: 1.1, 4: 1.2}, 4, 4, True),
-        ({1: 1.0, 2: 1.1}, 9, 2, False),
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, 9, True),
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 9, 8, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 4, False),
+        ({1: 1.0, 2: 2.0, 4: 4.0}, 1, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, True),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 8, False),
     ],
-    ids=[
-        "stops where it no longer pays",
-        "no gain",
-        "too few trials to tell",
-        "out of memory",
-        "nine are one batch",
-        "nine are slower than eight",
-    ],
+    ids=["no longer pays", "no gain", "nine are one batch", "nine are slower than eight"],
 )
 def test_measured_size(
-    times: dict[int, float],
-    count: int,
-    size: int,
-    more: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    times: dict[int, float], size: int, more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = chosen(times, count, tmp_path, monkeypatch)
+    """When a step of K of nine trials takes `times[K]`."""
+    monkeypatch.setattr(jobs, "step_seconds", lambda batched, *_, **__: times[len(batched.trials)])
+    measured = jobs.measure_size(batch_of(9), "cpu")
     assert (measured.size, measured.limited_by_trials) == (size, more)
     assert measured.seconds == pytest.approx(times[size] / size)
 
 
-def test_a_step_takes_time(tmp_path: Path) -> None:
-    assert jobs.step_seconds(BatchedTrials(trials=(trial(),), corpus=corpus(tmp_path)), "cpu") > 0
+def test_running_out_of_memory_ends_the_measurement_at_what_fits() -> None:
+    """By real steps on a device that holds three trials at a time."""
+    step = BatchedRun.step
+
+    def limited(run: BatchedRun) -> torch.Tensor:
+        if len(run.slots) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(run)
+
+    with patch.object(BatchedRun, "step", limited), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
+        measured = MeasureSize(**vars(batch_of(5)), device="cpu").run(UNCONTROLLED)
+    assert measured is not None
+    assert (measured["size"], measured["limited_by_trials"]) == (2, False)
+    assert 0 < measured["seconds"] < math.inf
 
 
 class Answering:
@@ -347,20 +333,15 @@ def test_processes_are_chosen_for_all_trials_of_a_sweep_not_for_its_first(
         assert executor.used == used
 
 
-def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [None, math.inf], ids=["dies", "fits nowhere"])
+def test_what_cannot_be_measured_trains_in_one_process(
+    seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = Answering({1: None})
-    assert chosen_layout(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
-
-
-def test_trials_that_fit_nowhere_are_not_timed_in_several_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even one fits without recomputing its activations: there is no time to compare."""
-    executor = Answering({1: math.inf})
-    assert chosen_layout(executor, tmp_path, monkeypatch)[0] == []
-    assert executor.used == 1 and all(layout == 1 for layout, _ in executor.asked)
+    """There is no time to compare with that in several processes."""
+    executor = Answering({1: seconds})
+    sentences, size = chosen_layout(executor, tmp_path, monkeypatch)
+    assert sentences == [] and executor.used == 1 and (size == 1 or seconds is not None)
+    assert all(layout == 1 for layout, _ in executor.asked)
 
 
 # What failures become.
@@ -371,26 +352,6 @@ def failing(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fail
-
-
-def batch_of(count: int) -> BatchedTrials:
-    return BatchedTrials(
-        trials=tuple(replace(KINDS[0], seed=seed) for seed in range(count)), corpus=WHERE
-    )
-
-
-@contextmanager
-def memory_for(most: int) -> Iterator[None]:
-    """A device that holds so many trials at a time."""
-    step = BatchedRun.step
-
-    def limited(run: BatchedRun) -> torch.Tensor:
-        if len(run.slots) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(run)
-
-    with patch.object(BatchedRun, "step", limited):
-        yield
 
 
 @pytest.mark.parametrize("error", jobs.UNTRAINABLE, ids=lambda error: error.__name__)
@@ -419,40 +380,6 @@ def test_what_is_not_the_model_s_fault_goes_through(
     ):
         with pytest.raises(kind):
             task.run(UNCONTROLLED)
-
-
-@pytest.mark.parametrize(("most", "size"), [(1, 1), (2, 2), (3, 2), (5, 4)])
-def test_running_out_of_memory_ends_the_measurement_at_what_fits(most: int, size: int) -> None:
-    with memory_for(most), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
-        found = MeasureSize(**vars(batch_of(5 if most < 5 else 9)), device="cpu").run(UNCONTROLLED)
-    assert found is not None
-    assert (found["size"], found["limited_by_trials"]) == (size, False)
-    assert 0 < found["seconds"] < math.inf
-
-
-def test_halving_a_job_until_it_fits_trains_every_trial() -> None:
-    """The loop halves a job that fails of memory: here without the loop."""
-
-    def trained(batched: BatchedTrials) -> list[Trial]:
-        outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
-        if outcome.failure is None:
-            return [result.trial for result in outcome.results]
-        assert len(batched.trials) > 1
-        halves = jobs.split(batched.trials, -(-len(batched.trials) // 2))
-        return [
-            one for half in halves for one in trained(replace(batched, trials=batched.trials[half]))
-        ]
-
-    with memory_for(2):
-        assert trained(batch_of(5)) == list(batch_of(5).trials)
-
-
-def test_a_broken_device_ends_a_measuring_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It measures nothing more: its process ends, and another one goes on."""
-    monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("an illegal memory access")))
-    monkeypatch.setattr(jobs, "raise_if_broken", failing(BrokenDeviceError("cuda is unusable")))
-    with pytest.raises(BrokenDeviceError):
-        MeasureSize(**vars(batch_of(1)), device="cpu").run(UNCONTROLLED)
 
 
 def test_a_measurement_is_left_when_it_is_told_to() -> None:
@@ -532,7 +459,6 @@ OPERANDS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(measured=st.lists(modules(), max_size=3), operands=st.lists(OPERANDS, max_size=3))
 def test_what_a_run_measures_comes_back_from_its_record(
     measured: list[ModuleMeasurement], operands: list[OperandScale]
@@ -568,6 +494,7 @@ def step(folder: Path) -> TryStep:
     return TryStep(trials=(trial(),), corpus=corpus(folder), device="cpu")
 
 
+@pytest.mark.long  # `tests/launch` has calls of workers, and the next test what they answer
 def test_a_worker_answers_as_this_process_does(tmp_path: Path) -> None:
     step(tmp_path).check()
     step(tmp_path).run_in_worker(Local(workers=1), Machine(threads=1))

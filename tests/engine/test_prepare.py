@@ -140,24 +140,6 @@ def test_a_decay_is_bounded_by_what_a_step_removes(decay: str, value: float, ref
         check_decay(prepared, hps)
 
 
-@pytest.mark.parametrize(
-    ("parameterization", "optimizer", "key"),
-    [
-        ("spectral", "first_order.SGD", "parameterization.rule"),
-        ("effective_theory", "first_order.Adafactor", "parameterization.s"),
-        ("umup", "muon.Muon", "parameterization"),
-    ],
-)
-def test_an_optimizer_without_a_rule_is_refused_before_training(
-    parameterization: str, optimizer: str, key: str
-) -> None:
-    broken = tree(parameterization)
-    broken["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{optimizer}"}
-    with pytest.raises(ConfigError) as caught:
-        prepare(spec_of(broken))
-    assert caught.value.key == key
-
-
 FP8 = {"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e4m3"}}
 
 

@@ -95,23 +95,6 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
     assert len(results) == 5
 
 
-@pytest.mark.parametrize(
-    "error",
-    [IndexError("out of range"), AssertionError("shape"), KeyError("x"), AttributeError("y")],
-    ids=lambda error: type(error).__name__,
-)
-def test_whatever_a_model_raises_fails_its_trial(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(batched: BatchedTrials) -> None:
-        raise error
-
-    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
-    results, _ = run([trial(seed=i) for i in range(2)], tmp_path, batched_trials="auto")
-    reasons = [r.error.partition(":\n")[0] for r in results]
-    assert reasons == [f"{type(error).__name__}: {error}"] * 2
-
-
 def test_a_batch_that_goes_on_in_parts_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,14 +122,6 @@ def test_an_error_of_the_configuration_is_not_a_failed_trial(
         run([trial()], tmp_path, batched_trials=1)
 
 
-def test_a_measured_batch_trains_for_real(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(3)]
-    results, told = run(trials, tmp_path)
-    assert [result.key for result in results] == [t.key for t in trials]
-    assert all(result.status == "complete" for result in results)
-    assert told == pytest.approx(3)
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("batched_trials", 0), ("batched_trials", -1), ("save_every", 0.0)]
 )
@@ -160,9 +135,6 @@ def test_impossible_settings_are_refused(key: str, value: Any) -> None:
 def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     with raises_config_error("device"):
         Engine(device=device).precision(Inline())
-
-
-def test_precision_follows_the_device() -> None:
     assert Engine(device="cpu").precision(Inline()) == "float32"
 
 

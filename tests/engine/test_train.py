@@ -15,11 +15,11 @@ from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials
 from sweeper.engine.optimizers.optimizer import clip_gradients
 from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution
-from sweeper.errors import ConfigError
 from sweeper.launch.job import Control, Leave
 from sweeper.trial import TrainSettings
 from tests.engine.runs import (
     StopTrials,
+    assert_as_alone,
     close_results,
     diverging_trial,
     leave_at,
@@ -55,8 +55,7 @@ def test_a_diverged_trial_leaves_the_batch(tmp_path: Path, monkeypatch: pytest.M
         return step(self)
 
     monkeypatch.setattr(BatchedRun, "step", counted)
-    settings = {"precision": "float32", "steps": 40}
-    calm = trial("standard", train=settings)
+    calm = trial("standard", train={"precision": "float32", "steps": 40})
     results = train_trials([diverging_trial(), calm], tmp_path)
     assert results[0].status == "diverged" and results[0].steps < 10
     assert sizes[0] == 2 and sizes[-1] == 1 and results[1].status == "complete"
@@ -109,11 +108,9 @@ def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
 
 
 def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
-    settings = {"clip": 0.01}
-    trials = [trial("mup", seed=i, train=settings) for i in range(2)]
-    together = train_trials(trials, tmp_path)
-    assert close_results(together[1], train_trials([trials[1]], tmp_path)[0])
-    assert together[0].objective != train_trials([trial("mup")], tmp_path)[0].objective
+    trials = [trial("mup", seed=i, train={"clip": 0.01}) for i in range(2)]
+    clipped, _ = assert_as_alone(trials, corpus(tmp_path), alone=[1])
+    assert clipped.objective != train_trials([trial("mup")], tmp_path)[0].objective
 
 
 @pytest.mark.parametrize(("clip", "share"), [(1e-6, 1.0), (1e6, 0.0), (None, None)])
@@ -127,10 +124,7 @@ def test_a_result_says_in_which_share_of_its_steps_the_clip_was_active(
 def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
     names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
     trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
-    together = train_trials(trials, tmp_path)
-    for one, result in zip(trials, together, strict=True):
-        assert close_results(result, train_trials([one], tmp_path)[0])
-    assert len({result.objective for result in together}) == len(trials)
+    assert_as_alone(trials, corpus(tmp_path))
 
 
 def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
@@ -139,13 +133,6 @@ def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
     assert (made.warmup, made.final_lr) == (0.2, 1.0) and settings.with_hps(
         {"eta": 1.0}
     ) is settings
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_an_impossible_clip_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError) as caught:
-        TrainSettings(steps=1, batch_size=1, seq_len=1, clip=value)
-    assert caught.value.key == "clip"
 
 
 def test_a_batch_is_filled_up_to_a_size_that_is_compiled(
@@ -163,25 +150,6 @@ def test_a_batch_is_filled_up_to_a_size_that_is_compiled(
     for one, result in zip(trials[1:3], filled[1:], strict=True):
         assert close_results(result, train_trials([one], tmp_path)[0])
     assert program_for(trials[0].spec, "cpu").compiled_sizes == {4}
-
-
-def test_a_failure_to_compile_is_reported_and_the_batch_trains_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
-    def broken(function: Any, **_: Any) -> Any:
-        def fail(*given: Any) -> None:
-            raise RuntimeError("no compiler here")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", broken)
-    trials, notices = [trial(seed=i, train={"steps": 14}) for i in range(2)], list[str]()
-    results = train_trials(
-        trials, tmp_path, execution=Execution(compile="on"), control=Control(notify=notices.append)
-    )
-    assert all(result.status == "complete" for result in results)
-    assert len(notices) == 1
-    golden.says(notices[0])
 
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:

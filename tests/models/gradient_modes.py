@@ -16,23 +16,15 @@ GRADIENT_MODES = [
     pytest.param(
         backend,
         batched,
-        # Each is traced for seconds: batched, as training does. Inductor computes the same.
-        marks=(_WARNINGS, pytest.mark.long)
-        if backend == "inductor" or (backend and not batched)
-        else _WARNINGS,
+        # `tests/engine/test_batched.py` compiles all of these operations in every run.
+        marks=(_WARNINGS, pytest.mark.long) if backend else _WARNINGS,
         id=f"{backend or 'eager'}-{'batched' if batched else 'alone'}",
     )
-    for backend in ("", "aot_eager", "inductor")
-    for batched in (False, True)
+    for backend, batched in (("", False), ("", True), ("aot_eager", True), ("inductor", True))
 ]
 """Arguments `backend` (of `torch.compile`; empty: eager) and `batched` of `run`."""
 UNIT_MODES = [
-    pytest.param(
-        unit,
-        *mode.values,
-        marks=(*mode.marks, pytest.mark.long) if mode.values[0] and not unit else mode.marks,
-        id=f"{mode.id}-{unit}",
-    )
+    pytest.param(unit, *mode.values, marks=mode.marks, id=f"{mode.id}-{unit}")
     for mode in GRADIENT_MODES
     for unit in (False, True)
 ]

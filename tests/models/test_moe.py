@@ -11,24 +11,17 @@ import torch.nn.functional as F
 
 from sweeper.check.judge import CheckRule, check_coordinates
 from sweeper.engine.architecture import architecture
-from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.engine.prepare import prepare
-from sweeper.engine.train import train
-from sweeper.errors import ConfigError
 from sweeper.models.moe import Experts, MoE, Routing
 from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import ETA, ONE_PARAMETERIZATION, corpus, points, tree
+from tests.engine.tiny_trials import ETA, corpus, points, tree
+from tests.models.own import drawn, made
 from tests.specs import spec_of
 
 ROUTER = "layers.0.experts.router.weight"
 UP, DOWN = "layers.0.experts.up_gate.weight", "layers.0.experts.down.weight"
-
-
-def made(**more: Any) -> MoE:
-    sizes = {"width": 16, "depth": 1, "classes": 32, "seq_len": 8, "head_size": 8}
-    return MoE(**{**sizes, "experts": 4, **more})
 
 
 def moe_tree(
@@ -45,10 +38,7 @@ def moe_tree(
 
 def test_experts_are_feed_forward_layers_of_the_tokens_that_chose_them() -> None:
     """Written out, token by token and expert by expert."""
-    torch.manual_seed(0)
-    model = made(granularity=2, shared=1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = drawn("moe", granularity=2, shared=1)
     layer: Experts = model.layers[0].experts
     layer.routing.bias.copy_(torch.linspace(-0.2, 0.2, 8))
     x = torch.randn(2, 3, 16)
@@ -191,27 +181,10 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
     assert grown == pytest.approx(1, abs=0.3)
 
 
-@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    """The balancing biases too are each trial's own."""
-    data = corpus(tmp_path)
-    spec = spec_of(moe_tree(parameterization, granularity=2, shared=1, balance=0.1))
-    trials = [
-        Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points(parameterization))
-    ]
-    together = train(BatchedTrials(trials=tuple(trials), corpus=data))
-    for one, batched in list(zip(trials, together, strict=True))[1:]:
-        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
-        assert batched.status == "complete"
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
-    assert len({result.objective for result in together}) == len(trials)
-
-
 def test_all_experts_at_once_are_one_feed_forward_layer() -> None:
     """top_k = experts, all gates alike: cutting experts changes nothing but the sum's order."""
     torch.manual_seed(0)
-    whole, cut = (made(experts=1, top_k=1, granularity=g).layers[0].experts for g in (1, 2))
+    whole, cut = (made("moe", experts=1, top_k=1, granularity=g).layers[0].experts for g in (1, 2))
     for parameter in whole.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     with torch.no_grad():
@@ -223,22 +196,3 @@ def test_all_experts_at_once_are_one_feed_forward_layer() -> None:
         cut.down.weight.copy_(2 * torch.stack(whole.down.weight[0].chunk(2, 1)))
     x = torch.randn(1, 4, 16)
     torch.testing.assert_close(cut(x), whole(x))
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        ({"width": 20}, "width"),
-        ({"head_size": 3}, "head_size"),
-        ({"experts": 0}, "experts"),
-        ({"top_k": 5}, "top_k"),
-        ({"granularity": 3}, "granularity"),
-        ({"shared": -1}, "shared"),
-        ({"balance": 2.0}, "balance"),
-        ({"ffn_ratio": 0.3}, "ffn_ratio"),
-    ],
-)
-def test_sizes_that_cannot_be_built_are_refused(more: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        made(**more)
-    assert caught.value.key == key
