@@ -349,7 +349,6 @@ def save_arrays(
 
 
 def _digest(inputs: ByteArray, labels: ByteArray, train_size: int) -> str:
-    """SHA-256 (hex) of shapes, split and content."""
     content = hashlib.sha256(json.dumps([inputs.shape, train_size]).encode())
     for array in (inputs, labels):
         content.update(np.ascontiguousarray(array).data)

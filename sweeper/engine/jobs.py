@@ -63,14 +63,29 @@ UNTRAINABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainTrials:
+class EngineTask:
+    """What all tasks of the engine have: trials and their corpus."""
+
+    trials: tuple[Trial, ...]
+    corpus: Corpus = field(metadata=NAMES_CLASS)
+
+    @property
+    def batched(self) -> BatchedTrials:
+        """The trials with their corpus."""
+        return BatchedTrials(trials=self.trials, corpus=self.corpus)
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the specification and the corpus name."""
+        return modules_of(self.batched)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTrials(EngineTask):
     """The task of a job: batched trials, how to run them, and what may stop them early.
 
     Trials of several horizons stand one horizon after the other, the longest first.
     """
 
-    trials: tuple[Trial, ...]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     execution: Execution
     pruner: Pruner | None = None
 
@@ -165,10 +180,6 @@ class TrainTrials:
             device=device_name(torch.device(self.execution.device)),
         )
 
-    def modules(self) -> list[str]:
-        """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(BatchedTrials(trials=self.trials, corpus=self.corpus))
-
 
 class TryClasses:
     """A corpus whose batches hold the class `number`: its largest, so that all are tried.
@@ -178,11 +189,9 @@ class TryClasses:
     """
 
     def __init__(self, corpus: Corpus, number: int) -> None:
-        """`corpus` is asked for everything else."""
         self._corpus, self._number = corpus, number
 
     def __getattr__(self, name: str) -> Any:
-        """All but `batch` is the corpus's."""
         return getattr(self._corpus, name)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
@@ -221,11 +230,10 @@ MAX_TRIED = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryStep:
+class TryStep(EngineTask):
     """A step of a trial on two examples, one of which has the largest class of the data."""
 
     trials: tuple[Trial]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
 
     @property
@@ -290,7 +298,7 @@ class TryStep:
     def _step(self, device: str, number: int) -> float:
         """The loss of a step on `device`, of examples that hold the class `number`."""
         tried: Any = TryClasses(self.corpus, number)
-        run = BatchedRun(replace(self._batched, corpus=tried), device)
+        run = BatchedRun(replace(self._small, corpus=tried), device)
         try:
             with quiet_attention():
                 return float(run.step()[0])
@@ -320,12 +328,8 @@ class TryStep:
             return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
         return {}
 
-    def modules(self) -> list[str]:
-        """Modules of the user's own that are needed."""
-        return modules_of(self._batched)
-
     @property
-    def _batched(self) -> BatchedTrials:
+    def _small(self) -> BatchedTrials:
         train = self.trial.spec.train
         small = replace(
             train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
@@ -419,17 +423,10 @@ def measure_size(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureSize:
+class MeasureSize(EngineTask):
     """The task of finding how many of these trials to batch on a device."""
 
-    trials: tuple[Trial, ...]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
-
-    @property
-    def batched(self) -> BatchedTrials:
-        """The trials with their corpus."""
-        return BatchedTrials(trials=self.trials, corpus=self.corpus)
 
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
@@ -440,10 +437,6 @@ class MeasureSize:
         except UNTRAINABLE as error:
             raise_if_broken(torch.device(self.device), error)
             return None
-
-    def modules(self) -> list[str]:
-        """Modules of the user's own that are needed."""
-        return modules_of(self.batched)
 
 
 # How many trials a job gets, and how many jobs run at a time.

@@ -64,7 +64,6 @@ class OperandSums:
     """Sums over all tensors of one operand: its entries, their squares, those out of range."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.count, self.squares = 0, 0.0
         self.underflows = dict.fromkeys(FORMATS, 0)
         self.overflows = dict.fromkeys(FORMATS, 0)
@@ -174,7 +173,6 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
 
 
 def _on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> None:
-    """Have `receive` called with the gradient of `output` when the backward pass computes it."""
     if output.requires_grad:
         output.register_hook(receive)  # type: ignore[no-untyped-call]
 

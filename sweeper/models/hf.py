@@ -114,7 +114,6 @@ class BranchScale(ScaledModule):
     scales = ("branch",)
 
     def __init__(self, index: int, branches: int, base_branches: int) -> None:
-        """`Residual`'s sizes."""
         super().__init__()
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
 
@@ -161,7 +160,6 @@ def _eager(module: nn.Module) -> Callable[..., Any]:
 
 
 def _fused() -> Callable[..., Any]:
-    """Attention by torch's fused function, as transformers calls it."""
     function: Callable[..., Any] = library(
         "transformers.integrations.sdpa_attention"
     ).sdpa_attention_forward
@@ -330,6 +328,7 @@ class HfModel(nn.Module):
         self._takes_positions = "position_ids" in taken and (counts or self.task == "masked")
 
     def train(self, mode: bool = True) -> HfModel:
+        """The mode of this module and of transformers' own."""
         # `_net` is no submodule, so that torch does not reach its own flag.
         self._net.training = mode
         super().train(mode)

@@ -74,7 +74,6 @@ class _UnsetAsNan(TorchFunctionMode):
     ALLOCATIONS = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fill what `func` allocates."""
         out = func(*args, **(kwargs or {}))
         if func in self.ALLOCATIONS and (out.is_floating_point() or out.is_complex()):
             out.fill_(torch.nan)

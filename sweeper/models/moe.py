@@ -41,7 +41,6 @@ class ExpertLinear(ScaledModule):
     scales = ("multiplier",)
 
     def __init__(self, experts: int, in_features: int, out_features: int, *, unit: bool) -> None:
-        """So many matrices as `Linear` has one."""
         super().__init__(unit=unit)
         self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
 
@@ -91,7 +90,6 @@ class Experts(nn.Module):
     """A router, SwiGLU experts, and perhaps one more that all tokens take."""
 
     def __init__(self, model: MoE) -> None:
-        """`model` has its sizes already."""
         super().__init__()
         unit, width, hidden, count = model.unit, model.width, model.expert_width, model.all_experts
         self.router = Linear(width, count, unit=unit)

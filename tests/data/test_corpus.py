@@ -95,14 +95,14 @@ def test_heldout_windows_never_touch_the_train_split(
 ) -> None:
     data = corpus(folder, heldout)
     data.check(size, length)
-    found = [joined(batch) for batch in data.heldout(size, length, batches)]
-    assert [batch.shape for batch in found] == [(size, length + 1)] * batches
-    rows = np.concatenate(found)
+    windows = [joined(batch) for batch in data.heldout(size, length, batches)]
+    assert [batch.shape for batch in windows] == [(size, length + 1)] * batches
+    rows = np.concatenate(windows)
     assert (np.diff(rows) == 1).all()
     assert rows.min() == data.train_size and rows.max() < COUNT
     assert len(rows) == 1 or rows.max() == COUNT - 1
     again = map(joined, data.heldout(size, length, batches))
-    assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
+    assert all(np.array_equal(first, second) for first, second in zip(windows, again, strict=True))
 
 
 @given(size=sizes, length=lengths, count=st.integers(2, 200), heldout=st.floats(0.05, 0.9))

@@ -97,8 +97,8 @@ def test_every_corruption_is_as_likely_as_another() -> None:
 
 def test_a_span_of_no_token_is_a_mark_between_two() -> None:
     how = Corruption(rate=0.5, mean_span=2, target="spans", sentinels=9, lengths="poisson")
-    found = how.corrupted(np.arange(4)[None], np.array([[1, 0, 1, 2, 0]]), 50)
-    assert [x.tolist() for x in found] == [[[0, 50, 1, 51]], [[50, 51, 2, 3, 52]]]
+    pair = how.corrupted(np.arange(4)[None], np.array([[1, 0, 1, 2, 0]]), 50)
+    assert [x.tolist() for x in pair] == [[[0, 50, 1, 51]], [[50, 51, 2, 3, 52]]]
 
 
 def test_poisson_lengths_have_its_mean_variance_and_share_of_nothing() -> None:
@@ -107,13 +107,13 @@ def test_poisson_lengths_have_its_mean_variance_and_share_of_nothing() -> None:
     how = Corruption(rate=rate, mean_span=3, target="whole", sentinels=2, lengths="poisson")
     cut, spans = how.counts(seq_len)
     draws = np.random.default_rng(0).integers(2**63, size=(400, 2 * (seq_len + 1)))
-    found = how.runs(draws.astype(np.uint64), seq_len)[:, 1::2]
-    assert (found.sum(1) == cut).all() and found.shape[1] == spans == 51
-    assert found.mean() == pytest.approx(3, rel=0.01)
-    assert found.var() == pytest.approx(cut / spans * (1 - 1 / spans), rel=0.03)
-    drawn = np.random.default_rng(1).poisson(3, size=found.size)
-    for length in range(8):
-        assert (found == length).mean() == pytest.approx((drawn == length).mean(), abs=0.01)
+    lengths = how.runs(draws.astype(np.uint64), seq_len)[:, 1::2]
+    assert (lengths.sum(1) == cut).all() and lengths.shape[1] == spans == 51
+    assert lengths.mean() == pytest.approx(3, rel=0.01)
+    assert lengths.var() == pytest.approx(cut / spans * (1 - 1 / spans), rel=0.03)
+    drawn = np.random.default_rng(1).poisson(3, size=lengths.size)
+    for size in range(8):
+        assert (lengths == size).mean() == pytest.approx((drawn == size).mean(), abs=0.01)
 
 
 def test_drawn_spans_are_poissons_until_enough_is_gone() -> None:
@@ -172,8 +172,8 @@ def test_sentences_come_in_random_order_and_whole() -> None:
     window = np.array([1, 2, 9, 3, 9, 9, 4, 5])
     sentences = {(1, 2, 9), (3, 9, 9), (4, 5)}
     draws = np.random.default_rng(0).integers(2**63, size=(3000, 8)).astype(np.uint64)
-    found = how.permuted(np.tile(window, (3000, 1)), draws)
-    orders, counts = np.unique(found, axis=0, return_counts=True)
+    permuted = how.permuted(np.tile(window, (3000, 1)), draws)
+    orders, counts = np.unique(permuted, axis=0, return_counts=True)
     expected = {sum(order, ()) for order in permutations(sentences)}
     assert set(map(tuple, orders.tolist())) == expected
     assert np.abs(counts - 500).max() < 5 * 500**0.5
@@ -213,13 +213,13 @@ def test_batches_follow_from_seed_and_step_and_begin_with_smaller_ones(
 
 
 def test_the_identity_tells_corruptions_apart_and_sources_alike(tmp_path: Path) -> None:
-    one = spanned(tmp_path).identity()
-    assert one == spanned(tmp_path, sentinels=7).identity()  # a mask is all it has
+    identity = spanned(tmp_path).identity()
+    assert identity == spanned(tmp_path, sentinels=7).identity()  # a mask is all it has
     others = [{"rate": 0.15}, {"mean_span": 2.0}, {"target": "spans"}]
     others += [{"lengths": "poisson"}, {"lengths": "drawn"}, {"sentence_ends": (3,)}]
-    assert {"lengths", "sentence_ends"}.isdisjoint(one["spans"])  # old trials keep their keys
-    assert all(one != spanned(tmp_path, **changed).identity() for changed in others)
-    assert one["classes"] == 32 + 1 + 1
+    assert {"lengths", "sentence_ends"}.isdisjoint(identity["spans"])  # old trials keep their keys
+    assert all(identity != spanned(tmp_path, **changed).identity() for changed in others)
+    assert identity["classes"] == 32 + 1 + 1
     assert spanned(tmp_path, target="spans").classes == 32 + 100 + 1
 
 

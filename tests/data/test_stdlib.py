@@ -52,8 +52,8 @@ def test_only_the_library_proper(fake: Path) -> None:
         "pkg/notes.txt",
     ):
         write(fake, name)
-    found = {path.relative_to(fake).as_posix() for path in Stdlib().files()}
-    assert found == {"a.py", "pkg/b.py", "testing.py", "pkg/test.py"}
+    names = {path.relative_to(fake).as_posix() for path in Stdlib().files()}
+    assert names == {"a.py", "pkg/b.py", "testing.py", "pkg/test.py"}
 
 
 def test_files_that_are_not_utf8_are_left_out(fake: Path, tmp_path: Path) -> None:

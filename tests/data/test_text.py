@@ -64,8 +64,8 @@ def bpe() -> Tokenizer:
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_any_text_survives_a_bpe_trained_on_another(bpe: Tokenizer, words: str) -> None:
-    assert bpe.decode(encode_bpe(bpe, words).tolist()) == words
+def test_any_text_survives_a_bpe_trained_on_another(bpe: Tokenizer, prose: str) -> None:
+    assert bpe.decode(encode_bpe(bpe, prose).tolist()) == prose
 
 
 def test_a_bpe_is_the_same_each_time(bpe: Tokenizer) -> None:
@@ -77,8 +77,8 @@ def test_text_without_spaces_is_trained_in_short_words() -> None:
     genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 20_000))
     bpe = train_bpe([genome], 300)
     assert bpe.get_vocab_size() == 300
-    words = [word for word, _ in bpe.pre_tokenizer.pre_tokenize_str(genome)]
-    assert "".join(words) == genome and max(map(len, words)) == 64
+    pieces = [word for word, _ in bpe.pre_tokenizer.pre_tokenize_str(genome)]
+    assert "".join(pieces) == genome and max(map(len, pieces)) == 64
 
 
 def test_a_bpe_is_trained_on_a_sample_of_long_text(
@@ -186,8 +186,8 @@ def test_pieces_depend_on_the_text_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "BLOCK_BYTES", block)
         patch.setattr(text, "CHUNK_CHARACTERS", piece)
-        found = list(text_chunks(paths))
-    assert found == [whole[start : start + piece] for start in range(0, len(whole), piece)]
+        chunks = list(text_chunks(paths))
+    assert chunks == [whole[start : start + piece] for start in range(0, len(whole), piece)]
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +225,8 @@ def test_bytes_that_are_not_utf8_are_found_wherever_blocks_end(
         content.decode()
     except UnicodeDecodeError as error:
         expected = f"bad.txt is not UTF-8: {error.reason} at byte {error.start};"
-    said = refusal(folder / "bad.txt", content, block)
-    assert expected in said and bool(expected) == bool(said)
+    sentence = refusal(folder / "bad.txt", content, block)
+    assert expected in sentence and bool(expected) == bool(sentence)
 
 
 def test_not_utf8(tmp_path: Path, refused: Refused) -> None:

@@ -46,10 +46,10 @@ def test_bin_is_little_endian_uint16(tmp_path: Path) -> None:
 
 
 def test_the_digest_follows_the_content(tmp_path: Path) -> None:
-    one = prepare(saved(tmp_path / "one.npy", IDS))
+    first = prepare(saved(tmp_path / "one.npy", IDS))
     same = prepare(saved(tmp_path / "same.npy", IDS))
     other = prepare(saved(tmp_path / "other.npy", IDS[::-1].copy()))
-    assert one.digest == same.digest != other.digest
+    assert first.digest == same.digest != other.digest
 
 
 def test_chunks_make_no_difference(

@@ -17,7 +17,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
-from tests.engine.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
 CUDA = torch.device("cuda")
@@ -72,9 +72,9 @@ def test_a_device_that_answers_no_more_is_broken() -> None:
     raise_if_broken(torch.device("cpu"), RuntimeError("an assertion"))
 
 
-def task(folder: Path, count: int = 2) -> TrainTrials:
+def task(count: int = 2) -> TrainTrials:
     trials = tuple(trial(seed=i) for i in range(count))
-    return TrainTrials(trials=trials, corpus=corpus(folder), execution=Execution())
+    return TrainTrials(trials=trials, corpus=tokens(), execution=Execution())
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -86,24 +86,22 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("where", ["_gradients", "_update"])
 def test_a_failed_allocation_is_the_batch_s_failure(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notices: list[str] = []
     monkeypatch.setattr(BatchedRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
-    outcome = task(tmp_path).run(Control(notify=notices.append))
+    outcome = task().run(Control(notify=notices.append))
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
     assert notices == ["2 trials do not fit the device together: they are halved"]
 
 
-def test_halves_are_not_filled_up_to_what_did_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = task(tmp_path)
-    found = program_for(one.trials[0].spec, "cpu")
-    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.trials), 64})
+def test_halves_are_not_filled_up_to_what_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = task()
+    program = program_for(job.trials[0].spec, "cpu")
+    monkeypatch.setattr(program, "compiled_sizes", {1, len(job.trials), 64})
     monkeypatch.setattr(BatchedRun, "step", failing(torch.OutOfMemoryError("full")))
-    one.run(UNCONTROLLED)
-    assert found.compiled_sizes == {1}
+    job.run(UNCONTROLLED)
+    assert program.compiled_sizes == {1}
 
 
 def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
@@ -125,9 +123,9 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = task(tmp_path)
-    run = BatchedRun(BatchedTrials(trials=one.trials, corpus=one.corpus))
+def test_no_memory_rules_out_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = task()
+    run = BatchedRun(BatchedTrials(trials=job.trials, corpus=job.corpus))
     with monkeypatch.context() as patch:
         patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
         with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
@@ -142,13 +140,13 @@ def test_a_broken_device_ends_the_process_not_the_trial(
     monkeypatch.setattr("sweeper.engine.jobs.train", failing(RuntimeError("illegal")))
     monkeypatch.setattr("sweeper.engine.jobs.raise_if_broken", failing(broken))
     with pytest.raises(BrokenDeviceError):
-        task(tmp_path).run(UNCONTROLLED)
+        task().run(UNCONTROLLED)
     monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("illegal")))
-    measuring = MeasureSize(trials=(trial(),), corpus=corpus(tmp_path), device="cpu")
+    measuring = MeasureSize(trials=(trial(),), corpus=tokens(), device="cpu")
     with pytest.raises(BrokenDeviceError):
         measuring.run(UNCONTROLLED)
     executor = InlineExecutor(Context(folder=tmp_path))
-    executor.submit(Job(task=task(tmp_path)))
+    executor.submit(Job(task=task()))
     with pytest.raises(SweeperError) as caught:
         executor.poll()
     golden.says(caught)
@@ -167,19 +165,17 @@ def test_a_device_without_memory_is_not_broken(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_a_batch_whose_update_broke_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, broken = list[str](), [UpdateBrokenError("a kernel failed")]
+def test_a_batch_whose_update_broke_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    notices, broken = list[str](), [UpdateBrokenError("a kernel failed")]
     update = BatchedRun._update
 
-    def fails_once(self: BatchedRun, *given: Any) -> None:
+    def fails_once(self: BatchedRun, *arguments: Any) -> None:
         if broken:
             raise broken.pop()
-        update(self, *given)
+        update(self, *arguments)
 
-    whole = task(tmp_path, 1).run(UNCONTROLLED)
+    whole = task(1).run(UNCONTROLLED)
     monkeypatch.setattr(BatchedRun, "_update", fails_once)
-    again = task(tmp_path, 1).run(Control(notify=told.append))
+    again = task(1).run(Control(notify=notices.append))
     assert again.results[0].objective == whole.results[0].objective
-    assert told == ["the compiled update failed (a kernel failed): begun anew without it"]
+    assert notices == ["the compiled update failed (a kernel failed): begun anew without it"]

@@ -12,7 +12,7 @@ from sweeper.engine.prepare import check_decay, prepare
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from sweeper.trial import PlainHps
-from tests.engine.tiny_trials import PARAMETERIZATIONS, tree, trial
+from tests.engine.tiny_trials import tree, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.specs import spec_of
@@ -24,13 +24,6 @@ def test_flops_and_parameters_of_a_known_model() -> None:
     assert prepared.parameters() == hidden + 2 * 32 * 32
     tokens = 8 * 2 * 8
     assert prepared.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
-
-
-@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
-def test_buffers_have_a_place_in_the_model(parameterization: str) -> None:
-    prepared = prepare(spec_of(tree(parameterization)))
-    existing = {name for name, _ in prepared.model().named_buffers()}
-    assert prepared.buffers(trial(parameterization).hps).keys() <= existing
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution, train
 from sweeper.launch.job import Control
 from tests.engine.runs import close_results, same_result, train_trials, trial_of, trials_of
-from tests.engine.tiny_trials import corpus, tree, trial
+from tests.engine.tiny_trials import tokens, tree, trial
 from tests.golden import Golden
 from tests.specs import spec_of
 
@@ -30,21 +29,19 @@ MODULES += ["Tied", "Shared", "WithExtraState", "ReadsItsValues"]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_users_train_in_batches(name: str, tmp_path: Path) -> None:
+def test_modules_of_users_train_in_batches(name: str) -> None:
     notices: list[str] = []
     trials = trials_of(name)
-    together = train_trials(trials, tmp_path, control=Control(notify=notices.append))
+    together = train_trials(trials, control=Control(notify=notices.append))
     for each, result in zip(trials, together, strict=True):
-        assert close_results(result, train_trials([each], tmp_path)[0])
+        assert close_results(result, train_trials([each])[0])
     looped = name in ("Unmappable", "WithDropout")
     assert ("mapped" in program_for(trials[0].spec, "cpu").unsupported) == looped
     assert len(notices) == looped and all("one after the other" in line for line in notices)
 
 
-def test_replaced_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
-    run = BatchedRun(
-        BatchedTrials(trials=tuple(trials_of("WithReplacedBuffers")), corpus=corpus(tmp_path))
-    )
+def test_replaced_buffers_are_those_of_plain_torch() -> None:
+    run = BatchedRun(BatchedTrials(trials=tuple(trials_of("WithReplacedBuffers")), corpus=tokens()))
     for _ in range(3):
         weights = {name: value.detach()[0].clone() for name, value in run.params.items()}
         before = run.buffers["running"][0].clone()
@@ -68,22 +65,22 @@ def test_replaced_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
     ],
 )
 def test_compiled_modules_of_users_train_alike(
-    name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inductor, which computes the same, compiles C++ for half a minute."""
     if backend != "inductor":
         compiler = torch.compile
         monkeypatch.setattr(torch, "compile", lambda module, **_: compiler(module, backend=backend))
     trials, notices = [trial_of(name, steps=4)], list[str]()
-    (whole,) = train_trials(trials, tmp_path)
+    (whole,) = train_trials(trials)
     reporter, on = Control(notify=notices.append), Execution(compile="on")
-    (compiled,) = train_trials(trials, tmp_path, execution=on, control=reporter)
+    (compiled,) = train_trials(trials, execution=on, control=reporter)
     assert close_results(compiled, whole) and not notices
 
 
-def test_trials_that_are_recomputed_train_alone(tmp_path: Path, golden: Golden) -> None:
+def test_trials_that_are_recomputed_train_alone(golden: Golden) -> None:
     trials = [replace(each, spec=trial_of("Tied", steps=9).spec) for each in trials_of("Tied")]
-    batched = BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path))
+    batched = BatchedTrials(trials=tuple(trials), corpus=tokens())
     program = program_for(trials[0].spec, "cpu")
     whole = train(batched)
     assert program.recompute() and not program.recompute()
@@ -91,13 +88,13 @@ def test_trials_that_are_recomputed_train_alone(tmp_path: Path, golden: Golden) 
     assert not outcome.results and outcome.failure and not program.unsupported
     assert not outcome.failure.retry
     golden.says(outcome.failure.reason)
-    assert close_results(train_trials(trials[:1], tmp_path)[0], whole[0])
+    assert close_results(train_trials(trials[:1])[0], whole[0])
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_frozen_parameters_stay_as_the_model_made_them(count: int, tmp_path: Path) -> None:
+def test_frozen_parameters_stay_as_the_model_made_them(count: int) -> None:
     trials = trials_of("Frozen")[:count]
-    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=tokens()))
     assert "head.weight" not in run.params
     before = {k: v.detach().clone() for k, v in run.params.items()}
     frozen = run.buffers["head.weight"].clone()
@@ -109,12 +106,10 @@ def test_frozen_parameters_stay_as_the_model_made_them(count: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "error"), [("ReturnsMore", TypeError), ("Raises", IndexError)])
-def test_an_error_in_the_model_itself_rules_out_no_mode(
-    name: str, error: type[Exception], tmp_path: Path
-) -> None:
+def test_an_error_in_the_model_itself_rules_out_no_mode(name: str, error: type[Exception]) -> None:
     for count in (1, 2):
         with pytest.raises(error):
-            train_trials(trials_of(name)[:count], tmp_path)
+            train_trials(trials_of(name)[:count])
     assert not program_for(trial_of(name).spec, "cpu").unsupported
 
 
@@ -124,22 +119,22 @@ def compiler_that(fails: Callable[..., None]) -> Callable[..., Any]:
 
 
 def test_a_failure_to_compile_leaves_the_modules_buffers_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def fails(module: Any, *inputs: Any) -> None:
         module(*inputs)
         raise RuntimeError("no compiler here")
 
     notices, trials = list[str](), (trial_of("WithStatistics"),)
-    (whole,) = train_trials(trials, tmp_path)
+    (whole,) = train_trials(trials)
     monkeypatch.setattr(torch, "compile", compiler_that(fails))
     program, on = program_for(trials[0].spec, "cpu"), Execution(compile="on")
     control = Control(notify=notices.append)
-    (result,) = train_trials(trials, tmp_path, execution=on, control=control)
+    (result,) = train_trials(trials, execution=on, control=control)
     assert "compiled alone" in program.unsupported and same_result(result, whole)
     [notice] = notices
     golden.says(notice)
-    run = BatchedRun(BatchedTrials(trials=trials, corpus=corpus(tmp_path)), compile="on")
+    run = BatchedRun(BatchedTrials(trials=trials, corpus=tokens()), compile="on")
     assert not run.compiled  # nor tried again
     program.unsupported.clear()
 
@@ -156,7 +151,7 @@ def updating(run: BatchedRun) -> None:
     "name", ["first_order.AdamW", "first_order.SGD", "first_order.Lion", "first_order.Adafactor"]
 )
 def test_an_update_that_cannot_be_compiled_is_done_without(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    name: str, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def fails(*_: Any) -> None:
         raise torch._dynamo.exc.TorchDynamoException("no compiler here")
@@ -164,7 +159,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     settings = tree("standard", steps=3)
     settings["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{name}"}
     batched = BatchedTrials(
-        trials=(replace(trial("standard"), spec=spec_of(settings)),), corpus=corpus(tmp_path)
+        trials=(replace(trial("standard"), spec=spec_of(settings)),), corpus=tokens()
     )
     plain, other = BatchedRun(batched), BatchedRun(batched)
     plain.program.unsupported["compiled update"] = "not tried"
@@ -179,16 +174,14 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     golden.says(notice)
 
 
-def test_an_update_that_fails_half_way_is_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_fails_half_way_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have changed some weights: the batch begins anew, and then does not compile it."""
 
     def fails(update: Any, params: list[Any], *_: Any) -> None:
         params[0].add_(1)
         raise RuntimeError("a kernel failed")
 
-    run = BatchedRun(BatchedTrials(trials=(trial("mup", eta=-9.0),), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(trial("mup", eta=-9.0),), corpus=tokens()))
     monkeypatch.setattr(torch, "compile", compiler_that(fails))
     run.program.unsupported.clear()
     with pytest.raises(RuntimeError, match="a kernel failed"):

@@ -19,7 +19,7 @@ from sweeper.launch.executor import Context
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import Control
 from sweeper.trial import Result, Trial
-from tests.engine.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import tokens, trial
 from tests.launch.trial_sweep import TrialSweep
 from tests.refusals import raises_config_error
 
@@ -46,7 +46,7 @@ def stand_in(
 
 def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result], float]:
     """Results, and the trials' worth of work that was told."""
-    sweep = TrialSweep(trials=trials, corpus=corpus(folder), folder=folder)
+    sweep = TrialSweep(trials=trials, corpus=tokens(), folder=folder)
     return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
@@ -56,10 +56,10 @@ def test_batches_hold_trials_of_one_specification(
     sizes: list[int] = []
     monkeypatch.setattr(jobs, "train", stand_in(sizes))
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    results, told = run(trials, tmp_path, batched_trials=3)
+    results, work = run(trials, tmp_path, batched_trials=3)
     assert sizes == [2, 3, 2]
     assert [result.key for result in results] == [t.key for t in trials]
-    assert told == pytest.approx(7)
+    assert work == pytest.approx(7)
 
 
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
@@ -72,10 +72,10 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     sizes: list[int] = []
     monkeypatch.setattr(jobs, "train", stand_in(sizes, refuse))
     trials = [trial(seed=i) for i in range(7)]
-    results, told = run(trials, tmp_path, batched_trials=8)
+    results, work = run(trials, tmp_path, batched_trials=8)
     assert sorted(r.key for r in results) == sorted(t.key for t in trials)
     assert all(result.status == "complete" for result in results) and max(sizes) == 2
-    assert told == pytest.approx(7)
+    assert work == pytest.approx(7)
 
 
 def test_a_trial_that_cannot_be_trained_fails_alone(
@@ -139,12 +139,12 @@ def test_a_device_that_cannot_train_is_refused(device: str) -> None:
 
 
 def test_the_size_is_measured_again_when_there_are_more_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step costs the same whatever the batch: larger is always better."""
     monkeypatch.setattr(jobs, "_MEASURED", {})
     monkeypatch.setattr("sweeper.engine.jobs.step_seconds", lambda *_, **__: 1.0)
-    engine, where = Engine(device="cpu"), corpus(tmp_path)
+    engine, where = Engine(device="cpu"), tokens()
     batches = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
     sizes = [engine.estimate(trials, where, Inline())[0] for trials in batches]
     assert sizes == [1, 3, 9, 9]
@@ -157,7 +157,7 @@ def test_batches_that_were_begun_wait_as_well(
     trials = [trial(seed=i) for i in range(6)]
     begun = [tuple(trials[:2])]
     monkeypatch.setattr("sweeper.engine.runner.checkpoint.saved_batches", lambda *_: list(begun))
-    runner = Engine(device="cpu", batched_trials=2).open(corpus(tmp_path), Inline(), tmp_path)
+    runner = Engine(device="cpu", batched_trials=2).open(tokens(), Inline(), tmp_path)
     executor = Inline().executor(Context(folder=tmp_path, machine=runner.machine()))
     batches = runner.batches(trials, executor)
     waiting = [runner.job(batch, None).task.execution.pending for batch in batches]

@@ -60,12 +60,12 @@ def run(
         function = torch.compile(function, backend=backend)
     if batched:
         return _differentiate(function, params, buffers, inputs)
-    found = []
+    results = []
     for i in range(len(inputs[0])):
         p, b = ({n: t[i] for n, t in group.items()} for group in (params, buffers))
-        found.append(_differentiate(function, p, b, tuple(x[i] for x in inputs)))
-    gradients = {n: torch.stack([each[n] for _, each in found]) for n in params}
-    return torch.stack([one for one, _ in found]), gradients
+        results.append(_differentiate(function, p, b, tuple(x[i] for x in inputs)))
+    gradients = {n: torch.stack([each[n] for _, each in results]) for n in params}
+    return torch.stack([loss_of_trial for loss_of_trial, _ in results]), gradients
 
 
 def _differentiate(

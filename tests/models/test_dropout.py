@@ -14,7 +14,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.scaled import Attention, Dropout, dropout_of
 from sweeper.trial import Trial
 from tests.engine.runs import assert_as_alone
-from tests.engine.tiny_trials import corpus, points, tree
+from tests.engine.tiny_trials import points, tokens, tree
 from tests.models.arrays import images, trials
 from tests.models.own import made
 from tests.specs import spec_of
@@ -51,17 +51,17 @@ def test_the_expectation_is_the_input_and_the_share_is_p() -> None:
 
 def test_masks_of_steps_places_and_neighbours_are_independent() -> None:
     """Both drop an entry in p^2 of the cases."""
-    one = masked(driven(), 7, 400, 250) == 0
+    mask = masked(driven(), 7, 400, 250) == 0
     both = {
         "another seed": masked(driven(), 8, 400, 250) == 0,
         "a far seed": masked(driven(), 7 + 2**40, 400, 250) == 0,
         "another place": masked(driven(1), 7, 400, 250) == 0,
-        "the next entry": one.flatten().roll(1).view(400, 250),
-        "the next row": one.roll(1, 0),
+        "the next entry": mask.flatten().roll(1).view(400, 250),
+        "the next row": mask.roll(1, 0),
     }
     for name, other in both.items():
-        error = 5 * (P**2 * (1 - P**2) / one.numel()) ** 0.5
-        assert float((one & other).double().mean()) == pytest.approx(P**2, abs=error), name
+        error = 5 * (P**2 * (1 - P**2) / mask.numel()) ** 0.5
+        assert float((mask & other).double().mean()) == pytest.approx(P**2, abs=error), name
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
@@ -107,11 +107,11 @@ def test_attention_s_is_the_fused_kernel_s_on_average(causal: bool) -> None:
     torch.testing.assert_close(with_dropout.eval()(q, k, v), plain(q, k, v))
     with_dropout.train()
 
-    def one(seed: torch.Tensor) -> torch.Tensor:
+    def drawn(seed: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = functional_call(with_dropout, {"dropout.seed": seed}, (q, k, v))
         return out
 
-    several = vmap(one)(torch.arange(4000))
+    several = vmap(drawn)(torch.arange(4000))
     error = several.std(0) / 4000**0.5
     assert bool(((several.mean(0) - plain(q, k, v)).abs() <= 5 * error + 1e-12).all())
 
@@ -131,8 +131,8 @@ def decoders(name: str) -> tuple[Trial, ...]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_decoders_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
-    batch, data = decoders(name), corpus(tmp_path)
+def test_decoders_train_in_a_batch_as_alone(name: str) -> None:
+    batch, data = decoders(name), tokens()
     run = BatchedRun(BatchedTrials(trials=batch, corpus=data))
     assert run.program.seeds, "its seeds are the engine's"
     assert_as_alone(batch, data, alone=[1, 2])
@@ -149,8 +149,8 @@ def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> Non
     assert together[0].accuracy is not None
 
 
-def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
-    batch, data = decoders("llama"), corpus(tmp_path)
+def test_steps_and_seeds_have_masks_of_their_own() -> None:
+    batch, data = decoders("llama"), tokens()
     run, seen = BatchedRun(BatchedTrials(trials=batch, corpus=data)), set[int]()
     name = run.program.seeds[0]
     for _ in range(3):
@@ -159,16 +159,16 @@ def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
     assert len(seen) == 3 * 2, "two seeds among three trials, three steps"
 
 
-def test_a_resumed_run_has_the_masks_of_an_undisturbed_one(tmp_path: Path) -> None:
-    batched = BatchedTrials(trials=decoders("llama"), corpus=corpus(tmp_path))
+def test_a_resumed_run_has_the_masks_of_an_undisturbed_one() -> None:
+    batched = BatchedTrials(trials=decoders("llama"), corpus=tokens())
     run = BatchedRun(batched)
     first = [run.step() for _ in range(3)]
     kept = {name: value.clone() for name, value in run.tensors().items()}
     expected = [run.step() for _ in range(3)]
     resumed = BatchedRun(batched)
     resumed.load(kept, resumed.slots, 3)
-    found = [resumed.step() for _ in range(3)]
-    assert torch.equal(torch.stack(found), torch.stack(expected)) and len(first) == 3
+    losses = [resumed.step() for _ in range(3)]
+    assert torch.equal(torch.stack(losses), torch.stack(expected)) and len(first) == 3
 
 
 def test_off_it_adds_no_module() -> None:

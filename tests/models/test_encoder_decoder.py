@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from sweeper.classifier.classify import specs_between
 from sweeper.data.spans import Corruption, SpanCorpus
 from sweeper.engine.prepare import prepare
 from sweeper.models.encoder_decoder import EncoderDecoder
-from tests.engine.tiny_trials import corpus, tree, trial
+from tests.engine.tiny_trials import tokens, tree, trial
 from tests.models.own import at, drawn
 from tests.specs import spec_of
 
@@ -22,7 +20,7 @@ CLASSES = 34
 def logits(model: EncoderDecoder, tokens: Tensor, targets: Tensor) -> Tensor:
     """What the loss is given."""
     seen: list[Tensor] = []
-    handle = model.loss.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    handle = model.loss.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(tokens, targets)
     handle.remove()
     return seen[0].detach()
@@ -55,12 +53,12 @@ def test_roles() -> None:
     assert {s.name: s.role for s in untied}["head.weight"] == "readout"
 
 
-def test_the_tied_head_has_the_theory_s_factor(tmp_path: Path) -> None:
+def test_the_tied_head_has_the_theory_s_factor() -> None:
     """n^-(1+s)/2 with s = 1/2 at width 32 (footnote 8)."""
     how = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
     settings = tree("effective_theory")
     settings["model"]["_target_"] = "sweeper.models.encoder_decoder.EncoderDecoder"
-    settings["data"] = SpanCorpus(tokens=corpus(tmp_path), corruption=how).identity()
+    settings["data"] = SpanCorpus(tokens=tokens(), corruption=how).identity()
     prepared = prepare(spec_of(settings))
     [op] = [op for op in prepared.scaled_ops if op.kind == "tied_readout"]
     hps = prepared.complete(trial("effective_theory").hps)
