@@ -12,8 +12,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts/bench/growth.py"
 def test_a_thousand_trials_are_measured(tmp_path: Path) -> None:
     """The script checks itself that every trial is recorded, read, replayed and mirrored."""
     out = tmp_path / "growth.json"
-    words = [sys.executable, SCRIPT, "--quick", "--out", out]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, SCRIPT, "--quick", "--out", out]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     (row,) = json.loads(out.read_text())["rows"]
     assert row["trials"] == 1000 and row["files"] == 1
     assert row["record_128_ms"] > 0 and row["read_s"] > 0 and row["read_peak_MB"] > 10
@@ -25,11 +25,11 @@ def test_a_thousand_trials_are_measured(tmp_path: Path) -> None:
 def test_commands_on_a_large_study_are_measured(tmp_path: Path) -> None:
     """Every command succeeds on it, and the resumed search trains the one trial that is left."""
     out = tmp_path / "study.json"
-    words = [sys.executable, SCRIPT.with_name("study.py"), "--sizes", "50", "--out", out]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, SCRIPT.with_name("study.py"), "--sizes", "50", "--out", out]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     row = json.loads(out.read_text())["rows"]["50"]
     assert set(row) == {"status", "report", "resume", "search again"}
-    assert ["CPU s to the first trial" in found for found in row.values()] == [
+    assert ["CPU s to the first trial" in costs for costs in row.values()] == [
         False,
         False,
         True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,9 @@ def test_window(share: float, steps: int, window: int) -> None:
         ("final_lr", -0.1),
         ("objective_window", 0.0),
         ("heldout_batches", 0),
+        ("clip", 0.0),
+        ("clip", -1.0),
+        ("clip", math.nan),
     ],
 )
 def test_impossible_values_are_refused(key: str, value: float) -> None:

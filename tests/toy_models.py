@@ -179,14 +179,14 @@ class TwiceTiedDecoder(PlainDecoder):
         self.head, self.rows = self.heads, self.rows_of
 
     def rows_of(self, tokens: Tensor) -> Tensor:
-        one, other = (table(tokens) for table in self.tables)
-        total: Tensor = one + other
+        first, second = (table(tokens) for table in self.tables)
+        total: Tensor = first + second
         return total
 
     def heads(self, x: Tensor) -> Tensor:
         tables: Any = self.tables
-        one, other = (F.linear(x, table.weight) for table in tables)
-        total: Tensor = one + other / x.shape[-1] ** 0.5
+        first, second = (F.linear(x, table.weight) for table in tables)
+        total: Tensor = first + second / x.shape[-1] ** 0.5
         return total
 
 

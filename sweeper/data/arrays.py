@@ -75,7 +75,7 @@ class Augmentation(Bounded):
         return [name for name in names if getattr(self, name)]
 
     def identity(self) -> dict[str, Any]:
-        """As plain JSON; of torchvision's, which came later, what changes anything."""
+        """Plain JSON; of torchvision's, which came later, what changes anything."""
         asked = {*self.by_torchvision, *(["magnitude"] if self.randaugment else [])}
         return {
             name: value
@@ -349,7 +349,6 @@ def save_arrays(
 
 
 def _digest(inputs: ByteArray, labels: ByteArray, train_size: int) -> str:
-    """SHA-256 (hex) of shapes, split and content."""
     content = hashlib.sha256(json.dumps([inputs.shape, train_size]).encode())
     for array in (inputs, labels):
         content.update(np.ascontiguousarray(array).data)

@@ -205,7 +205,7 @@ def _map_npy(path: Path) -> NDArray[np.integer]:
 
 @contextmanager
 def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
-    """As `files.replacing`, the folder made if need be; BadInput when it cannot be written.
+    """`files.replacing`, the folder made if need be; BadInput when it cannot be written.
 
     The unfinished file has a unique name: several jobs may prepare one corpus at once.
     """

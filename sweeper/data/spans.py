@@ -63,7 +63,7 @@ class Corruption:
         return cut, max(1, min(round(cut / self.mean_span), seq_len - cut + 1))
 
     def identity(self) -> dict[str, Any]:
-        """As plain JSON, as far as it changes anything."""
+        """Plain JSON of what changes anything."""
         settings: dict[str, Any] = {
             name: getattr(self, name) for name in ("rate", "mean_span", "target")
         }
@@ -216,7 +216,7 @@ class SpanCorpus:
         return self.tokens.classes + self.corruption.marks + 1
 
     def identity(self) -> dict[str, Any]:
-        """That of the tokens, and how they are corrupted."""
+        """The tokens' identity, and how they are corrupted."""
         spans = self.corruption.identity()
         return self.tokens.identity() | {"classes": self.classes, "spans": spans}
 
@@ -246,12 +246,12 @@ class SpanCorpus:
             draws = np.random.Philox(key=key, counter=counter).random_raw(count * each)
             return draws.reshape(count, each)
 
-        how, shown = self.corruption, windows
+        how, sources = self.corruption, windows
         if how.sentence_ends:
-            shown = how.permuted(windows, drawn(SENTENCES_COUNTER, seq_len))
+            sources = how.permuted(windows, drawn(SENTENCES_COUNTER, seq_len))
         inputs, targets = (np.empty((count, size), np.int64) for size in how.sizes(seq_len))
         for rows, runs in how.groups(drawn(SPANS_COUNTER, 2 * (seq_len + 1)), seq_len):
-            inputs[rows], targets[rows] = how.corrupted(shown[rows], runs, self.tokens.classes)
+            inputs[rows], targets[rows] = how.corrupted(sources[rows], runs, self.tokens.classes)
         return inputs, windows if how.target == "whole" else targets
 
 

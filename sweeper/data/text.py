@@ -112,7 +112,6 @@ class TextFiles(ABC):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + b"\n")
 
     def _complete(self, path: Path) -> bool:
-        """Whether the cached token file is there, as long as its sidecar says."""
         if self.tokenizer == "bpe" and not os.path.exists(path.with_suffix(".tokenizer.json")):
             return False
         size = os.path.getsize(path) if os.path.exists(path) else -1

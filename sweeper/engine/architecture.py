@@ -255,16 +255,16 @@ def few_rows(spec: TrialSpec, rows: int, error: BaseException) -> ConfigError:
 
 def own_argument(model: PluginSpec, rows: int, wanted: int) -> str:
     """How to set an argument of the model's own that seems to be a table's number of rows."""
-    given = model.arguments
+    arguments = model.arguments
     try:
         target = import_plugin(plugin_target("model", model.name))
         parameters = inspect.signature(target).parameters.values()
     except (SweeperError, TypeError, ValueError):
         return ""
-    names = [p.name for p in parameters if given.get(p.name, p.default) == rows > 0]
+    names = [p.name for p in parameters if arguments.get(p.name, p.default) == rows > 0]
     if len(names) != 1:
         return ""
-    key = f"model.{names[0]}" if names[0] in given else f"+model.{names[0]}"
+    key = f"model.{names[0]}" if names[0] in arguments else f"+model.{names[0]}"
     return f"give it {key}={wanted}"
 
 
@@ -307,8 +307,8 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
             taken = ", ".join(arguments(import_plugin(target))) or "nothing"
             raise ConfigError("model._target_", target, f"{_SIZED}; it takes {taken}") from error
         if isinstance(error, MissingValue):  # give it a value, or name it as what is offered
-            known = arguments(import_plugin(target))
-            names = ", ".join(name for name in offered if name not in known)
+            own = arguments(import_plugin(target))
+            names = ", ".join(name for name in offered if name not in own)
             advice = f"; give +model.{error.key}=..."
             advice += f", or name it as what is offered: {names}" * bool(names)
             raise MissingValue(f"model.{error.key}", advice) from error

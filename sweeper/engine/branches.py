@@ -34,8 +34,8 @@ NO_BRANCHES = Branching()
 
 def trunk_key(trial: Trial) -> str:
     """Equal for trials that differ in their horizon alone; "" where no other run can be shared."""
-    known = built_in(trial.spec.train.schedule)
-    if known is None or not known.steady or trial.measurement:
+    schedule = built_in(trial.spec.train.schedule)
+    if schedule is None or not schedule.steady or trial.measurement:
         return ""
     spec = trial.spec
     # All that may differ is blanked before the key is made; the steps of the warm-up go in beside

@@ -135,10 +135,10 @@ def load(
         clipped = torch.tensor(header["clipped"], dtype=torch.long)
         if clipped.shape != run.clipped.shape:
             raise ValueError("its clipped steps are not those of its trials")
-        known, slots = range(len(trials)), [slot for slot in header["slots"] if slot != PADDING]
-        if len({*slots}) < len(slots) or not {*slots} | {*stopped} <= {*known}:
+        indices, slots = range(len(trials)), [slot for slot in header["slots"] if slot != PADDING]
+        if len({*slots}) < len(slots) or not {*slots} | {*stopped} <= {*indices}:
             raise ValueError("it is of trials that there are not")
-        if len(steps) != len(known) or len(tensors["losses"]) > len(progress.losses):
+        if len(steps) != len(indices) or len(tensors["losses"]) > len(progress.losses):
             raise ValueError("its steps are not those of its trials")
     except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error

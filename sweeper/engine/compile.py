@@ -29,7 +29,7 @@ EXPECTED_SECONDS = 40.0
 EXPECTED_GAIN = {"cpu": 1.4}
 """How much faster a step is taken to become by compiling it, until it has been seen."""
 EXPECTED_GAIN_GPU = 4.0
-"""As on an H200 at width 64 (docs/benchmarks.md)."""
+"""Measured on an H200 at width 64 (docs/benchmarks.md)."""
 MIN_GAIN = 1.05
 """What is not so much faster compiled goes on eagerly."""
 MARGIN_CPU = 4.0
@@ -86,8 +86,8 @@ class CompileDecision:
 
     def shrinks(self, size: int) -> bool:
         """Whether compiling the batch for `size` slices saves more time than it costs."""
-        left = self.steps - self.run.step_index
-        saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * left
+        remaining = self.steps - self.run.step_index
+        saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * remaining
         return saved > self._cost()
 
     def _per_step(self, last: int, now: float) -> float:
@@ -100,8 +100,8 @@ class CompileDecision:
     def _decide(self, step: int) -> None:
         kind = self.run.device.type
         gain = self.record.gain or EXPECTED_GAIN.get(kind, EXPECTED_GAIN_GPU)
-        left = self.steps - step + self.pending_steps
-        saved = self._eager * left * (1 - 1 / gain)
+        remaining = self.steps - step + self.pending_steps
+        saved = self._eager * remaining * (1 - 1 / gain)
         self.run.compile(pays=gain >= MIN_GAIN and saved > self._cost())
 
     def _judge(self, compiled: float) -> None:

@@ -63,14 +63,29 @@ UNTRAINABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainTrials:
+class EngineTask:
+    """What all tasks of the engine have: trials and their corpus."""
+
+    trials: tuple[Trial, ...]
+    corpus: Corpus = field(metadata=NAMES_CLASS)
+
+    @property
+    def batched(self) -> BatchedTrials:
+        """The trials with their corpus."""
+        return BatchedTrials(trials=self.trials, corpus=self.corpus)
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the specification and the corpus name."""
+        return modules_of(self.batched)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTrials(EngineTask):
     """The task of a job: batched trials, how to run them, and what may stop them early.
 
     Trials of several horizons stand one horizon after the other, the longest first.
     """
 
-    trials: tuple[Trial, ...]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     execution: Execution
     pruner: Pruner | None = None
 
@@ -165,10 +180,6 @@ class TrainTrials:
             device=device_name(torch.device(self.execution.device)),
         )
 
-    def modules(self) -> list[str]:
-        """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(BatchedTrials(trials=self.trials, corpus=self.corpus))
-
 
 class TryClasses:
     """A corpus whose batches hold the class `number`: its largest, so that all are tried.
@@ -178,11 +189,9 @@ class TryClasses:
     """
 
     def __init__(self, corpus: Corpus, number: int) -> None:
-        """`corpus` is asked for everything else."""
         self._corpus, self._number = corpus, number
 
     def __getattr__(self, name: str) -> Any:
-        """All but `batch` is the corpus's."""
         return getattr(self._corpus, name)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
@@ -221,11 +230,10 @@ MAX_TRIED = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryStep:
+class TryStep(EngineTask):
     """A step of a trial on two examples, one of which has the largest class of the data."""
 
     trials: tuple[Trial]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
 
     @property
@@ -275,8 +283,8 @@ class TryStep:
         with suppress(SweeperError, *UNTRAINABLE), rows:
             self._step("cpu", classes - 1)
             return
-        known = 0 < rows.last < classes
-        takes = f"and the model takes {rows.last}" if known else "more than it takes"
+        smaller = 0 < rows.last < classes
+        takes = f"and the model takes {rows.last}" if smaller else "more than it takes"
         own = own_argument(self.trial.spec.model, rows.last, classes)
         own = f", {own}" * bool(own)
         raise ConfigError(
@@ -290,7 +298,7 @@ class TryStep:
     def _step(self, device: str, number: int) -> float:
         """The loss of a step on `device`, of examples that hold the class `number`."""
         tried: Any = TryClasses(self.corpus, number)
-        run = BatchedRun(replace(self._batched, corpus=tried), device)
+        run = BatchedRun(replace(self._small, corpus=tried), device)
         try:
             with quiet_attention():
                 return float(run.step()[0])
@@ -320,12 +328,8 @@ class TryStep:
             return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
         return {}
 
-    def modules(self) -> list[str]:
-        """Modules of the user's own that are needed."""
-        return modules_of(self._batched)
-
     @property
-    def _batched(self) -> BatchedTrials:
+    def _small(self) -> BatchedTrials:
         train = self.trial.spec.train
         small = replace(
             train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
@@ -419,17 +423,10 @@ def measure_size(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureSize:
+class MeasureSize(EngineTask):
     """The task of finding how many of these trials to batch on a device."""
 
-    trials: tuple[Trial, ...]
-    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
-
-    @property
-    def batched(self) -> BatchedTrials:
-        """The trials with their corpus."""
-        return BatchedTrials(trials=self.trials, corpus=self.corpus)
 
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
@@ -440,10 +437,6 @@ class MeasureSize:
         except UNTRAINABLE as error:
             raise_if_broken(torch.device(self.device), error)
             return None
-
-    def modules(self) -> list[str]:
-        """Modules of the user's own that are needed."""
-        return modules_of(self.batched)
 
 
 # How many trials a job gets, and how many jobs run at a time.
@@ -557,11 +550,11 @@ def measure_here(
         part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
-    known = _MEASURED.setdefault(key, [])
+    sizes = _MEASURED.setdefault(key, [])
     # With fewer trials than now, larger batches could not be tried.
-    if not known or not known[-1].covers(len(trials)):
-        known.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
-    return known[-1].size, known[-1].seconds
+    if not sizes or not sizes[-1].covers(len(trials)):
+        sizes.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
+    return sizes[-1].size, sizes[-1].seconds
 
 
 def _key(trial: Trial, device: str, layout: int) -> str:
@@ -665,27 +658,27 @@ class TrialsPerJob:
         while several were timed would seem to gain nothing by them.
         """
         key = f"{_key(trials[0], self.device, 1)} again"
-        known = self._known(key, len(trials))
-        if known is None:
+        recorded = self._recorded(key, len(trials))
+        if recorded is None:
             [answer] = executor.call([self._task(trials[: before.size])], 1)
             after = before if answer is None else MeasuredSize(**answer)
             seconds = (before.seconds + after.seconds) / 2
-            known = self._keep(key, replace(before, seconds=seconds))
-        return known
+            recorded = self._keep(key, replace(before, seconds=seconds))
+        return recorded
 
     def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
         """Trial-steps a second of so many workers at once; 0 when one of them ends."""
         share = trials[: -(-len(trials) // count)]
         key = _key(trials[0], self.device, count)
-        known = self._known(key, len(share))
-        if known is None:
+        recorded = self._recorded(key, len(share))
+        if recorded is None:
             answers = executor.call([self._task(share)] * count, count)
             measured = [MeasuredSize(**answer) for answer in answers if answer is not None]
             if len(measured) < len(answers):
                 return 0.0
             # They shared the machine while they were measured; a round ends with the slowest.
-            known = self._keep(key, max(measured, key=lambda size: size.seconds))
-        return count / known.seconds
+            recorded = self._keep(key, max(measured, key=lambda size: size.seconds))
+        return count / recorded.seconds
 
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
@@ -695,20 +688,20 @@ class TrialsPerJob:
         Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
-        known = self._known(key, len(trials))
-        if known is None:
+        recorded = self._recorded(key, len(trials))
+        if recorded is None:
             [answer] = executor.call([self._task(trials)], layout)
-            known = None if answer is None else self._keep(key, MeasuredSize(**answer))
-        return known
+            recorded = None if answer is None else self._keep(key, MeasuredSize(**answer))
+        return recorded
 
-    def _known(self, key: str, trials: int) -> MeasuredSize | None:
+    def _recorded(self, key: str, trials: int) -> MeasuredSize | None:
         """What the study has by now, else what was measured for another one of this process."""
-        if (known := measured_for(self.record.measured, key, trials)) is not None:
-            return known
-        known = measured_for(_MEASURED, key, trials)
-        if known is not None:
-            self.record.note_measured(key, known)
-        return known
+        if (recorded := measured_for(self.record.measured, key, trials)) is not None:
+            return recorded
+        recorded = measured_for(_MEASURED, key, trials)
+        if recorded is not None:
+            self.record.note_measured(key, recorded)
+        return recorded
 
     def _keep(self, key: str, measured: MeasuredSize) -> MeasuredSize:
         _MEASURED.setdefault(key, []).append(measured)

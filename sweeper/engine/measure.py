@@ -71,7 +71,8 @@ def measure_modules(
     decay: decay moves them in proportion to what they are, at any width and with any rate.
     """
     # On one batch, seen again at every step: what changes in an output is then the weights' work.
-    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
+    repeated: Any = RepeatedBatch(corpus)
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=repeated), device)
     no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
     run.update_hps = replace(run.update_hps, weight_decay=no_decay)
     start = {name: value.detach().clone() for name, value in run.params.items()}
@@ -134,10 +135,12 @@ def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSp
     In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
     way there: it shows embeddings and vectors alone.
     """
-    shown = {Role.FIXED}
+    covered = {Role.FIXED}
     if LOGITS in direct:
-        shown |= {Role.EMBEDDING, Role.VECTOR}
-    return [spec for spec in specs if spec.role not in shown and not is_measured(spec.name, direct)]
+        covered |= {Role.EMBEDDING, Role.VECTOR}
+    return [
+        spec for spec in specs if spec.role not in covered and not is_measured(spec.name, direct)
+    ]
 
 
 def rms(tensors: Sequence[Tensor]) -> float:
@@ -294,32 +297,18 @@ def tensors_in(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
                 yield from tensors_in(f"{name}[{index}]", value)
 
 
-@dataclass(frozen=True)
 class RepeatedBatch:
-    """A corpus of one batch for each seed, the first of `corpus`."""
+    """A corpus of one batch for each seed, the first of `corpus`; the rest is that corpus's."""
 
-    corpus: Corpus
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
 
-    @property
-    def classes(self) -> int:
-        """As the corpus."""
-        return self.corpus.classes
-
-    def identity(self) -> dict[str, Any]:
-        """As the corpus."""
-        return self.corpus.identity()
-
-    def check(self, batch_size: int, seq_len: int) -> None:
-        """BadInput as the corpus."""
-        self.corpus.check(batch_size, seq_len)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._corpus, name)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """The batch of step 0, whatever `step`."""
-        return self.corpus.batch(seed, 0, batch_size, seq_len)
-
-    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
-        """As the corpus."""
-        return self.corpus.heldout(batch_size, seq_len, batches)
+        return self._corpus.batch(seed, 0, batch_size, seq_len)
 
 
 # Functions: what is seen of parameters whose module is never called, and of the loss.
@@ -365,8 +354,8 @@ class ProductWatch(FunctionWatch):
                 self.tell(LOGITS, x, None)
             elif func is not F.nll_loss:
                 self._log_softmax[_storage(result)] = result, x
-            elif known := self._log_softmax.get(_storage(x)):
-                self.tell(LOGITS, known[1], None)
+            elif softmax := self._log_softmax.get(_storage(x)):
+                self.tell(LOGITS, softmax[1], None)
         elif name in PRODUCTS or name == "add":
             self._note_product(func, name, args, kwargs, result)
 
@@ -414,7 +403,6 @@ def _storage(x: Tensor) -> int:
 
 
 def _is_view(x: Any, parameter: Tensor) -> bool:
-    """Whether `x` is the parameter or a part of it."""
     if not isinstance(x, Tensor) or not (address := _storage(x)) or address != _storage(parameter):
         return False
     return 0 <= x.storage_offset() - parameter.storage_offset() < parameter.numel()

@@ -64,7 +64,6 @@ class OperandSums:
     """Sums over all tensors of one operand: its entries, their squares, those out of range."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.count, self.squares = 0, 0.0
         self.underflows = dict.fromkeys(FORMATS, 0)
         self.overflows = dict.fromkeys(FORMATS, 0)
@@ -152,9 +151,9 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
     def attention(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         q, k, v = (x.detach() for x in args)
         weights = _softmax(module, q, k)
-        for product, left, right in (("logits", q * module.logit, k), ("values", weights, v)):
-            add(f"{name}.{product}", "input", left)
-            add(f"{name}.{product}", "weight", right)
+        for product, inputs, factors in (("logits", q * module.logit, k), ("values", weights, v)):
+            add(f"{name}.{product}", "input", inputs)
+            add(f"{name}.{product}", "weight", factors)
 
         # With w = softmax(z), o = w v and G = dL/do: dL/dw = G v^T, and by the derivative of the
         # softmax dL/dz_i = w_i (dL/dw_i - sum_j w_j dL/dw_j).
@@ -174,7 +173,6 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
 
 
 def _on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> None:
-    """Have `receive` called with the gradient of `output` when the backward pass computes it."""
     if output.requires_grad:
         output.register_hook(receive)  # type: ignore[no-untyped-call]
 

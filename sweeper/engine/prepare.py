@@ -260,12 +260,10 @@ class PreparedSpec:
 
 
 def _owner(spec: ParamSpec) -> str:
-    """The name of the module that the parameter belongs to."""
     return spec.name.rpartition(".")[0]
 
 
 def _multiplier(spec: ParamSpec) -> str:
-    """The name of the buffer that a module with scales has for the parameter's multiplier."""
     return f"{_owner(spec)}.multiplier"
 
 

@@ -141,7 +141,7 @@ class LossScale:
 
     @classmethod
     def of(cls, count: int, device: torch.device) -> LossScale:
-        """As GradScaler begins."""
+        """A start as GradScaler's."""
         zeros = torch.zeros(count, device=device)
         return cls(zeros + INITIAL_SCALE, zeros, zeros.clone())
 

@@ -163,7 +163,6 @@ class EngineRunner:
         notify: Callable[[str], None],
         planned: int = 0,
     ) -> None:
-        """Nothing is measured yet."""
         device = settings.device_of(launcher)
         self.settings, self.corpus, self.device = settings, corpus, device
         self.checkpoints = folder.absolute() / "checkpoints"

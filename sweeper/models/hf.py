@@ -33,7 +33,7 @@ from sweeper.records import user_code
 from sweeper.scaling.spec import ScaledOp
 
 SHARE = 0.15
-"""Of every sequence, as in BERT."""
+"""The share of every sequence that is hidden, as in BERT."""
 _MIX = 0x2545F4914F6CDD1D
 """The multiplier of xorshift64* (Vigna, arXiv:1402.6246); odd, so products modulo 2^64 differ."""
 
@@ -100,7 +100,7 @@ class AttentionScale(Attention):
     def __init__(
         self, head_size: int, seq_len: int, *, causal: bool, built_in: float = 1.0
     ) -> None:
-        """As in `Attention`; `built_in` is the family's scale over head_size^-1/2."""
+        """`Attention`'s sizes; `built_in` is the family's scale over head_size^-1/2."""
         super().__init__(head_size, seq_len, causal=causal)
         self.logit.fill_(head_size**-0.5)
         if not isclose(built_in, 1.0):
@@ -114,7 +114,6 @@ class BranchScale(ScaledModule):
     scales = ("branch",)
 
     def __init__(self, index: int, branches: int, base_branches: int) -> None:
-        """As in `Residual`."""
         super().__init__()
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
 
@@ -161,7 +160,6 @@ def _eager(module: nn.Module) -> Callable[..., Any]:
 
 
 def _fused() -> Callable[..., Any]:
-    """Attention by torch's fused function, as transformers calls it."""
     function: Callable[..., Any] = library(
         "transformers.integrations.sdpa_attention"
     ).sdpa_attention_forward
@@ -330,7 +328,7 @@ class HfModel(nn.Module):
         self._takes_positions = "position_ids" in taken and (counts or self.task == "masked")
 
     def train(self, mode: bool = True) -> HfModel:
-        """As in every module."""
+        """The mode of this module and of transformers' own."""
         # `_net` is no submodule, so that torch does not reach its own flag.
         self._net.training = mode
         super().train(mode)

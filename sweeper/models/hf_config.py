@@ -163,7 +163,7 @@ class HfFamily:
         default = self.fields[name].default
         return None if default is dataclasses.MISSING else default
 
-    def known(self) -> set[str]:
+    def settable(self) -> set[str]:
         """All names that a configuration may set."""
         return {name for name in {*self.fields, *self.map} if not name.startswith("_")}
 
@@ -187,8 +187,8 @@ def config_fields(family: HfFamily, task: Task, sizes: HfSizes) -> dict[str, Any
         if field_name in fixed:
             argument = fixed[field_name][0]
             raise ConfigError(key, value, f"it follows from model.{argument}: give that")
-        if name not in family.known():
-            close = suggest(name, family.known())
+        if name not in family.settable():
+            close = suggest(name, family.settable())
             hint = close if close.startswith("did") else "see its configuration in transformers"
             raise ConfigError(key, value, f"{family.name} has no such field; {hint}")
     # Later ones win: what suits a small model, then the user's, then what follows from arguments.

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def padding_rows(model: nn.Module) -> dict[str, int]:
-    """By the names of embedding tables, the row of their padding."""
+    """The row of the padding, by the names of embedding tables."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     rows = {id(m.weight): m.padding_idx for m in tables if m.padding_idx is not None}
     return {name: rows[id(p)] for name, p in model.named_parameters() if id(p) in rows}
@@ -65,7 +65,7 @@ MAX_SHARE = 1 / 8
 MAX_REPEATS = 4
 """So few equal entries may be anything."""
 SAMPLE = 4096
-"""Of so many entries a value of such a share is the most frequent one."""
+"""The most frequent value is looked for among so many entries."""
 
 
 class _UnsetAsNan(TorchFunctionMode):
@@ -74,7 +74,6 @@ class _UnsetAsNan(TorchFunctionMode):
     ALLOCATIONS = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fill what `func` allocates."""
         out = func(*args, **(kwargs or {}))
         if func in self.ALLOCATIONS and (out.is_floating_point() or out.is_complex()):
             out.fill_(torch.nan)

@@ -50,7 +50,6 @@ class CausalSelfAttention(nn.Module):
     sin: Tensor
 
     def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool) -> None:
-        """`width // head_size` heads."""
         super().__init__()
         self.heads, self.head_size = width // head_size, head_size
         self.qkv = Linear(width, 3 * width, unit=unit, parts=3)

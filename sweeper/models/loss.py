@@ -128,7 +128,6 @@ def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Te
 
 @cache
 def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
-    """`_written_out`, compiled."""
     return torch.compile(_written_out, dynamic=True)
 
 

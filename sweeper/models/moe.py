@@ -41,7 +41,6 @@ class ExpertLinear(ScaledModule):
     scales = ("multiplier",)
 
     def __init__(self, experts: int, in_features: int, out_features: int, *, unit: bool) -> None:
-        """As `Linear`, so many times."""
         super().__init__(unit=unit)
         self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
 
@@ -91,7 +90,6 @@ class Experts(nn.Module):
     """A router, SwiGLU experts, and perhaps one more that all tokens take."""
 
     def __init__(self, model: MoE) -> None:
-        """Of `model`, whose sizes are already set."""
         super().__init__()
         unit, width, hidden, count = model.unit, model.width, model.expert_width, model.all_experts
         self.router = Linear(width, count, unit=unit)
@@ -192,5 +190,5 @@ class MoE(Decoder):
         self.loss = CrossEntropy(classes, unit=unit)
 
     def inner_growth(self) -> Mapping[str, float]:
-        """By the names of the experts' second matrices: inner width over that of granularity 1."""
+        """Inner width over that of granularity 1, by the names of the experts' second matrices."""
         return {f"layers.{i}.experts.down.weight": 1 / self.granularity for i in range(self.depth)}

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from sweeper.data.arrays import ArrayCorpus, Augmentation, Digits
-from sweeper.engine.batched import BatchedTrials
-from sweeper.engine.train import train
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput
 from sweeper.models.scaled import CrossEntropy
+from tests.engine.runs import assert_as_alone
 from tests.models.arrays import images, trials
 
 IMAGE = np.arange(1, 17, dtype=np.uint8).reshape(1, 4, 4)
@@ -46,16 +45,16 @@ def test_a_mirrored_image_and_channels() -> None:
 def test_every_shift_is_as_likely_and_half_are_mirrored() -> None:
     how, count = Augmentation(shift=1, flip=True), 9000
     uniform = np.random.default_rng(0).random((count, 3))
-    found = how.moved(np.repeat(IMAGE, count, 0), uniform)
-    _, counts = np.unique(found, axis=0, return_counts=True)
+    moved = how.moved(np.repeat(IMAGE, count, 0), uniform)
+    _, counts = np.unique(moved, axis=0, return_counts=True)
     assert len(counts) == 18 and np.abs(counts - 500).max() < 5 * 500**0.5
 
 
 def test_rectangles_are_erased_as_often_as_asked_and_as_large_as_published() -> None:
     how, count, side = Augmentation(erase=0.25), 4000, 32
     still = np.zeros((count, side, side), np.float32)
-    found = how.erased(still, np.random.default_rng(0).random((count, 5 + side * side)))
-    erased = found != 0
+    images_after = how.erased(still, np.random.default_rng(0).random((count, 5 + side * side)))
+    erased = images_after != 0
     hit = erased.any((1, 2))
     assert hit.mean() == pytest.approx(0.25, abs=5 * (0.25 * 0.75 / count) ** 0.5)
     rows, columns = erased[hit].any(2).sum(1), erased[hit].any(1).sum(1)
@@ -65,8 +64,8 @@ def test_rectangles_are_erased_as_often_as_asked_and_as_large_as_published() -> 
     assert share.min() > 0.01 and share.max() < 0.37
     assert share.mean() == pytest.approx((0.02 + 0.33) / 2, rel=0.06)
     assert abs(np.log(rows / columns).mean()) < 0.1
-    assert found[erased].std() == pytest.approx(1, rel=0.02)
-    assert abs(found[erased].mean()) < 0.02
+    assert images_after[erased].std() == pytest.approx(1, rel=0.02)
+    assert abs(images_after[erased].mean()) < 0.02
 
 
 def augmented(folder: Path) -> ArrayCorpus:
@@ -129,12 +128,12 @@ def test_a_crop_shows_a_part_at_the_whole_size(torchvision: Any) -> None:
     """Of an image whose rows count up, a crop's rows count up more slowly."""
     ramp = np.repeat(np.arange(64, dtype=np.uint8)[:, None], 64, 1)[None, None].repeat(300, 0)
     rows = Augmentation(crop=0.25).transformed(ramp, range(300))[:, 0, :, 0].astype(float)
-    shown = (rows[:, -1] - rows[:, 0] + 1) / 64
+    heights = (rows[:, -1] - rows[:, 0] + 1) / 64
     # The area is uniform from a quarter on, sides' ratio log-uniform from 3/4 to 4/3, which is
     # drawn again where it does not fit: the height is the root of the area, nearly.
     expected = np.sqrt(np.random.default_rng(0).uniform(0.25, 1, 100_000)).mean()
-    assert shown.min() < 0.55 and shown.max() > 0.9
-    assert shown.mean() == pytest.approx(expected, abs=0.05)
+    assert heights.min() < 0.55 and heights.max() > 0.9
+    assert heights.mean() == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize("how", [{"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
@@ -171,11 +170,7 @@ def test_trials_of_mixed_images_are_batched_as_alone(torchvision: Any, tmp_path:
     augment = Augmentation(mixup=0.8, cutmix=1.0, crop=0.5)
     data = replace(images(tmp_path), augment=augment)
     made = trials("mup", {"_target_": "sweeper.models.mlp.MLP"}, data, steps=3)[:3]
-    together = train(BatchedTrials(trials=tuple(made), corpus=data))
-    alone = [train(BatchedTrials(trials=(one,), corpus=data))[0] for one in made]
-    for batched, single in zip(together, alone, strict=True):
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.accuracy == single.accuracy is not None
+    assert assert_as_alone(made, data)[0].accuracy is not None
 
 
 def test_without_torchvision_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,10 +180,6 @@ def test_without_torchvision_what_to_install_is_said(monkeypatch: pytest.MonkeyP
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    for wrong, key in (({"shift": -1}, "shift"), ({"erase": 1.5}, "erase")):
-        with pytest.raises(ConfigError) as caught:
-            Augmentation(**wrong)  # type: ignore[arg-type]
-        assert caught.value.key == key
     with pytest.raises(BadInput, match="shift=8"):
         replace(images(tmp_path), augment=Augmentation(shift=8)).check(8, 1)
     with pytest.raises(BadInput, match="images"):

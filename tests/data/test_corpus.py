@@ -18,7 +18,7 @@ from sweeper.data.corpus import (
     write_record,
 )
 from sweeper.errors import BadInput
-from tests.golden import Golden
+from tests.data.conftest import Refused
 
 COUNT = 1000
 
@@ -95,14 +95,14 @@ def test_heldout_windows_never_touch_the_train_split(
 ) -> None:
     data = corpus(folder, heldout)
     data.check(size, length)
-    found = [joined(batch) for batch in data.heldout(size, length, batches)]
-    assert [batch.shape for batch in found] == [(size, length + 1)] * batches
-    rows = np.concatenate(found)
+    windows = [joined(batch) for batch in data.heldout(size, length, batches)]
+    assert [batch.shape for batch in windows] == [(size, length + 1)] * batches
+    rows = np.concatenate(windows)
     assert (np.diff(rows) == 1).all()
     assert rows.min() == data.train_size and rows.max() < COUNT
     assert len(rows) == 1 or rows.max() == COUNT - 1
     again = map(joined, data.heldout(size, length, batches))
-    assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
+    assert all(np.array_equal(first, second) for first, second in zip(windows, again, strict=True))
 
 
 @given(size=sizes, length=lengths, count=st.integers(2, 200), heldout=st.floats(0.05, 0.9))
@@ -119,13 +119,11 @@ def test_what_passes_the_check_can_be_used(
             data.check(size, length)
 
 
-def test_the_check_says_what_is_missing(folder: Path, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_the_check_says_what_is_missing(folder: Path, refused: Refused) -> None:
+    with refused():
         corpus(folder).check(16, 64)
-    golden.says(caught)
-    with pytest.raises(BadInput) as caught:
+    with refused():
         corpus(folder).check(1, 100)
-    golden.says(caught)
 
 
 def test_the_identity_holds_no_path(folder: Path) -> None:
@@ -148,10 +146,9 @@ def test_tokens_are_mapped_once_and_read_only(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "t.npz"])
-def test_other_names_are_no_token_files(tmp_path: Path, name: str, golden: Golden) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_other_names_are_no_token_files(tmp_path: Path, name: str, refused: Refused) -> None:
+    with refused():
         open_tokens(tmp_path / name)
-    golden.says(caught)
 
 
 def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -175,12 +172,11 @@ def test_a_broken_record_is_an_empty_one(tmp_path: Path, content: bytes) -> None
     assert read_record(tmp_path / "x.json") == {}
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path, golden: Golden) -> None:
+def test_a_full_disk_is_told_as_such(tmp_path: Path, refused: Refused) -> None:
     def fill() -> None:
         with replacing_in_cache(tmp_path / "x"):
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(BadInput) as caught:
+    with refused():
         fill()
-    golden.says(caught)
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ torch's own, pytorch_optimizer's SOAP, and Lion and Shampoo from their papers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import atan2, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,35 @@ def adamw(
     indices: Sequence[int] | None = None,
 ) -> Step:
     settings = optimizer.settings(member.values)
+    if getattr(optimizer, "atan2", False):
+        return adam_by_atan2(settings, params, member)
     chosen = groups(params, member, indices or range(len(params)))
     for group, i in zip(chosen, indices or range(len(params)), strict=True):
         group["eps"] = member.eps_of(i)
     return stepper(torch.optim.AdamW(chosen, betas=(settings["beta1"], settings["beta2"])))
+
+
+def adam_by_atan2(settings: dict[str, float], params: list[Tensor], member: Member) -> Step:
+    """4/pi atan2(m, sqrt v) of bias-corrected moments (arXiv:2407.05872), no eps, on numbers."""
+    beta1, beta2 = settings["beta1"], settings["beta2"]
+    moments = [[[0.0, 0.0] for _ in range(p.numel())] for p in params]
+    count = 0
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        count += 1
+        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
+            theta = p.flatten().tolist()
+            for j, g in enumerate(grad.flatten().tolist()):
+                m, v = moments[i][j]
+                m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+                moments[i][j] = [m, v]
+                angle = atan2(m / (1 - beta1**count), sqrt(v / (1 - beta2**count)))
+                theta[j] *= 1 - factor * member.weight_decay
+                theta[j] -= factor * member.lr_of(i) * 4 / pi * angle
+            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+
+    return step
 
 
 def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
@@ -162,10 +187,10 @@ def shampoo(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], membe
             sums = state.setdefault(i, [0.0 * g, 0.0 * g @ g.T, 0.0 * g.T @ g])
             for j, (beta, new) in enumerate([(beta1, g), (beta2, g @ g.T), (beta2, g.T @ g)]):
                 sums[j] = beta * sums[j] + (1 - beta) * new
-            left, right = (
+            before, behind = (
                 inverse_root(side / (1 - beta2**count), member.eps_of(i)) for side in sums[1:]
             )
-            move = left @ (sums[0] / (1 - beta1**count)) @ right
+            move = before @ (sums[0] / (1 - beta1**count)) @ behind
             p = params[i].data
             p.mul_(1 - factor * member.weight_decay)
             p.sub_(factor * member.lr_of(i) * torch.from_numpy(move.real.copy()).view_as(p))
@@ -230,12 +255,12 @@ def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
 def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
     """The rule in plain torch, a matrix at a time, as marin's description of it has it."""
     settings = optimizer.settings(member.values)
-    held = [i for i, kind in enumerate(kinds) if kind.holds_norm]
-    others = [i for i in range(len(params)) if i not in held]
+    on_spheres = [i for i, kind in enumerate(kinds) if kind.holds_norm]
+    others = [i for i in range(len(params)) if i not in on_spheres]
     chosen = [params[i] for i in others]
     plain = adamw(optimizer, chosen, kinds, member, others) if others else None
-    moments = {i: [torch.zeros_like(params[i]), torch.zeros_like(params[i])] for i in held}
-    muon = {i: torch.zeros_like(params[i]) for i in held}
+    moments = {i: [torch.zeros_like(params[i]), torch.zeros_like(params[i])] for i in on_spheres}
+    muon = {i: torch.zeros_like(params[i]) for i in on_spheres}
     rows: dict[int, Tensor] = {}
     count = 0
 
@@ -263,7 +288,7 @@ def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member:
         count += 1
         if plain:
             plain([grads[i] for i in others], factor)
-        for i in held:
+        for i in on_spheres:
             u = (orthogonal if kinds[i].orthogonal else adam)(i, grads[i])
             p = params[i].data
             moved = p - factor * member.lr_of(i) * p.norm() * u / max(float(u.norm()), 1e-10)

@@ -4,33 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.train import train
 from sweeper.launch.job import Control
 from sweeper.trial import Result, Trial
-from tests.engine.tiny_trials import corpus, tree, trial
+from tests.engine.tiny_trials import tokens, tree, trial
 from tests.specs import spec_of
 
 
-def train_trials(trials: Sequence[Trial], folder: Path, **options: Any) -> list[Result]:
-    return train(BatchedTrials(trials=tuple(trials), corpus=corpus(folder)), **options)
+def train_trials(trials: Sequence[Trial], **options: Any) -> list[Result]:
+    return train(BatchedTrials(trials=tuple(trials), corpus=tokens()), **options)
 
 
-def same_result(one: Result, other: Result) -> bool:
+def same_result(result: Result, other: Result) -> bool:
     """Whether two results are the same but for their times."""
     timeless = {"seconds": 0.0, "finished_at": 0.0}
-    return replace(one, **timeless) == replace(other, **timeless)
+    return replace(result, **timeless) == replace(other, **timeless)
 
 
-def close_results(one: Result, other: Result) -> bool:
-    return one.objective == pytest.approx(other.objective, rel=1e-10) and (
-        one.heldout == pytest.approx(other.heldout, rel=1e-10)
+def close_results(result: Result, other: Result) -> bool:
+    return result.objective == pytest.approx(other.objective, rel=1e-10) and (
+        result.heldout == pytest.approx(other.heldout, rel=1e-10)
     )
+
+
+def assert_as_alone(
+    trials: Sequence[Trial],
+    where: Corpus | None = None,
+    *,
+    rel: float = 1e-10,
+    alone: Sequence[int] = (),
+) -> list[Result]:
+    """Results of a batch, of which each trial (or those `alone`) ends as it does by itself."""
+    where = where or tokens()
+    together = train(BatchedTrials(trials=tuple(trials), corpus=where))
+    for i in alone or range(len(trials)):
+        [single] = train(BatchedTrials(trials=(trials[i],), corpus=where))
+        batched = together[i]
+        assert (batched.key, batched.status) == (single.key, "complete")
+        assert batched.objective == pytest.approx(single.objective, rel=rel)
+        assert batched.heldout == pytest.approx(single.heldout, rel=rel)
+        assert batched.accuracy == single.accuracy
+        assert batched.curve == pytest.approx(single.curve, abs=1e-4)
+    assert len({result.objective for result in together}) == len(trials)
+    return together
 
 
 class StopTrials:

@@ -7,105 +7,66 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from sweeper.data.arrays import save_arrays
+from sweeper.data.corpus import Corpus
 from sweeper.engine import program
-from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials, Feed
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
 from sweeper.errors import ConfigError
-from sweeper.trial import PluginSpec, Result, Trial
-from tests.engine.tiny_trials import ONE_PARAMETERIZATION, corpus, points, tree, trial
+from sweeper.models import loss
+from sweeper.scaling.umup import UMuP
+from sweeper.trial import PluginSpec, Result, TrainSettings, Trial
+from tests.engine.runs import assert_as_alone, train_trials
+from tests.engine.tiny_trials import ONE_PARAMETERIZATION, corpus, points, tokens, tree, trial
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
-LONG = {"steps": 50}
+LONG = {"steps": 20}
 
 
-def alone(one: Trial, folder: Path) -> Result:
-    return train(BatchedTrials(trials=(one,), corpus=corpus(folder)))[0]
+def alone(single: Trial) -> Result:
+    return train_trials([single])[0]
 
 
 @pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    """float64, 50 steps, trials that differ in everything that a batch allows."""
+def test_batched_equals_alone(parameterization: str) -> None:
+    """float64, 20 steps, trials that differ in everything that a batch allows."""
     trials = [
         trial(parameterization, seed=i % 2, train=LONG, **hps)
         for i, hps in enumerate(points(parameterization))
     ]
-    together = train(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
-    for one, batched in zip(trials, together, strict=True):
-        single = alone(one, tmp_path)
-        assert batched.key == single.key == one.key
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
-        assert batched.curve == pytest.approx(single.curve, abs=1e-5)
-    assert len({result.objective for result in together}) == len(trials)
+    assert_as_alone(trials)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"], ids=["not finite", "huge"])
-def test_a_diverging_neighbour_changes_nothing(precision: str, tmp_path: Path) -> None:
-    settings = {"precision": precision}
-    calm, wild = trial("standard", train=settings), trial("standard", eta=60.0, train=settings)
-    first, second = train(BatchedTrials(trials=(wild, calm), corpus=corpus(tmp_path)))
+def test_a_diverging_neighbour_changes_nothing() -> None:
+    """Its loss is finite in float64, and huge."""
+    calm, wild = trial("standard"), trial("standard", eta=60.0)
+    first, second = train(BatchedTrials(trials=(wild, calm), corpus=tokens()))
     assert (first.status, first.objective, first.heldout) == ("diverged", math.inf, math.inf)
     assert second.status == "complete"
-    close = 1e-12 if precision == "float64" else 1e-5
-    assert second.objective == pytest.approx(alone(calm, tmp_path).objective, rel=close)
+    assert second.objective == pytest.approx(alone(calm).objective, rel=1e-12)
 
 
-def test_order_and_company_change_nothing(tmp_path: Path) -> None:
-    a, b, c = trial(seed=0), trial(seed=1, eta=1.0), trial(seed=2, alpha_attn=1.0)
-    where = corpus(tmp_path)
-    one = train(BatchedTrials(trials=(a, b, c), corpus=where))
-    other = train(BatchedTrials(trials=(c, a), corpus=where))
-    assert one[0].objective == pytest.approx(other[1].objective, rel=1e-12)
-    assert one[2].objective == pytest.approx(other[0].objective, rel=1e-12)
+def test_the_objective_is_the_mean_of_the_last_stretch() -> None:
+    single = trial(train={"steps": 12, "objective_window": 0.25})
+    run = BatchedRun(BatchedTrials(trials=(single,), corpus=tokens()))
+    losses = [float(run.step()[0]) for _ in range(12)]
+    assert alone(single).objective == pytest.approx(sum(losses[-3:]) / 3, rel=1e-12)
 
 
-def test_a_batch_that_diverges_as_a_whole_stops_early(tmp_path: Path) -> None:
-    wild = trial("standard", eta=60.0, train={"steps": 400, "precision": "float32"})
-    result = alone(wild, tmp_path)
-    assert result.status == "diverged" and result.steps < 400
-    assert result.curve[-1] == math.inf
-
-
-def test_the_objective_is_the_mean_of_the_last_stretch(tmp_path: Path) -> None:
-    settings = {"steps": 40, "objective_window": 0.25}
-    one = trial(train=settings)
-    run = BatchedRun(BatchedTrials(trials=(one,), corpus=corpus(tmp_path)))
-    losses = [float(run.step()[0]) for _ in range(40)]
-    assert alone(one, tmp_path).objective == pytest.approx(sum(losses[-10:]) / 10, rel=1e-12)
-
-
-def test_training_learns(tmp_path: Path) -> None:
-    result = alone(trial(train={"steps": 80, "batch_size": 8}), tmp_path)
+def test_training_learns() -> None:
+    result = alone(trial(train={"steps": 40, "batch_size": 8}))
     assert result.curve[0] == pytest.approx(math.log(32), rel=0.1)
     assert result.objective < result.curve[0] - 0.1
     assert result.heldout < result.curve[0] - 0.1
-
-
-def test_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
-    where = corpus(tmp_path)
-    wide = BatchedRun(BatchedTrials(trials=(trial(seed=3), trial(seed=4)), corpus=where))
-    again = BatchedRun(BatchedTrials(trials=(trial(seed=4, eta=1.0),), corpus=where))
-    for name, value in wide.params.items():
-        assert torch.equal(value[1], again.params[name][0])
-        assert not torch.equal(value[0], value[1])
-
-
-def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
-    one = trial(train={"precision": "bfloat16"})
-    run = BatchedRun(BatchedTrials(trials=(one,), corpus=corpus(tmp_path)))
-    assert all(value.dtype == torch.float32 for value in run.params.values())
-    result = alone(one, tmp_path)
-    exact = alone(trial(), tmp_path)
-    assert result.status == "complete"
-    assert result.objective == pytest.approx(exact.objective, rel=0.02)
-    assert result.objective != exact.objective
 
 
 def grad_scaled(run: BatchedRun, steps: int) -> tuple[list[float], list[bool], list[torch.Tensor]]:
@@ -144,20 +105,18 @@ def grad_scaled(run: BatchedRun, steps: int) -> tuple[list[float], list[bool], l
     return [*losses, scaler.get_scale()], taken, [p.detach() for p in weights]
 
 
-def test_float16_scales_each_trial_s_loss_as_torch_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float16_scales_each_trial_s_loss_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that overflow are skipped and halve the scale, good ones in a row double it."""
     monkeypatch.setattr(program, "INITIAL_SCALE", 2.0**22)
     monkeypatch.setattr(program, "INTERVAL", 3.0)
-    steps, where = 16, corpus(tmp_path)
+    steps, where = 16, tokens()
     settings = {"precision": "float16", "steps": steps}
     trials = [trial("mup", eta=-7.0, alpha_output=a, train=settings) for a in (0.0, 5.0)]
     together = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=where))
     both = torch.stack([together.step() for _ in range(steps)])
     counts = []
-    for i, one in enumerate(trials):
-        run = BatchedRun(BatchedTrials(trials=(one,), corpus=where))
+    for i, each in enumerate(trials):
+        run = BatchedRun(BatchedTrials(trials=(each,), corpus=where))
         assert run.loss_scale and together.loss_scale
         (*losses, scale), taken, weights = grad_scaled(run, steps)
         mine = [float(run.step()[0]) for _ in range(steps)]
@@ -172,12 +131,10 @@ def test_float16_scales_each_trial_s_loss_as_torch_does(
     assert 0 < min(counts) < max(counts) < steps
 
 
-def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share(
-    tmp_path: Path,
-) -> None:
+def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share() -> None:
     settings = {"precision": "float16"}
     batched = BatchedTrials(
-        trials=tuple(trial(seed=i, train=settings) for i in range(2)), corpus=corpus(tmp_path)
+        trials=tuple(trial(seed=i, train=settings) for i in range(2)), corpus=tokens()
     )
     run, again = BatchedRun(batched), BatchedRun(batched)
     for _ in range(3):
@@ -198,14 +155,16 @@ def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share(
     assert (caught.value.key, caught.value.value) == ("train.precision", "float16")
 
 
-@pytest.mark.parametrize("parameterization", ["mup", pytest.param("umup", marks=pytest.mark.long)])
-def test_the_residual_stream_in_bfloat16(parameterization: str, tmp_path: Path) -> None:
-    """As autocast to its rounding, and the stream itself is of that type, batched and alone."""
-    exact, stream = (
-        [trial(parameterization, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
-        for p in ("float64", "bfloat16_stream")
+@pytest.mark.parametrize(
+    ("precision", "stream"), [("bfloat16", torch.float32), ("bfloat16_stream", torch.bfloat16)]
+)
+def test_bfloat16_is_an_autocast_over_float32_weights(precision: str, stream: torch.dtype) -> None:
+    """The residual stream is of its type where that is asked for, batched and alone."""
+    exact, rounded = (
+        [trial("mup", seed=i, train={"precision": p}) for i in range(2)]
+        for p in ("float64", precision)
     )
-    run = BatchedRun(BatchedTrials(trials=tuple(stream), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(rounded), corpus=tokens()))
     types: dict[str, torch.dtype] = {}
 
     def note(name: str) -> Callable[..., None]:
@@ -214,16 +173,13 @@ def test_the_residual_stream_in_bfloat16(parameterization: str, tmp_path: Path) 
     for name, module in run.program.model.named_modules():
         module.register_forward_hook(note(name))
     run.step()
-    assert {types[name] for name in ("embedding", "layers.0", "layers.1", "norm")} == {
-        torch.bfloat16
-    }
+    assert {types[name] for name in ("embedding", "layers.0", "layers.1", "norm")} == {stream}
     assert all(value.dtype == torch.float32 for value in run.params.values())
-    for right, one in zip(exact, stream, strict=True):
-        result = alone(one, tmp_path)
-        assert result.objective == pytest.approx(alone(right, tmp_path).objective, rel=0.02)
+    result, right = alone(rounded[1]), alone(exact[1])
+    assert result.objective != right.objective == pytest.approx(result.objective, rel=0.02)
 
 
-def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
+def test_a_scale_without_a_place_in_the_model_is_told() -> None:
     """Hidden layers have a multiplier; they lack the backward scale that is asked for."""
     asking = tree()
     asking["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
@@ -235,49 +191,56 @@ def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
     assert name not in prepared.buffers(trial().hps)
 
 
-def everything_scaled() -> object:
+class EverythingScaled(UMuP):
     """Asks hidden layers for a backward scale of their own, which they lack."""
 
-    from sweeper.scaling.umup import UMuP
-
-    class Scaled(UMuP):
-        def scale(self, *given):  # type: ignore[no-untyped-def]
-            return replace(super().scale(*given), backward_multiplier=0.5)
-
-    return Scaled()
-
-
-EverythingScaled = everything_scaled
+    def scale(self, *arguments: Any) -> Any:
+        return replace(super().scale(*arguments), backward_multiplier=0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
-def test_compiled_equals_eager(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inductor spends half a minute on C++: in every run the step is traced whole, and no more."""
+def test_compiled_equals_eager(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor spends half a minute on C++: in every run the step is traced whole, and no more.
+
+    Operations with backward passes of their own take part: dropout, FP8, the chunked loss.
+    """
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    settings = tree()
-    settings["model"]["depth"] = 1  # a compiler takes as long again for every layer
+    monkeypatch.setattr(loss, "MIN_CHUNKED_CLASSES", 10)
+    monkeypatch.setattr(loss, "MIN_TOKENS", 4)
+    settings = tree(steps=3, heldout_batches=1)
+    settings["model"] |= {"depth": 1, "dropout": 0.2}  # every layer takes a compiler as long again
+    settings["fp8"] = {"_target_": "sweeper.models.fp8.Fp8", "hidden": {"gradient": "e5m2"}}
     first = replace(trial(), spec=spec_of(settings))
     second = replace(first, seed=1, log2_hps=trial(alpha_ffn_act=1.0).log2_hps)
-    trials, where = (first, second), corpus(tmp_path)
+    trials, where = (first, second), tokens()
     eager = train(BatchedTrials(trials=trials, corpus=where))
     compiled = train(BatchedTrials(trials=trials, corpus=where), Execution(compile="on"))
     for a, b in zip(eager, compiled, strict=True):
         assert a.objective == pytest.approx(b.objective, rel=1e-9)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.filterwarnings("ignore::UserWarning:torch")
-def test_gpu_equals_cpu(tmp_path: Path) -> None:
-    trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
-    here = train(BatchedTrials(trials=trials, corpus=where))
-    there = train(
-        BatchedTrials(trials=trials, corpus=where), Execution(device="cuda", compile="on")
-    )
-    for a, b in zip(here, there, strict=True):
-        assert a.objective == pytest.approx(b.objective, rel=1e-6)
+# Batches gathered on a device.
+
+
+def arrays(folder: Path) -> Corpus:
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(0, 255, (40, 4, 4), dtype=np.uint8)
+    return save_arrays(folder, inputs, generator.integers(0, 5, 40, dtype=np.uint8), 30)
+
+
+@pytest.mark.parametrize("make", [corpus, arrays], ids=["tokens", "arrays"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gathered_batches_equal_those_of_the_corpus(
+    make: object, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    where: Corpus = make(tmp_path)  # type: ignore[operator]
+    settings = TrainSettings(steps=200, batch_size=3, seq_len=8)
+    feed = Feed(where, settings, [0, 7], torch.device("cpu"), dtype)
+    host = {step: feed.batch(step) for step in (0, 1, BLOCK_STEPS - 1, BLOCK_STEPS, 199)}
+    feed._resident = feed._load_corpus()
+    for step, (x, y) in host.items():
+        there = feed.batch(step)
+        assert torch.equal(there[0], x) and torch.equal(there[1], y)
+        assert x.shape[:2] == (2, 3) and x.dtype in (dtype, torch.int64)

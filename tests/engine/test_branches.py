@@ -14,13 +14,12 @@ from sweeper.engine.batched import BatchedRun
 from sweeper.engine.branches import branchings, horizons, joined, shared, taken_alike, trunk_key
 from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution
-from sweeper.launch.executor import Launcher
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Leave
 from sweeper.launch.local import Local
 from sweeper.trial import Result, Trial
 from tests.engine.runs import leave_at, same_result, train_trials
-from tests.engine.tiny_trials import corpus, tree
+from tests.engine.tiny_trials import tokens, tree
 from tests.engine.tiny_trials import trial as tiny_trial
 from tests.launch.trial_sweep import TrialSweep
 from tests.specs import spec_of
@@ -80,7 +79,7 @@ def run(
     (trials,) = joined(batches)
     task = TrainTrials(
         trials=trials,
-        corpus=corpus(folder),
+        corpus=tokens(),
         execution=Execution(checkpoints=folder / "checkpoints"),
     )
     outcome = task.run(control)
@@ -92,11 +91,11 @@ KNOWN: dict[tuple[str, ...], list[Result]] = {}
 """Batches that were trained from zero: many tests compare with the same ones."""
 
 
-def from_zero(batches: Sequence[tuple[Trial, ...]], folder: Path) -> dict[str, Result]:
+def from_zero(batches: Sequence[tuple[Trial, ...]]) -> dict[str, Result]:
     for batch in batches:
         keys = tuple(trial.key for trial in batch)
         if keys not in KNOWN:
-            KNOWN[keys] = train_trials(batch, folder)
+            KNOWN[keys] = train_trials(batch)
     return {r.key: r for batch in batches for r in KNOWN[tuple(trial.key for trial in batch)]}
 
 
@@ -105,29 +104,26 @@ def check(results: Sequence[Result], expected: dict[str, Result]) -> None:
     assert all(same_result(result, expected[result.key]) for result in results)
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_branches_are_runs_from_zero_bit_for_bit(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = ladder(precision=precision, clip=1.0)
-    expected = from_zero(batches, tmp_path)
-    steps = Steps(monkeypatch)
-    check(run(batches, tmp_path), expected)
-    assert steps.count == 40 + 3 + 6
-
-
 @pytest.mark.parametrize(
-    ("schedule", "trained"),
+    ("precision", "schedule", "trained"),
     [
-        pytest.param("constant", 40, marks=pytest.mark.long),
-        ({"name": "wsd", "decay": 0.5}, 40 + 5 + 10),
+        ("float32", WSD, 40 + 3 + 6),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("bfloat16", WSD, 40 + 3 + 6),
+                ("float64", "constant", 40),
+                ("float64", {"name": "wsd", "decay": 0.5}, 40 + 5 + 10),
+            )
+        ),
     ],
 )
-def test_as_many_steps_as_the_longest_and_the_decays(
-    schedule: Any, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_branches_are_runs_from_zero_bit_for_bit(
+    precision: str, schedule: Any, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = ladder(schedule)
-    expected = from_zero(batches, tmp_path)
+    """Trained are as many steps as the longest run and the decays of the others take."""
+    batches = ladder(schedule, precision=precision, clip=1.0)
+    expected = from_zero(batches)
     steps = Steps(monkeypatch)
     check(run(batches, tmp_path), expected)
     assert steps.count == trained
@@ -135,7 +131,10 @@ def test_as_many_steps_as_the_longest_and_the_decays(
 
 @pytest.mark.parametrize(
     "name",
-    ["first_order.SGD", pytest.param("first_order.Lion", marks=pytest.mark.long), "muon.Muon"],
+    [
+        "muon.Muon",
+        *(pytest.param(f"first_order.{n}", marks=pytest.mark.long) for n in ("SGD", "Lion")),
+    ],
 )
 def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
     batches = []
@@ -147,7 +146,7 @@ def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
         batches.append(
             tuple(replace(tiny_trial("spectral", seed=i), spec=spec_of(made)) for i in (0, 1))
         )
-    expected = from_zero(batches, tmp_path)
+    expected = from_zero(batches)
     check(run(batches, tmp_path), expected)
 
 
@@ -160,7 +159,7 @@ def test_a_kill_anywhere_changes_no_result(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = ladder(etas=(0.0,))
-    expected = from_zero(batches, tmp_path)
+    expected = from_zero(batches)
     steps = Steps(monkeypatch)
     with pytest.raises(Leave):
         run(batches, tmp_path, leave_at(step))
@@ -172,7 +171,7 @@ def test_a_lost_or_broken_trunk_costs_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = ladder(etas=(0.0,))
-    expected = from_zero(batches, tmp_path)
+    expected = from_zero(batches)
     with pytest.raises(Leave):
         run(batches, tmp_path, leave_at(41))
     folder = tmp_path / "checkpoints"
@@ -183,13 +182,13 @@ def test_a_lost_or_broken_trunk_costs_time_alone(
     for path in folder.glob(f"*{checkpoint.SUFFIX}"):  # the branch's own, which it left in
         if checkpoint.saved_keys(path) != [t.key for t in batches[-1]]:
             path.unlink()
-    steps, said = Steps(monkeypatch), list[str]()
-    check(run(batches, tmp_path, Control(notify=said.append)), expected)
-    assert steps.count == 10 + 20 and any("cannot be used" in sentence for sentence in said)
+    steps, notices = Steps(monkeypatch), list[str]()
+    check(run(batches, tmp_path, Control(notify=notices.append)), expected)
+    assert steps.count == 10 + 20 and any("cannot be used" in sentence for sentence in notices)
 
 
 def test_where_a_trial_stops_in_the_trunk_the_others_begin_at_zero(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     # Its slice is dropped at a step that the horizon fixes, which changes how the others round.
     batches = [
@@ -203,7 +202,7 @@ def test_where_a_trial_stops_in_the_trunk_the_others_begin_at_zero(
         )
         for n in (40, 80)
     ]
-    expected = from_zero(batches, tmp_path)
+    expected = from_zero(batches)
     assert {result.status for result in expected.values()} == {"complete", "diverged"}
     check(run(batches, tmp_path), expected)
     assert not list((tmp_path / "checkpoints").glob(f"*{checkpoint.TRUNK}"))
@@ -251,25 +250,17 @@ def test_trials_of_a_horizon_follow_batches_that_were_begun() -> None:
     assert train.NO_BRANCHES in branchings([long, short[1:]])
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [Inline(), pytest.param(Local(workers=1), marks=pytest.mark.long)],
-    ids=["inline", "local"],
-)
-def test_a_ladder_trains_its_horizons_as_one_job(
-    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def sweep_of(batches: Sequence[tuple[Trial, ...]], folder: Path) -> TrialSweep:
+    trials = [trial for batch in batches for trial in batch]
+    return TrialSweep(trials=trials, corpus=tokens(), folder=folder)
+
+
+@pytest.mark.long
+def test_a_ladder_trains_its_horizons_as_one_job_in_workers(tmp_path: Path) -> None:
     batches = ladder()
     pairs = [pair for batch in batches for pair in (batch[:2], batch[2:])]
-    expected = from_zero(pairs, tmp_path)
-    sweep = TrialSweep(
-        trials=[trial for batch in batches for trial in batch],
-        corpus=corpus(tmp_path),
-        folder=tmp_path,
-    )
-    steps = Steps(monkeypatch)
-    check(list(sweep.run(launcher, batched_trials=2).values()), expected)
-    assert steps.count == (2 * (40 + 3 + 6) if isinstance(launcher, Inline) else 0)
+    expected, sweep = from_zero(pairs), sweep_of(batches, tmp_path)
+    check(list(sweep.run(Local(workers=1), batched_trials=2).values()), expected)
     assert sweep.work_done == pytest.approx(12)
     assert not list((tmp_path / "checkpoints").glob("*"))
 
@@ -278,12 +269,7 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = ladder(etas=(0.0,))
-    expected = from_zero(batches, tmp_path)
-    sweep = TrialSweep(
-        trials=[trial for batch in batches for trial in batch],
-        corpus=corpus(tmp_path),
-        folder=tmp_path,
-    )
+    expected, sweep = from_zero(batches), sweep_of(batches, tmp_path)
     steps, killed = Steps(monkeypatch), [41]
     step = BatchedRun.step
 
@@ -293,13 +279,14 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_job(
             raise KeyboardInterrupt
         return step(run)
 
-    monkeypatch.setattr(BatchedRun, "step", dies)
-    with pytest.raises(KeyboardInterrupt):
-        sweep.run(Inline(), batched_trials=2)
-    monkeypatch.setattr(BatchedRun, "step", step)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchedRun, "step", dies)
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(Inline(), batched_trials=2)
     assert steps.count == 40 and not sweep.results
     check(list(sweep.run(Inline(), batched_trials=2).values()), expected)
     assert steps.count == 40 + 3 + 6
+    assert not list((tmp_path / "checkpoints").glob("*"))
 
 
 def test_what_a_ladder_saves_is_known_before() -> None:

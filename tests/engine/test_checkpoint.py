@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,7 @@ from safetensors.torch import save_file
 from sweeper.engine import checkpoint
 from sweeper.engine.train import Execution
 from sweeper.launch.job import Control, Leave
-from sweeper.trial import Result
+from sweeper.trial import Result, Trial
 from tests.engine.runs import (
     StopTrials,
     diverging_trial,
@@ -37,18 +36,25 @@ from tests.specs import spec_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
+def resumed(
+    trials: list[Trial], folder: Path, step: int, whole: list[Result] | None = None, **options: Any
+) -> list[Result]:
+    """Results of a batch that left at a step and went on: those of the `whole` run, bit for bit."""
+    whole = whole or train_trials(trials, **options)
+    options |= {"execution": Execution(checkpoints=folder / "checkpoints")}
+    with pytest.raises(Leave):
+        train_trials(trials, control=leave_at(step), **options)
+    assert checkpoint.saved_batches(folder / "checkpoints", trials) == [tuple(trials)]
+    results = train_trials(trials, **options)
+    assert all(same_result(a, b) for a, b in zip(whole, results, strict=True))
+    return results
+
+
 @pytest.mark.parametrize("step", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 19))])
 def test_a_batch_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Path) -> None:
-    trials = [
-        trial(seed=i, eta=i / 2.0, train={"steps": 20, "precision": "float32"}) for i in (0, 1)
-    ]
-    whole = train_trials(trials, tmp_path)
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Leave):
-        train_trials(trials, tmp_path, execution=execution, control=leave_at(step))
-    assert checkpoint.saved_batches(tmp_path / "checkpoints", trials) == [tuple(trials)]
-    resumed = train_trials(trials, tmp_path, execution=execution)
-    assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
+    settings = {"steps": 20, "precision": "float32"}
+    trials = [trial(seed=i, eta=i / 2.0, train=settings) for i in (0, 1)]
+    resumed(trials, tmp_path, step)
     checkpoint.forget(tmp_path / "checkpoints", trials)
     assert not checkpoint.saved_batches(tmp_path / "checkpoints", trials)
 
@@ -57,17 +63,18 @@ def test_a_batch_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Pa
     "name", ["first_order.SGD", "first_order.Lion", "first_order.Adafactor", "muon.Muon"]
 )
 def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
-    made = tree("spectral", steps=10)
+    settings = tree("spectral", steps=6)
     rule = "inverse_fan_in" if name.endswith("SGD") else "matched"
-    made["parameterization"] = made["parameterization"] | {"rule": rule}
-    made["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{name}"}
-    trials = [replace(trial("spectral", seed=i), spec=spec_of(made)) for i in (0, 1)]
-    whole = train_trials(trials, tmp_path)
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Leave):
-        train_trials(trials, tmp_path, execution=execution, control=leave_at(4))
-    resumed = train_trials(trials, tmp_path, execution=execution)
-    assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
+    settings["parameterization"]["rule"] = rule
+    settings["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{name}"}
+    resumed(
+        [replace(trial("spectral", seed=i), spec=spec_of(settings)) for i in (0, 1)], tmp_path, 4
+    )
+
+
+@pytest.mark.parametrize("name", ["WithStatistics", "WithReplacedBuffers"])
+def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
+    resumed(trials_of(name), tmp_path, 5)
 
 
 @pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.long), 3.0])
@@ -77,76 +84,40 @@ def test_a_checkpoint_holds_which_trials_have_stopped(clip: float | None, tmp_pa
         diverging_trial(clip=clip),
         *(trial("standard", seed=i, train=settings) for i in range(3)),
     ]
-    pruner = StopTrials(20, trials[2].key)
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    whole = train_trials(trials, tmp_path, pruner=pruner)
-    with pytest.raises(Leave):
-        train_trials(trials, tmp_path, execution=execution, control=leave_at(30), pruner=pruner)
-    resumed = train_trials(trials, tmp_path, execution=execution, pruner=pruner)
-    assert [r.status for r in resumed] == ["diverged", "complete", "pruned", "complete"]
-    assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
+    results = resumed(trials, tmp_path, 30, pruner=StopTrials(20, trials[2].key))
+    assert [r.status for r in results] == ["diverged", "complete", "pruned", "complete"]
     if clip is not None:  # what a trial did is counted as its own, whatever is dropped beside it
-        alone = [train_trials([trials[i]], tmp_path)[0].clipped for i in (1, 3)]
-        assert 0 < alone[0] < 1 and [resumed[1].clipped, resumed[3].clipped] == alone
+        alone = [train_trials([trials[i]])[0].clipped for i in (1, 3)]
+        assert 0 < alone[0] < 1 and [results[1].clipped, results[3].clipped] == alone
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "other trials", "other shapes"])
 def test_a_damaged_checkpoint_is_reported_and_not_used(damage: str, tmp_path: Path) -> None:
     folder, notices = tmp_path / "checkpoints", list[str]()
     execution = Execution(checkpoints=folder)
-    whole = train_trials([trial()], tmp_path)[0]
+    whole = train_trials([trial()])[0]
     other = trial(seed=1) if damage == "other trials" else trial()
     if damage == "other shapes":
         other = trial("umup", train={"steps": 9})
         other = replace(other, spec=replace(other.spec, width=16))
     with pytest.raises(Leave):
-        train_trials([other], tmp_path, execution=execution, control=leave_at(4))
+        train_trials([other], execution=execution, control=leave_at(4))
     path, expected_path = checkpoint.path_of(folder, [other]), checkpoint.path_of(folder, [trial()])
     if damage in ("truncated", "empty"):
         path.write_bytes(path.read_bytes()[: 5000 if damage == "truncated" else 0])
     path.rename(expected_path)
     reporter = Control(notify=notices.append)
-    (result,) = train_trials([trial()], tmp_path, execution=execution, control=reporter)
+    (result,) = train_trials([trial()], execution=execution, control=reporter)
     assert same_result(result, whole) and len(notices) == 1 and "begin anew" in notices[0]
-
-
-def test_a_kill_while_saving_leaves_the_old_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Leave):
-        train_trials([trial()], tmp_path, execution=execution, control=leave_at(3))
-    path = checkpoint.path_of(tmp_path / "checkpoints", [trial()])
-    before = path.read_bytes()
-
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("sweeper.engine.checkpoint.os.replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train_trials([trial()], tmp_path, execution=execution, control=leave_at(3))
-    assert path.read_bytes() == before and len(list(path.parent.iterdir())) == 1
-
-
-@pytest.mark.parametrize("name", ["WithStatistics", "WithReplacedBuffers"])
-def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
-    trials = trials_of(name)
-    whole = train_trials(trials, tmp_path)
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Leave):
-        train_trials(trials, tmp_path, execution=execution, control=leave_at(5))
-    resumed = train_trials(trials, tmp_path, execution=execution)
-    assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
 TWO = [trial(seed=seed, train={"steps": 5}) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoint of two trials that were left at their step 3."""
-    place = tmp_path_factory.mktemp("left")
+    place = tmp_path_factory.mktemp("interrupted")
     execution = Execution(checkpoints=place / "checkpoints")
     with pytest.raises(Leave):
         train_trials(TWO, place, execution=execution, control=leave_at(3))
@@ -154,25 +125,37 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def saved(left: Path, tmp_path: Path) -> Path:
+def saved(interrupted: Path, tmp_path: Path) -> Path:
     """A copy of that checkpoint, to be damaged."""
-    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     return checkpoint.path_of(tmp_path / "checkpoints", TWO)
 
 
 @cache
 def uninterrupted() -> list[Result]:
-    with TemporaryDirectory() as folder:
-        return train_trials(TWO, Path(folder))
+    return train_trials(TWO)
 
 
 def begins_anew(path: Path) -> str:
-    """That the trials are trained as if there were no checkpoint; what is said of it."""
-    said = list[str]()
-    control, place = Control(notify=said.append), path.parents[1]
-    found = train_trials(TWO, place, execution=Execution(checkpoints=path.parent), control=control)
-    assert all(map(same_result, found, uninterrupted()))
-    return " ".join(said)
+    """Notices of trials that are trained as if there were no checkpoint."""
+    notices = list[str]()
+    execution, control = Execution(checkpoints=path.parent), Control(notify=notices.append)
+    results = train_trials(TWO, path.parents[1], execution=execution, control=control)
+    assert all(map(same_result, results, uninterrupted()))
+    return " ".join(notices)
+
+
+def test_a_kill_while_saving_leaves_the_old_checkpoint(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before, execution = saved.read_bytes(), Execution(checkpoints=saved.parent)
+    monkeypatch.setattr("sweeper.engine.checkpoint.os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_trials(TWO, saved.parents[1], execution=execution, control=leave_at(1))
+    assert saved.read_bytes() == before and len(list(saved.parent.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,6 +244,6 @@ def test_it_is_its_owners_in_a_folder_that_a_group_shares(tmp_path: Path) -> Non
     tmp_path.chmod(0o2770)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
     with pytest.raises(Leave):
-        train_trials(TWO, tmp_path, execution=execution, control=leave_at(3))
+        train_trials(TWO, execution=execution, control=leave_at(3))
     (path,) = (tmp_path / "checkpoints").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600

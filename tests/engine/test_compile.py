@@ -114,8 +114,8 @@ def test_a_smaller_batch_is_compiled_where_the_steps_left_earn_it(
     """Compiling costs 30 s; a slice's part of a step is 0.0625 s."""
     run = Run()
     decision = train(run, 1000, monkeypatch)
-    for left, earned in ((161, True), (159, False)):
-        run.step_index = 1000 - left
+    for remaining, earned in ((161, True), (159, False)):
+        run.step_index = 1000 - remaining
         assert decision.shrinks(size=1) is earned
     run.slots, run.step_index = [0, 1], 1000 - 161
     assert not decision.shrinks(size=1), "of two slices one is all that is saved"

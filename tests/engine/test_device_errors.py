@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sweeper.engine import program
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
-from sweeper.engine.jobs import TrainTrials
+from sweeper.engine.jobs import MeasureSize, TrainTrials
 from sweeper.engine.program import forget_frames, is_out_of_memory, program_for, raise_if_broken
 from sweeper.engine.train import Execution
 from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
-from sweeper.records import from_json, to_json
-from tests.engine.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
 CUDA = torch.device("cuda")
@@ -40,41 +36,32 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        MemoryError(),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronous"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("Triton Error [CUDA]: out of memory"),
-        RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
-        RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
-        ),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
-        Wrapped(torch.OutOfMemoryError("tried")),
-        caused(RuntimeError("the kernel failed"), MemoryError()),
-    ],
-)
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    MemoryError(),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronous"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+    Wrapped(torch.OutOfMemoryError("tried")),
+    caused(RuntimeError("the kernel failed"), MemoryError()),
+]
+OTHER = [
+    RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("vmap: it looks like you're calling .item() on a Tensor"),
+    ValueError("out of memory of the user's own words"),
+]
+
+
+@pytest.mark.parametrize("error", [*NO_MEMORY, *OTHER])
 def test_allocations_fail_in_many_words(error: Exception) -> None:
-    assert is_out_of_memory(error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448"),
-        RuntimeError("CUDA error: an illegal memory access was encountered"),
-        RuntimeError("CUDA error: device-side assert triggered"),
-        RuntimeError("vmap: it looks like you're calling .item() on a Tensor"),
-        ValueError("out of memory of the user's own words"),
-    ],
-)
-def test_other_errors_are_not_of_memory(error: Exception) -> None:
-    assert not is_out_of_memory(error)
+    assert is_out_of_memory(error) == (error in NO_MEMORY)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -85,9 +72,9 @@ def test_a_device_that_answers_no_more_is_broken() -> None:
     raise_if_broken(torch.device("cpu"), RuntimeError("an assertion"))
 
 
-def task(folder: Path, count: int = 2) -> TrainTrials:
+def task(count: int = 2) -> TrainTrials:
     trials = tuple(trial(seed=i) for i in range(count))
-    return TrainTrials(trials=trials, corpus=corpus(folder), execution=Execution())
+    return TrainTrials(trials=trials, corpus=tokens(), execution=Execution())
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -99,26 +86,26 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("where", ["_gradients", "_update"])
 def test_a_failed_allocation_is_the_batch_s_failure(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notices: list[str] = []
     monkeypatch.setattr(BatchedRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
-    outcome = task(tmp_path).run(UNCONTROLLED)
+    outcome = task().run(Control(notify=notices.append))
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
+    assert notices == ["2 trials do not fit the device together: they are halved"]
 
 
-def test_halves_are_not_filled_up_to_what_did_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = task(tmp_path)
-    found = program_for(one.trials[0].spec, "cpu")
-    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.trials), 64})
+def test_halves_are_not_filled_up_to_what_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = task()
+    program = program_for(job.trials[0].spec, "cpu")
+    monkeypatch.setattr(program, "compiled_sizes", {1, len(job.trials), 64})
     monkeypatch.setattr(BatchedRun, "step", failing(torch.OutOfMemoryError("full")))
-    one.run(UNCONTROLLED)
-    assert found.compiled_sizes == {1}
+    job.run(UNCONTROLLED)
+    assert program.compiled_sizes == {1}
 
 
 def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
-    """Of what was being handled too: it holds the tensors as well."""
+    """Causes, and what was being handled too: it holds the tensors as well."""
 
     def handle() -> None:
         try:
@@ -129,15 +116,16 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
     with pytest.raises(ValueError, match="another") as caught:
         handle()
     error, handled = caught.value, caught.value.__context__
+    error.__cause__ = cause = KeyError().with_traceback(error.__traceback__)
     assert handled is not None and handled.__traceback__ is not None
     forget_frames(error)
-    assert error.__traceback__ is None and handled.__traceback__ is None
+    assert all(each.__traceback__ is None for each in (error, handled, cause))
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = task(tmp_path)
-    run = BatchedRun(BatchedTrials(trials=one.trials, corpus=one.corpus))
+def test_no_memory_rules_out_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = task()
+    run = BatchedRun(BatchedTrials(trials=job.trials, corpus=job.corpus))
     with monkeypatch.context() as patch:
         patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
         with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
@@ -152,9 +140,13 @@ def test_a_broken_device_ends_the_process_not_the_trial(
     monkeypatch.setattr("sweeper.engine.jobs.train", failing(RuntimeError("illegal")))
     monkeypatch.setattr("sweeper.engine.jobs.raise_if_broken", failing(broken))
     with pytest.raises(BrokenDeviceError):
-        task(tmp_path).run(UNCONTROLLED)
+        task().run(UNCONTROLLED)
+    monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("illegal")))
+    measuring = MeasureSize(trials=(trial(),), corpus=tokens(), device="cpu")
+    with pytest.raises(BrokenDeviceError):
+        measuring.run(UNCONTROLLED)
     executor = InlineExecutor(Context(folder=tmp_path))
-    executor.submit(Job(task=task(tmp_path)))
+    executor.submit(Job(task=task()))
     with pytest.raises(SweeperError) as caught:
         executor.poll()
     golden.says(caught)
@@ -172,52 +164,18 @@ def test_a_device_without_memory_is_not_broken(monkeypatch: pytest.MonkeyPatch) 
     assert asked == [CUDA]
 
 
-def test_what_an_error_kept_alive_is_let_go() -> None:
-    def fail() -> None:
-        try:
-            raise ValueError
-        except ValueError as inner:
-            raise RuntimeError from inner
-
-    with pytest.raises(RuntimeError) as caught:
-        fail()
-    program.forget_frames(caught.value)
-    assert caught.value.__traceback__ is None
-    assert caught.value.__cause__ is not None and caught.value.__cause__.__traceback__ is None
-
-
-def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
-    one = task(tmp_path)
-    job = Job(task=replace(one, execution=replace(one.execution, pending=2.5)))
-    again: Any = from_json(Job, json.loads(json.dumps(to_json(job)))).task
-    assert again.execution.pending == 2.5
-
-
-def test_what_does_not_fit_together_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(
-        BatchedRun, "_gradients", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"))
-    )
-    task(tmp_path).run(Control(notify=told.append))
-    assert told == ["2 trials do not fit the device together: they are halved"]
-
-
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_a_batch_whose_update_broke_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, broken = list[str](), [UpdateBrokenError("a kernel failed")]
+def test_a_batch_whose_update_broke_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    notices, broken = list[str](), [UpdateBrokenError("a kernel failed")]
     update = BatchedRun._update
 
-    def fails_once(self: BatchedRun, *given: Any) -> None:
+    def fails_once(self: BatchedRun, *arguments: Any) -> None:
         if broken:
             raise broken.pop()
-        update(self, *given)
+        update(self, *arguments)
 
-    whole = task(tmp_path, 1).run(UNCONTROLLED)
+    whole = task(1).run(UNCONTROLLED)
     monkeypatch.setattr(BatchedRun, "_update", fails_once)
-    again = task(tmp_path, 1).run(Control(notify=told.append))
+    again = task(1).run(Control(notify=notices.append))
     assert again.results[0].objective == whole.results[0].objective
-    assert told == ["the compiled update failed (a kernel failed): begun anew without it"]
+    assert notices == ["the compiled update failed (a kernel failed): begun anew without it"]

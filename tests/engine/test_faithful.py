@@ -18,18 +18,17 @@ from sweeper.config.settings import read_space
 from sweeper.data.arrays import Digits
 from sweeper.data.corpus import Corpus
 from sweeper.data.spans import Corruption, SpanCorpus
-from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.prepare import optional_hyperparameters, prepare
-from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.trial import Trial, defaults
+from tests.engine.runs import assert_as_alone
 from tests.engine.tiny_trials import corpus
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 CONF = Path(__file__).parents[2] / "conf"
-STEPS = 12
+STEPS = 6
 CORRUPTION = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
 CALM = 4.0
 """How far below its default, in log2, eta is."""
@@ -62,11 +61,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
 
 def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> list[Trial]:
     """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
-    given = parameterization_config(parameterization)
+    rules = parameterization_config(parameterization)
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
     config = configs("model")[model]
     tree = {
-        "parameterization": {k: v for k, v in given.items() if k != "space"},
+        "parameterization": {k: v for k, v in rules.items() if k != "space"},
         "model": {k: size.get(k, v) for k, v in config.items()},
         "base": {"width": 8, "depth": 1},
         "optimizer": configs("optimizer")[optimizer],
@@ -80,7 +79,7 @@ def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> 
         },
     }
     prepared = prepare(spec_of(tree))
-    space = read_space(given, optional_hyperparameters(prepared.optimizer))
+    space = read_space(rules, optional_hyperparameters(prepared.optimizer))
     extra = dict.fromkeys(optional_hyperparameters(prepared.optimizer), 0.0)
     # Far below the edge of stability, beyond which rounding grows from step to step.
     middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
@@ -141,30 +140,6 @@ def test_batched_equals_alone(
         assert refused.value.key == REFUSED[optimizer, parameterization]
     else:
         group = trials(model, optimizer, parameterization, where)
-        check(group, where)
-        # Where a trial lies is the optimizer's affair, and no model's or parameterization's.
-        if (model, parameterization) == ("llama", "mup"):
-            check_place(group, where)
-
-
-def tolerance(group: list[Trial]) -> float:
-    """SOAP steps as far along directions of which the gradient has hardly any as along others.
-
-    Where these directions lie is a matter of rounding.
-    """
-    return 1e-5 if group[0].spec.optimizer.name == "soap" else 1e-10
-
-
-def check(group: list[Trial], where: Corpus) -> None:
-    together = train(BatchedTrials(trials=tuple(group), corpus=where))
-    assert len({result.objective for result in together}) == len(group)
-    alone = train(BatchedTrials(trials=(group[1],), corpus=where))[0]
-    assert together[1].status == alone.status == "complete"
-    assert together[1].objective == pytest.approx(alone.objective, rel=tolerance(group))
-    assert together[1].heldout == pytest.approx(alone.heldout, rel=tolerance(group))
-
-
-def check_place(group: list[Trial], where: Corpus) -> None:
-    one = train(BatchedTrials(trials=(group[2], group[1]), corpus=where))[1]
-    other = train(BatchedTrials(trials=(group[1],), corpus=where))[0]
-    assert one.objective == pytest.approx(other.objective, rel=tolerance(group))
+        # SOAP steps as far along directions of which the gradient has hardly any as along others.
+        # Where these directions lie is a matter of rounding.
+        assert_as_alone(group, where, rel=1e-5 if optimizer == "soap" else 1e-10, alone=[1])

@@ -40,10 +40,10 @@ BF16 = {"precision": "bfloat16", "seq_len": 64, "batch_size": 4, "steps": 24}
 
 def wide(seed: int = 0, eta: float = 0.0, **train: Any) -> Trial:
     """A trial in bfloat16 with heads of 32."""
-    one = trial(seed=seed, eta=eta, train=BF16 | train)
-    arguments = {**one.spec.model.arguments, "head_size": 32}
-    model = PluginSpec(name=one.spec.model.name, arguments=arguments)
-    return replace(one, spec=replace(one.spec, model=model, width=64, base_width=64))
+    tiny = trial(seed=seed, eta=eta, train=BF16 | train)
+    arguments = {**tiny.spec.model.arguments, "head_size": 32}
+    model = PluginSpec(name=tiny.spec.model.name, arguments=arguments)
+    return replace(tiny, spec=replace(tiny.spec, model=model, width=64, base_width=64))
 
 
 def batched(folder: Path, count: int = 3, **train: Any) -> BatchedTrials:
@@ -64,12 +64,12 @@ def test_bfloat16_gradients_batched_and_compiled_are_those_alone(tmp_path: Path)
     run = BatchedRun(many, DEVICE, compile="on")
     together = gradients(run)
     assert run.program.unsupported == {} and run.compiled
-    for i, one in enumerate(many.trials):
-        alone = gradients(BatchedRun(BatchedTrials(trials=(one,), corpus=many.corpus), DEVICE))
+    for i, each in enumerate(many.trials):
+        alone = gradients(BatchedRun(BatchedTrials(trials=(each,), corpus=many.corpus), DEVICE))
         exact = gradients(
             BatchedRun(
                 BatchedTrials(
-                    trials=(replace(one, spec=wide(precision="float32").spec),), corpus=many.corpus
+                    trials=(replace(each, spec=wide(precision="float32").spec),), corpus=many.corpus
                 ),
                 DEVICE,
             )
@@ -105,8 +105,8 @@ def test_a_killed_batch_goes_on_within_rounding(tmp_path: Path) -> None:
     whole = train(many, replace(execution, checkpoints=None))
     with pytest.raises(Leave):
         train(many, execution, leave_at(10))
-    for one, other in zip(whole, train(many, execution), strict=True):
-        assert other.objective == pytest.approx(one.objective, rel=5e-3)
+    for undisturbed, resumed in zip(whole, train(many, execution), strict=True):
+        assert resumed.objective == pytest.approx(undisturbed.objective, rel=5e-3)
 
 
 def peak(many: BatchedTrials) -> int:
@@ -151,9 +151,9 @@ def run_sweep(
     runner = engine.open(corpus(folder), Inline(), folder)
     wanted = list(trials)
 
-    def record(found: Sequence[Any]) -> None:
-        results.extend(found)
-        sizes.append(len(found))
+    def record(finished: Sequence[Any]) -> None:
+        results.extend(finished)
+        sizes.append(len(finished))
 
     loop = Loop(runner=runner, launcher=Inline(), folder=folder, record=record)
     loop.run(lambda: [t for t in wanted if t.key not in {r.key for r in results}])
@@ -192,7 +192,7 @@ def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
         assert [float(word) for word in out.split()] == pytest.approx(here, rel=5e-3)
 
 
-def test_an_illegal_access_breaks_the_device_for_its_process_alone(tmp_path: Path) -> None:
+def test_an_illegal_access_breaks_the_device_for_its_process_alone() -> None:
     """In a process of its own, which it leaves useless."""
     program = (
         "import torch\n"

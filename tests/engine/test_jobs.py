@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.engine import jobs, measurements
@@ -25,7 +24,7 @@ from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution
-from sweeper.errors import BrokenDeviceError, ConfigError
+from sweeper.errors import ConfigError
 from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
@@ -33,15 +32,21 @@ from sweeper.launch.local import Local
 from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import Role
 from sweeper.trial import PluginSpec, Trial
-from tests.engine.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
-WHERE = corpus(Path(tempfile.mkdtemp()))
+WHERE = tokens()
 KINDS = [trial(train={"steps": steps}) for steps in (2, 4, 8)]
 """A trial of each of three specifications."""
+
+
+def batch_of(count: int) -> BatchedTrials:
+    return BatchedTrials(
+        trials=tuple(replace(KINDS[0], seed=seed) for seed in range(count)), corpus=WHERE
+    )
 
 
 @given(st.integers(0, 200), st.integers(1, 50))
@@ -79,7 +84,6 @@ class Workers:
         self.used = layout
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from([(0, ""), (1, ""), (2, ""), (1, "scales")]), max_size=24),
     fit=st.integers(1, 12),
@@ -93,10 +97,10 @@ def test_every_trial_is_in_one_job_that_fits(
         replace(KINDS[kind], seed=seed, measurement=measurement)
         for seed, (kind, measurement) in enumerate(kinds)
     ]
-    executor, said = Workers(fit, most), list[str]()
+    executor, sentences = Workers(fit, most), list[str]()
     with tempfile.TemporaryDirectory() as folder, patch.object(jobs, "_MEASURED", {}):
         runner = Engine(device="cpu", batched_trials=batched_trials).open(
-            WHERE, Inline(), Path(folder), said.append
+            WHERE, Inline(), Path(folder), sentences.append
         )
         batches = runner.batches(trials, executor)  # type: ignore[arg-type]
         again = runner.batches(trials, executor)  # type: ignore[arg-type]
@@ -115,7 +119,6 @@ def test_every_trial_is_in_one_job_that_fits(
     assert runner.sizes.layout == (executor.used or None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     count=st.integers(1, 40),
     fewer=st.integers(0, 40),
@@ -144,7 +147,6 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     assert math.ceil(len(parts) / layout) <= math.ceil(count / (best * layout))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     count=st.integers(1, 40),
     fits=st.lists(st.integers(1, 12), min_size=2, max_size=2),
@@ -167,9 +169,9 @@ def test_a_study_forms_the_batches_again_that_it_has_formed(
         record = Path(folder) / "batches.jsonl"
         with record.open("ab") as file:
             file.write(record.read_bytes()[:torn])
-        left = first[done:] or first
-        wanted = [trial for batch in left for trial in batch]
-        assert formed(wanted, fits[1], folder) == left
+        remaining = first[done:] or first
+        wanted = [trial for batch in remaining for trial in batch]
+        assert formed(wanted, fits[1], folder) == remaining
         # Of a batch that is done in part, the rest is formed anew, by the recorded size.
         rest = formed(first[0][1:], fits[1], folder)
         assert [t for batch in rest for t in batch] == list(first[0][1:])
@@ -178,7 +180,6 @@ def test_a_study_forms_the_batches_again_that_it_has_formed(
             assert len(batch) <= 3, "what the user says counts"
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     count=st.integers(1, 40),
     fit=st.integers(0, 40),
@@ -213,55 +214,40 @@ def test_a_measured_size_is_the_last_that_paid(
     assert all(measured.covers(n) for n in range(1, count + 1))
 
 
-def chosen(
-    times: dict[int, float], count: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> jobs.MeasuredSize:
-    """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
-
-    def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
-        if len(batched.trials) not in times:
-            raise torch.OutOfMemoryError
-        return times[len(batched.trials)]
-
-    monkeypatch.setattr(jobs, "step_seconds", seconds)
-    trials = tuple(trial(seed=i) for i in range(count))
-    return jobs.measure_size(BatchedTrials(trials=trials, corpus=corpus(folder)), "cpu")
-
-
 @pytest.mark.parametrize(
-    ("times", "count", "size", "more"),
+    ("times", "size", "more"),
     [
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 9, 4, False),
-        ({1: 1.0, 2: 2.0, 4: 4.0}, 9, 1, False),
-        ({1: 1.0, 2: 1.1, 4: 1.2}, 4, 4, True),
-        ({1: 1.0, 2: 1.1}, 9, 2, False),
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, 9, True),
-        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 9, 8, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 4, False),
+        ({1: 1.0, 2: 2.0, 4: 4.0}, 1, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, True),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 8, False),
     ],
-    ids=[
-        "stops where it no longer pays",
-        "no gain",
-        "too few trials to tell",
-        "out of memory",
-        "nine are one batch",
-        "nine are slower than eight",
-    ],
+    ids=["no longer pays", "no gain", "nine are one batch", "nine are slower than eight"],
 )
 def test_measured_size(
-    times: dict[int, float],
-    count: int,
-    size: int,
-    more: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    times: dict[int, float], size: int, more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = chosen(times, count, tmp_path, monkeypatch)
+    """When a step of K of nine trials takes `times[K]`."""
+    monkeypatch.setattr(jobs, "step_seconds", lambda batched, *_, **__: times[len(batched.trials)])
+    measured = jobs.measure_size(batch_of(9), "cpu")
     assert (measured.size, measured.limited_by_trials) == (size, more)
     assert measured.seconds == pytest.approx(times[size] / size)
 
 
-def test_a_step_takes_time(tmp_path: Path) -> None:
-    assert jobs.step_seconds(BatchedTrials(trials=(trial(),), corpus=corpus(tmp_path)), "cpu") > 0
+def test_running_out_of_memory_ends_the_measurement_at_what_fits() -> None:
+    """By real steps on a device that holds three trials at a time."""
+    step = BatchedRun.step
+
+    def limited(run: BatchedRun) -> torch.Tensor:
+        if len(run.slots) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(run)
+
+    with patch.object(BatchedRun, "step", limited), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
+        measured = MeasureSize(**vars(batch_of(5)), device="cpu").run(UNCONTROLLED)
+    assert measured is not None
+    assert (measured["size"], measured["limited_by_trials"]) == (2, False)
+    assert 0 < measured["seconds"] < math.inf
 
 
 class Answering:
@@ -275,31 +261,29 @@ class Answering:
     def call(self, tasks: list[Any], layout: int) -> list[Any]:
         self.asked.append((layout, len(tasks)))
         seconds, size = self.seconds[layout], len(tasks[0].trials)
-        found = {"size": size, "seconds": seconds, "limited_by_trials": False}
-        return [None if seconds is None else found for _ in tasks]
+        answer = {"size": size, "seconds": seconds, "limited_by_trials": False}
+        return [None if seconds is None else answer for _ in tasks]
 
     def use(self, layout: int) -> None:
         self.used = layout
 
 
-def chosen_layout(
-    executor: Answering, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[str], int]:
+def chosen_layout(executor: Answering, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
     """What is said of the layouts, and the size of batches of four trials in the one chosen."""
     monkeypatch.setattr(jobs, "_MEASURED", {})
     monkeypatch.setattr(jobs, "MEASURING_PAYS", 0.0)
-    trials, said = [trial(seed=i) for i in range(4)], list[str]()
-    sizes = jobs.TrialsPerJob("auto", corpus(folder), "cpu", said.append)
+    trials, sentences = [trial(seed=i) for i in range(4)], list[str]()
+    sizes = jobs.TrialsPerJob("auto", tokens(), "cpu", sentences.append)
     sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
-    return said, sizes.size(trials, executor)  # type: ignore[arg-type]
+    return sentences, sizes.size(trials, executor)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("seconds", "gain", "used"), [(1.0, "2.00", 2), (1.95, "1.03", 1)])
 def test_one_process_is_weighed_against_one_a_core(
-    seconds: float, gain: str, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float, gain: str, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = Answering({1: 1.0, 2: seconds})
-    (sentence,), size = chosen_layout(executor, tmp_path, monkeypatch)
+    (sentence,), size = chosen_layout(executor, monkeypatch)
     assert sentence.startswith(f"2 worker processes do {gain} times ")
     assert sentence.endswith(f": {used} used")
     assert executor.used == used and size == 4 // used
@@ -320,23 +304,23 @@ def test_a_machine_that_slows_down_between_two_timings_is_not_misjudged(
             return answers
 
     executor = Slowing({1: 1.0})
-    (sentence,), _ = chosen_layout(executor, tmp_path, monkeypatch)
+    (sentence,), _ = chosen_layout(executor, monkeypatch)
     # 2 / 1.9 times by the first timing, which is nothing; by the mean of both 1.53 times.
     assert executor.used == 2 and sentence.startswith("2 worker processes do 1.53 times ")
     # What goes on takes the same layout, by its record alone.
     record = tmp_path / "batches.jsonl"
-    sizes = jobs.TrialsPerJob("auto", corpus(tmp_path), "cpu", print, record)
+    sizes = jobs.TrialsPerJob("auto", tokens(), "cpu", print, record)
     trials = [trial(seed=i) for i in range(4)]
     sizes.choose_layout(trials, Slowing({1: 1.0}))  # type: ignore[arg-type]
     monkeypatch.setattr(jobs, "_MEASURED", {})
     resumed = Answering({})
-    others = jobs.TrialsPerJob("auto", corpus(tmp_path), "cpu", print, record)
+    others = jobs.TrialsPerJob("auto", tokens(), "cpu", print, record)
     others.choose_layout(trials, resumed)  # type: ignore[arg-type]
     assert resumed.used == 2 and not resumed.asked
 
 
 def test_processes_are_chosen_for_all_trials_of_a_sweep_not_for_its_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jobs, "_MEASURED", {})
     trials, steps = [trial(seed=i) for i in range(4)], trial().spec.train.steps
@@ -347,20 +331,15 @@ def test_processes_are_chosen_for_all_trials_of_a_sweep_not_for_its_first(
         assert executor.used == used
 
 
-def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [None, math.inf], ids=["dies", "fits nowhere"])
+def test_what_cannot_be_measured_trains_in_one_process(
+    seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = Answering({1: None})
-    assert chosen_layout(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
-
-
-def test_trials_that_fit_nowhere_are_not_timed_in_several_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even one fits without recomputing its activations: there is no time to compare."""
-    executor = Answering({1: math.inf})
-    assert chosen_layout(executor, tmp_path, monkeypatch)[0] == []
-    assert executor.used == 1 and all(layout == 1 for layout, _ in executor.asked)
+    """There is no time to compare with that in several processes."""
+    executor = Answering({1: seconds})
+    sentences, size = chosen_layout(executor, monkeypatch)
+    assert sentences == [] and executor.used == 1 and (size == 1 or seconds is not None)
+    assert all(layout == 1 for layout, _ in executor.asked)
 
 
 # What failures become.
@@ -371,26 +350,6 @@ def failing(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fail
-
-
-def batch_of(count: int) -> BatchedTrials:
-    return BatchedTrials(
-        trials=tuple(replace(KINDS[0], seed=seed) for seed in range(count)), corpus=WHERE
-    )
-
-
-@contextmanager
-def memory_for(most: int) -> Iterator[None]:
-    """A device that holds so many trials at a time."""
-    step = BatchedRun.step
-
-    def limited(run: BatchedRun) -> torch.Tensor:
-        if len(run.slots) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(run)
-
-    with patch.object(BatchedRun, "step", limited):
-        yield
 
 
 @pytest.mark.parametrize("error", jobs.UNTRAINABLE, ids=lambda error: error.__name__)
@@ -419,40 +378,6 @@ def test_what_is_not_the_model_s_fault_goes_through(
     ):
         with pytest.raises(kind):
             task.run(UNCONTROLLED)
-
-
-@pytest.mark.parametrize(("most", "size"), [(1, 1), (2, 2), (3, 2), (5, 4)])
-def test_running_out_of_memory_ends_the_measurement_at_what_fits(most: int, size: int) -> None:
-    with memory_for(most), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
-        found = MeasureSize(**vars(batch_of(5 if most < 5 else 9)), device="cpu").run(UNCONTROLLED)
-    assert found is not None
-    assert (found["size"], found["limited_by_trials"]) == (size, False)
-    assert 0 < found["seconds"] < math.inf
-
-
-def test_halving_a_job_until_it_fits_trains_every_trial() -> None:
-    """The loop halves a job that fails of memory: here without the loop."""
-
-    def trained(batched: BatchedTrials) -> list[Trial]:
-        outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
-        if outcome.failure is None:
-            return [result.trial for result in outcome.results]
-        assert len(batched.trials) > 1
-        halves = jobs.split(batched.trials, -(-len(batched.trials) // 2))
-        return [
-            one for half in halves for one in trained(replace(batched, trials=batched.trials[half]))
-        ]
-
-    with memory_for(2):
-        assert trained(batch_of(5)) == list(batch_of(5).trials)
-
-
-def test_a_broken_device_ends_a_measuring_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It measures nothing more: its process ends, and another one goes on."""
-    monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("an illegal memory access")))
-    monkeypatch.setattr(jobs, "raise_if_broken", failing(BrokenDeviceError("cuda is unusable")))
-    with pytest.raises(BrokenDeviceError):
-        MeasureSize(**vars(batch_of(1)), device="cpu").run(UNCONTROLLED)
 
 
 def test_a_measurement_is_left_when_it_is_told_to() -> None:
@@ -504,52 +429,43 @@ def test_a_worker_tries_a_step_on_the_one_gpu_that_it_sees(monkeypatch: pytest.M
     assert asked == [replace(step, device="cuda")]
 
 
-NUMBERS = st.floats(min_value=0.0)
-NAMES = st.text(min_size=1, max_size=20)
+MEASURED = {
+    "coordinates": (
+        "measure_modules",
+        ModuleMeasurement(
+            name="head",
+            role=Role.READOUT,
+            entries=2**40,
+            rms=math.inf,
+            changes=(0.5, math.nan),
+            direct_changes=(),
+        ),
+    ),
+    "scales": (
+        "operand_scales",
+        OperandScale(
+            product="head",
+            operand="gradient",
+            step=10**9,
+            rms=math.nan,
+            e4m3=OutOfRange(underflow=0.25, overflow=0.0),
+            e5m2=OutOfRange(underflow=0.0, overflow=1.0),
+        ),
+    ),
+}
 
 
-@st.composite
-def modules(draw: st.DrawFn) -> ModuleMeasurement:
-    return ModuleMeasurement(
-        name=draw(NAMES),
-        role=draw(st.none() | st.sampled_from(Role)),
-        entries=draw(st.integers(0, 2**40)),
-        rms=draw(NUMBERS),
-        changes=tuple(draw(st.lists(NUMBERS, max_size=4))),
-        direct_changes=tuple(draw(st.lists(NUMBERS, max_size=4))),
-    )
-
-
-OUT_OF_RANGE = st.builds(OutOfRange, underflow=st.floats(0, 1), overflow=st.floats(0, 1))
-OPERANDS = st.builds(
-    OperandScale,
-    product=NAMES,
-    operand=st.sampled_from(["input", "weight", "gradient"]),
-    step=st.integers(0, 10**9),
-    rms=NUMBERS,
-    e4m3=OUT_OF_RANGE,
-    e5m2=OUT_OF_RANGE,
-)
-
-
-@settings(deadline=None)
-@given(measured=st.lists(modules(), max_size=3), operands=st.lists(OPERANDS, max_size=3))
-def test_what_a_run_measures_comes_back_from_its_record(
-    measured: list[ModuleMeasurement], operands: list[OperandScale]
-) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_a_run_measures_comes_back_from_its_record(name: str) -> None:
     """As plain JSON, infinite values and what is not a number included."""
-    for name, kind, made, function in (
-        ("coordinates", ModuleMeasurement, measured, "measure_modules"),
-        ("scales", OperandScale, operands, "operand_scales"),
-    ):
-        batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
-        with patch.object(measurements, function, lambda *_, made=made: made):
-            outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
-        [result] = outcome.results
-        assert result.trial.measurement == name and result.status == "complete"
-        record = json.loads(json.dumps(result.measurements, allow_nan=False))
-        again = [from_json(kind, one) for one in record]
-        assert list(map(repr, again)) == list(map(repr, made))
+    function, row = MEASURED[name]
+    batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
+    with patch.object(measurements, function, lambda *_: [row]):
+        outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
+    [result] = outcome.results
+    assert result.trial.measurement == name and result.status == "complete"
+    [record] = json.loads(json.dumps(result.measurements, allow_nan=False))
+    assert repr(from_json(type(row), record)) == repr(row)
 
 
 def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
@@ -564,16 +480,17 @@ def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
 # A step before anything is written.
 
 
-def step(folder: Path) -> TryStep:
-    return TryStep(trials=(trial(),), corpus=corpus(folder), device="cpu")
+def step() -> TryStep:
+    return TryStep(trials=(trial(),), corpus=tokens(), device="cpu")
 
 
-def test_a_worker_answers_as_this_process_does(tmp_path: Path) -> None:
-    step(tmp_path).check()
-    step(tmp_path).run_in_worker(Local(workers=1), Machine(threads=1))
+@pytest.mark.long  # `tests/launch` has calls of workers, and the next test what they answer
+def test_a_worker_answers_as_this_process_does() -> None:
+    step().check()
+    step().run_in_worker(Local(workers=1), Machine(threads=1))
 
 
-def test_a_gpu_s_step_is_a_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_s_step_is_a_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process would hold memory on a GPU that its workers train on."""
     asked: list[Machine] = []
     monkeypatch.setattr("sweeper.engine.runner.resolve_device", lambda name: "cuda")
@@ -581,12 +498,12 @@ def test_a_gpu_s_step_is_a_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         TryStep, "run_in_worker", lambda s, launcher, machine: asked.append(machine)
     )
-    Engine(device="cuda").validate(trial(), corpus(tmp_path), Local())
+    Engine(device="cuda").validate(trial(), tokens(), Local())
     assert asked == [Machine(gpus=("0", "1"))]
 
 
 def test_a_refusal_comes_back_from_the_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def call(self: Any, tasks: Any, layout: int) -> list[Any]:
         return answers
@@ -594,10 +511,10 @@ def test_a_refusal_comes_back_from_the_worker(
     monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
     answers: list[Any] = [{"key": "model.width", "value": "7", "allowed": "an even number"}]
     with raises_config_error("model.width", "7"):
-        step(tmp_path).run_in_worker(Local(workers=1), Machine())
+        step().run_in_worker(Local(workers=1), Machine())
     answers = [None]
     with raises_config_error("model._target_", "sweeper.models.llama.Llama", golden):
-        step(tmp_path).run_in_worker(Local(workers=1), Machine())
+        step().run_in_worker(Local(workers=1), Machine())
 
 
 SMALL_VOCABULARY = """
@@ -650,8 +567,8 @@ def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
     with pytest.raises(ConfigError) as caught:
         tried.check()
     assert caught.value.key == "model._target_"
-    said = caught.value.allowed
-    assert "all 256 classes" in said and "takes 128" in said and "+model.vocab=256" in said
+    advice = caught.value.allowed
+    assert "all 256 classes" in advice and "takes 128" in advice and "+model.vocab=256" in advice
     assert set(devices) == {"cpu"}
 
     wide = replace(spec, model=PluginSpec(name="small_vocabulary.Net", arguments={"vocab": 256}))

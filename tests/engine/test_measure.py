@@ -65,7 +65,7 @@ def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
     adam = torch.optim.Adam(model.parameters(), lr=2.0**-6, eps=1e-8)
     with torch.no_grad():
         before, head = stages(model, x), model.head.weight.clone()
-    measured = {one.name: one for one in measure_modules(trial, tokens)}
+    measured = {row.name: row for row in measure_modules(trial, tokens)}
     for step in range(STEPS):
         adam.zero_grad()
         model(x, y).backward()
@@ -109,9 +109,9 @@ class Outside(Residual):
 
 def test_logits_are_measured_with_the_parameters_outside_of_modules(tokens: TokenCorpus) -> None:
     made = plain_tree() | {"model": {"_target_": f"{__name__}.Outside", "width": 16, "depth": 2}}
-    one = replace(plain_trial(), spec=spec_of(made))
-    logits = next(found for found in measure_modules(one, tokens) if found.name == LOGITS)
-    run = BatchedRun(BatchedTrials(trials=(one,), corpus=RepeatedBatch(tokens)))
+    outside = replace(plain_trial(), spec=spec_of(made))
+    logits = next(row for row in measure_modules(outside, tokens) if row.name == LOGITS)
+    run = BatchedRun(BatchedTrials(trials=(outside,), corpus=RepeatedBatch(tokens)))
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
     model, (x, _) = Outside(16, 2).double(), (part[0] for part in run.feed.batch(0))
     model.load_state_dict(start)
@@ -127,8 +127,8 @@ def test_logits_are_measured_with_the_parameters_outside_of_modules(tokens: Toke
 def test_modules_are_in_the_order_in_which_they_return(tokens: TokenCorpus) -> None:
     changes = measure_modules(plain_trial(), tokens)
     layers = [f"layers.{i}{part}" for i in (0, 1) for part in (".0", ".1", ".2", "")]
-    assert [one.name for one in changes] == ["tokens", *layers, "head", LOGITS]
-    by_name = {one.name: one for one in changes}
+    assert [row.name for row in changes] == ["tokens", *layers, "head", LOGITS]
+    by_name = {row.name: row for row in changes}
     assert by_name["head"].entries == 3 * 6 * 11 and by_name["head"].role == "readout"
     assert by_name["tokens"].role == "embedding" and by_name["layers.0.1"].role == "hidden"
     assert by_name["layers.0"].role is None and by_name["layers.0"].direct_changes == ()
@@ -146,10 +146,10 @@ def test_it_is_the_same_each_time_and_leaves_no_hooks(tokens: TokenCorpus) -> No
 def test_without_a_learning_rate_nothing_moves(tokens: TokenCorpus) -> None:
     trial = plain_trial()
     still = Trial(spec=trial.spec, log2_hps={**trial.log2_hps, "eta": -60.0}, seed=0)
-    assert all(max(one.changes) < 1e-12 for one in measure_modules(still, tokens))
+    assert all(max(row.changes) < 1e-12 for row in measure_modules(still, tokens))
 
 
-def test_a_head_of_many_classes_is_seen_too(tmp_path: Path) -> None:
+def test_a_head_of_many_classes_is_seen_too(tokens: TokenCorpus) -> None:
     """From 4096 classes on, training computes the loss in chunks and calls no head."""
     trial = plain_trial()
     spec = replace(
@@ -161,8 +161,8 @@ def test_a_head_of_many_classes_is_seen_too(tmp_path: Path) -> None:
         base_width=16,
         base_depth=1,
     )
-    changes = measure_modules(Trial(spec=spec, log2_hps=trial.log2_hps, seed=0), corpus(tmp_path))
-    head = next(one for one in changes if one.name == "head")
+    changes = measure_modules(Trial(spec=spec, log2_hps=trial.log2_hps, seed=0), tokens)
+    head = next(row for row in changes if row.name == "head")
     assert head.entries == 3 * 6 * 4096 and head.changes[0] > 0
 
 
@@ -188,5 +188,5 @@ def test_a_repeated_corpus_has_one_batch(tokens: TokenCorpus) -> None:
     repeated = RepeatedBatch(tokens)
     for step in (0, 7):
         batches = zip(repeated.batch(1, step, 2, 4), tokens.batch(1, 0, 2, 4), strict=True)
-        assert all((left == right).all() for left, right in batches)
+        assert all((again == first).all() for again, first in batches)
     assert (repeated.classes, repeated.identity()) == (tokens.classes, tokens.identity())

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +18,7 @@ from sweeper.engine.measurements import (
 from sweeper.launch.job import Control, Leave
 from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import corpus, tree, trial
+from tests.engine.tiny_trials import tokens, tree, trial
 from tests.specs import spec_of
 
 
@@ -112,37 +110,41 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
 
 
 def by_key(scales: list[OperandScale], step: int) -> dict[tuple[str, str], OperandScale]:
-    return {(one.product, one.operand): one for one in scales if one.step == step}
+    return {(scale.product, scale.operand): scale for scale in scales if scale.step == step}
 
 
-def test_umup_starts_at_one_and_standard_does_not(tmp_path: Path) -> None:
+def test_umup_starts_at_one_and_standard_does_not() -> None:
     """Figure 3 of the u-muP paper: weights and inputs of linear layers, head's gradient."""
     for parameterization, near in (("umup", True), ("standard", False)):
         scales = operand_scales(
-            trial(parameterization, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path)
+            trial(parameterization, train={"batch_size": 8, "seq_len": 16}), tokens()
         )
-        assert {one.step for one in scales} == {0, 8}
+        assert {scale.step for scale in scales} == {0, 8}
         start = by_key(scales, 0)
         products = {product for product, _ in start}
         assert "layers.1.ffn.down" in products and "layers.0.attention.core.values" in products
         assert all(
             {(p, o) for o in ("input", "weight", "gradient")} <= set(start) for p in products
         )
-        linear = [one for key, one in start.items() if "core" not in key[0]]
-        weights = [one.rms for one in linear if one.operand == "weight"]
-        gradients = [one.rms for one in linear if one.operand == "gradient"]
+        linear = [scale for key, scale in start.items() if "core" not in key[0]]
+        weights = [scale.rms for scale in linear if scale.operand == "weight"]
+        gradients = [scale for scale in linear if scale.operand == "gradient"]
         assert (min(weights) > 0.9 and max(weights) < 1.1) == near
-        assert (min(gradients) > 0.25 and max(gradients) < 4) == near
+        assert all(0.25 < scale.rms < 4 for scale in gradients) == near
+        # Without any scale of their own E4M3 holds all operands but standard gradients.
+        assert all(scale.e4m3.overflow == 0 for scale in linear)
+        fits = [scale.e4m3.underflow < 0.03 for scale in linear]
+        assert fits == [near or scale.operand != "gradient" for scale in linear]
+        assert near or min(scale.e4m3.underflow for scale in gradients) > 0.5
         assert start["head", "input"].rms == pytest.approx(1, rel=0.01)
 
 
-def test_the_end_is_that_of_the_training(tmp_path: Path) -> None:
+def test_the_end_is_that_of_the_training() -> None:
     """Steps of no length change no weight."""
-    tokens = corpus(tmp_path)
     moving, still = (
         operand_scales(
             Trial(spec=spec_of(tree("mup")), log2_hps=trial("mup", eta=eta).log2_hps, seed=0),
-            tokens,
+            tokens(),
         )
         for eta in (-6.0, -60.0)
     )
@@ -154,14 +156,14 @@ def test_the_end_is_that_of_the_training(tmp_path: Path) -> None:
 
 # Kernels are of one batch at initialization: no step at which to ask.
 @pytest.mark.parametrize("name", sorted(MEASUREMENTS.keys() - {"kernels"}))
-def test_a_measurement_asks_at_every_step_whether_to_leave(name: str, tmp_path: Path) -> None:
+def test_a_measurement_asks_at_every_step_whether_to_leave(name: str) -> None:
     asked: list[int] = []
 
     def should_leave() -> bool:
         asked.append(1)
         return len(asked) == 3
 
-    one = trial()
+    measured = trial()
     with pytest.raises(Leave):
-        MEASUREMENTS[name](one, corpus(tmp_path), "cpu", Control(should_leave=should_leave))
+        MEASUREMENTS[name](measured, tokens(), "cpu", Control(should_leave=should_leave))
     assert len(asked) == 3

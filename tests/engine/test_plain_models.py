@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from sweeper.engine.prepare import prepare
 from sweeper.engine.program import loss_of
 from sweeper.trial import Trial, plain
 from tests.engine.runs import train_trials
-from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree, trial
+from tests.engine.tiny_trials import PARAMETERIZATIONS, tokens, tree, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.specs import spec_of
@@ -31,62 +29,30 @@ def trials_of(name: str, parameterization: str, **train: Any) -> list[Trial]:
     model = {"_target_": f"tests.toy_models.{name}", "width": 32, "depth": 2}
     base = {"width": 16, "depth": 2}
     spec = spec_of(tree(parameterization, **train) | {"model": model, "base": base})
-    one = trial(parameterization)
-    changed = {key: value for key, value in FACTORS.items() if key in one.log2_hps}
-    hps = [one.log2_hps, {**one.log2_hps, **changed}]
+    base_trial = trial(parameterization)
+    changed = {key: value for key, value in FACTORS.items() if key in base_trial.log2_hps}
+    hps = [base_trial.log2_hps, {**base_trial.log2_hps, **changed}]
     return [Trial(spec=spec, log2_hps=each, seed=0) for each in hps]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("parameterization", EXPORTABLE)
-def test_a_plain_module_trains_as_one_with_scales(parameterization: str, tmp_path: Path) -> None:
-    for one, other in zip(
-        train_trials(trials_of("PlainDecoder", parameterization), tmp_path),
-        train_trials(trials_of("ScaledDecoder", parameterization), tmp_path),
+def test_a_plain_module_trains_as_one_with_scales(parameterization: str) -> None:
+    for by_plain, by_scaled in zip(
+        train_trials(trials_of("PlainDecoder", parameterization)),
+        train_trials(trials_of("ScaledDecoder", parameterization)),
         strict=True,
     ):
-        assert one.status == other.status == "complete"
-        assert one.objective == pytest.approx(other.objective, rel=1e-9)
-        assert one.heldout == pytest.approx(other.heldout, rel=1e-9)
-
-
-def test_multipliers_reach_a_plain_module() -> None:
-    with_scales, without = (
-        prepare(trials_of(name, "mup")[0].spec) for name in ("ScaledDecoder", "PlainDecoder")
-    )
-    hps = plain(trials_of("PlainDecoder", "mup")[1].log2_hps)
-    head = with_scales.buffers(hps)["head.multiplier"]
-    assert head == 0.25, "alpha_output 1/2 over a width ratio of 2"
-    ours, theirs = (p.trained_with(hps)["head.weight"] for p in (without, with_scales))
-    assert ours.init_std == pytest.approx(head * theirs.init_std)
-    assert ours.lr == pytest.approx(head * theirs.lr)
-    assert ours.eps == pytest.approx(theirs.eps / head)
-    assert ours.weight_decay == theirs.weight_decay
-
-
-def test_hyperparameters_without_an_effect_are_told() -> None:
-    # Of AdamW nothing is left to another Adam.
-    assert prepare(trials_of("PlainDecoder", "mup")[0].spec).dead_hyperparameters() == [
-        "gamma_adam"
-    ]
-    dead = prepare(trials_of("PlainDecoder", "umup")[0].spec).dead_hyperparameters()
-    assert dead == ["alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio", "gamma_adam"]
-
-
-@pytest.mark.parametrize("width", [16, 64, 256])
-def test_a_tied_head_begins_near_the_uniform_guess(width: int, tmp_path: Path) -> None:
-    spec = trials_of("TiedDecoder", "mup", batch_size=16)[0].spec
-    hps = trials_of("TiedDecoder", "mup")[0].log2_hps
-    trial = Trial(spec=replace(spec, width=width), log2_hps=hps, seed=0)
-    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
-    assert float(run.step()[0]) == pytest.approx(math.log(32), rel=0.1)
+        assert by_plain.status == by_scaled.status == "complete"
+        assert by_plain.objective == pytest.approx(by_scaled.objective, rel=1e-9)
+        assert by_plain.heldout == pytest.approx(by_scaled.heldout, rel=1e-9)
 
 
 def test_a_tied_head_is_divided_by_the_growth_in_width() -> None:
-    one, two = trials_of("TiedDecoder", "mup")
-    prepared = prepare(one.spec)
+    usual, changed = trials_of("TiedDecoder", "mup")
+    prepared = prepare(usual.spec)
     name = "head.scaled_tied_readout.output"
-    assert prepared.buffers(one.hps)[name] == 0.5, "1/m"
-    assert prepared.buffers(two.hps)[name] == 0.5 * 0.5 / 2, "alpha_output / (m alpha_emb)"
+    assert prepared.buffers(usual.hps)[name] == 0.5, "1/m"
+    assert prepared.buffers(changed.hps)[name] == 0.5 * 0.5 / 2, "alpha_output / (m alpha_emb)"
 
 
 def test_two_tied_heads_of_one_module_have_factors_of_their_own() -> None:
@@ -112,9 +78,9 @@ def test_a_tied_head_that_no_factor_reaches_is_refused(golden: Golden) -> None:
     prepare(trials_of("TransposedDecoder", "standard")[0].spec)
 
 
-def test_the_row_of_a_padding_stays_zero(tmp_path: Path) -> None:
+def test_the_row_of_a_padding_stays_zero() -> None:
     trials = trials_of("PaddedDecoder", "mup")
-    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=tokens()))
     for _ in range(2):
         zero = (run.params["rows.weight"] == 0).all(-1).tolist()
         assert zero == [[row == 2 for row in range(32)]] * 2
@@ -122,36 +88,41 @@ def test_the_row_of_a_padding_stays_zero(tmp_path: Path) -> None:
 
 
 def test_what_a_plain_module_lacks_is_told() -> None:
+    # Of AdamW nothing is left to another Adam.
+    by_mup = prepare(trials_of("PlainDecoder", "mup")[0].spec)
+    assert by_mup.dead_hyperparameters() == ["gamma_adam"]
     prepared = prepare(trials_of("PlainDecoder", "umup")[0].spec)
+    residuals = ["alpha_residual", "alpha_residual_attn_ratio"]
+    assert prepared.dead_hyperparameters() == ["alpha_ffn_act", *residuals, "gamma_adam"]
     assert prepared.unseen_ops() == ["residual", "gated_silu"]
     lacking = prepared.not_applied(prepared.complete(plain(trial("umup").log2_hps)))
     assert lacking == {"head.backward_multiplier": pytest.approx(32 / 32**0.5)}
 
 
 @pytest.mark.parametrize("name", ["PlainDecoder", "ScaledDecoder"])
-def test_parts_of_a_batch_add_up_to_it(name: str, tmp_path: Path) -> None:
+def test_parts_of_a_batch_add_up_to_it(name: str) -> None:
     settings = {"batch_size": 4, "steps": 6}
-    whole = train_trials(trials_of(name, "mup", **settings), tmp_path)
-    parts = train_trials(trials_of(name, "mup", **settings, accumulate=2), tmp_path)
-    for one, other in zip(whole, parts, strict=True):
-        assert one.curve == pytest.approx(other.curve, rel=1e-5)
-        assert one.heldout == pytest.approx(other.heldout, rel=1e-9)
+    whole = train_trials(trials_of(name, "mup", **settings))
+    parts = train_trials(trials_of(name, "mup", **settings, accumulate=2))
+    for at_once, in_parts in zip(whole, parts, strict=True):
+        assert at_once.curve == pytest.approx(in_parts.curve, rel=1e-5)
+        assert at_once.heldout == pytest.approx(in_parts.heldout, rel=1e-9)
 
 
-def test_the_objective_may_be_the_loss_on_held_out_data(tmp_path: Path) -> None:
+def test_the_objective_may_be_the_loss_on_held_out_data() -> None:
     training, heldout = (
-        train_trials(trials_of("PlainDecoder", "mup", objective=kind), tmp_path)[0]
+        train_trials(trials_of("PlainDecoder", "mup", objective=kind))[0]
         for kind in ("training", "heldout")
     )
     assert heldout.objective == heldout.heldout == training.heldout != training.objective
 
 
-def test_kept_values_are_the_models_own_of_the_trials_seed(tmp_path: Path) -> None:
+def test_kept_values_are_the_models_own_of_the_trials_seed() -> None:
     spec = trials_of("PlainDecoder", "mup")[0].spec
     arguments = {**spec.model.arguments, "keep_init": ["qkv.*"]}
     spec = replace(spec, model=replace(spec.model, arguments=arguments))
     trials = [replace(trials_of("PlainDecoder", "mup")[0], spec=spec, seed=s) for s in (0, 1)]
-    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=tokens()))
     kept = run.params["qkv.0.weight"].detach()
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -190,8 +161,8 @@ def test_the_loss_is_found_in_what_users_return(output: object) -> None:
         ({"loss": torch.zeros(2)}, "not dict"),
     ],
 )
-def test_anything_else_is_refused_by_what_it_is(output: object, words: str) -> None:
-    with pytest.raises(TypeError, match=words):
+def test_anything_else_is_refused_by_what_it_is(output: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         loss_of(output)
 
 

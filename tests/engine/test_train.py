@@ -15,38 +15,38 @@ from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials
 from sweeper.engine.optimizers.optimizer import clip_gradients
 from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution
-from sweeper.errors import ConfigError
 from sweeper.launch.job import Control, Leave
 from sweeper.trial import TrainSettings
 from tests.engine.runs import (
     StopTrials,
+    assert_as_alone,
     close_results,
     diverging_trial,
     leave_at,
     same_result,
     train_trials,
 )
-from tests.engine.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
-def test_pruned_trials_stop_and_change_nothing(tmp_path: Path) -> None:
+def test_pruned_trials_stop_and_change_nothing() -> None:
     trials = [trial(seed=i, train={"steps": 20}) for i in range(4)]
     pruner = StopTrials(12, trials[1].key, trials[3].key)
-    results = train_trials(trials, tmp_path, pruner=pruner)
+    results = train_trials(trials, pruner=pruner)
     assert [r.status for r in results] == ["complete", "pruned", "complete", "pruned"]
     assert [r.steps for r in results] == [20, 12, 20, 12]
     for index in (0, 2):
-        assert close_results(results[index], train_trials([trials[index]], tmp_path)[0])
+        assert close_results(results[index], train_trials([trials[index]])[0])
     pruned = results[1]
     assert len(pruned.curve) == 12 and math.isnan(pruned.heldout)
     assert pruned.objective == pytest.approx(pruner.losses[pruned.key])
     assert pruned.objective == pytest.approx(sum(pruned.curve[-2:]) / 2, abs=1e-4)
 
 
-def test_a_diverged_trial_leaves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_trial_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     step = BatchedRun.step
 
@@ -55,21 +55,18 @@ def test_a_diverged_trial_leaves_the_batch(tmp_path: Path, monkeypatch: pytest.M
         return step(self)
 
     monkeypatch.setattr(BatchedRun, "step", counted)
-    settings = {"precision": "float32", "steps": 40}
-    calm = trial("standard", train=settings)
-    results = train_trials([diverging_trial(), calm], tmp_path)
+    calm = trial("standard", train={"precision": "float32", "steps": 40})
+    results = train_trials([diverging_trial(), calm])
     assert results[0].status == "diverged" and results[0].steps < 10
     assert sizes[0] == 2 and sizes[-1] == 1 and results[1].status == "complete"
-    assert results[1].objective == pytest.approx(
-        train_trials([calm], tmp_path)[0].objective, rel=1e-5
-    )
+    assert results[1].objective == pytest.approx(train_trials([calm])[0].objective, rel=1e-5)
 
 
 def test_a_batch_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(checkpoint, "save", lambda run, *_: saved.append(run.step_index))
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
-    train_trials([trial()], tmp_path, execution=execution)
+    train_trials([trial()], execution=execution)
     assert saved == list(range(1, 9))
 
 
@@ -82,9 +79,7 @@ def test_a_full_disk_costs_the_checkpoint_alone(
     notices: list[str] = []
     monkeypatch.setattr(checkpoint, "save", full)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
-    (result,) = train_trials(
-        [trial()], tmp_path, execution=execution, control=Control(notify=notices.append)
-    )
+    (result,) = train_trials([trial()], execution=execution, control=Control(notify=notices.append))
     assert result.status == "complete"
     golden.says(notices[0])
 
@@ -108,29 +103,24 @@ def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
         torch.testing.assert_close(grad, clipped, rtol=1e-12, atol=0)
 
 
-def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
-    settings = {"clip": 0.01}
-    trials = [trial("mup", seed=i, train=settings) for i in range(2)]
-    together = train_trials(trials, tmp_path)
-    assert close_results(together[1], train_trials([trials[1]], tmp_path)[0])
-    assert together[0].objective != train_trials([trial("mup")], tmp_path)[0].objective
+def test_clipping_depends_on_the_trial_alone() -> None:
+    trials = [trial("mup", seed=i, train={"clip": 0.01}) for i in range(2)]
+    clipped, _ = assert_as_alone(trials, alone=[1])
+    assert clipped.objective != train_trials([trial("mup")])[0].objective
 
 
 @pytest.mark.parametrize(("clip", "share"), [(1e-6, 1.0), (1e6, 0.0), (None, None)])
 def test_a_result_says_in_which_share_of_its_steps_the_clip_was_active(
-    clip: float | None, share: float | None, tmp_path: Path
+    clip: float | None, share: float | None
 ) -> None:
     trials = [trial("mup", seed=seed, train={"clip": clip}) for seed in range(2)]
-    assert [result.clipped for result in train_trials(trials, tmp_path)] == [share, share]
+    assert [result.clipped for result in train_trials(trials)] == [share, share]
 
 
-def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
+def test_schedule_and_decay_rates_differ_between_trials() -> None:
     names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
     trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
-    together = train_trials(trials, tmp_path)
-    for one, result in zip(trials, together, strict=True):
-        assert close_results(result, train_trials([one], tmp_path)[0])
-    assert len({result.objective for result in together}) == len(trials)
+    assert_as_alone(trials)
 
 
 def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
@@ -141,60 +131,32 @@ def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
     ) is settings
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_an_impossible_clip_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError) as caught:
-        TrainSettings(steps=1, batch_size=1, seq_len=1, clip=value)
-    assert caught.value.key == "clip"
-
-
-def test_a_batch_is_filled_up_to_a_size_that_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_filled_up_to_a_size_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     trials = [trial(seed=i, train={"steps": 13}) for i in range(4)]
     program_for(trials[0].spec, "cpu").compiled_sizes.clear()
-    train_trials(trials, tmp_path, execution=Execution(compile="on"))
-    run = BatchedRun(BatchedTrials(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
+    train_trials(trials, execution=Execution(compile="on"))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials[:3]), corpus=tokens()), compile="on")
     assert run.slots == [0, 1, 2, PADDING]
     pruner = StopTrials(5, trials[0].key)
-    filled = train_trials(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=pruner)
+    filled = train_trials(trials[:3], execution=Execution(compile="on"), pruner=pruner)
     assert [r.status for r in filled] == ["pruned", "complete", "complete"]
-    for one, result in zip(trials[1:3], filled[1:], strict=True):
-        assert close_results(result, train_trials([one], tmp_path)[0])
+    for each, result in zip(trials[1:3], filled[1:], strict=True):
+        assert close_results(result, train_trials([each])[0])
     assert program_for(trials[0].spec, "cpu").compiled_sizes == {4}
-
-
-def test_a_failure_to_compile_is_reported_and_the_batch_trains_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
-    def broken(function: Any, **_: Any) -> Any:
-        def fail(*given: Any) -> None:
-            raise RuntimeError("no compiler here")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", broken)
-    trials, notices = [trial(seed=i, train={"steps": 14}) for i in range(2)], list[str]()
-    results = train_trials(
-        trials, tmp_path, execution=Execution(compile="on"), control=Control(notify=notices.append)
-    )
-    assert all(result.status == "complete" for result in results)
-    assert len(notices) == 1
-    golden.says(notices[0])
 
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
     settings = {"precision": "float32", "steps": 40}
     batch = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
-    whole = train_trials(batch, tmp_path)
+    whole = train_trials(batch)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
     assert whole[0].status == "diverged" and math.isinf(whole[0].curve[-1])
-    assert all(map(same_result, whole, train_trials(batch, tmp_path, execution=execution)))
+    assert all(map(same_result, whole, train_trials(batch, execution=execution)))
     checkpoint.forget(tmp_path / "checkpoints", batch)
     with pytest.raises(Leave):
-        train_trials(batch, tmp_path, execution=execution, control=leave_at(whole[0].steps + 1))
-    assert all(map(same_result, whole, train_trials(batch, tmp_path, execution=execution)))
+        train_trials(batch, execution=execution, control=leave_at(whole[0].steps + 1))
+    assert all(map(same_result, whole, train_trials(batch, execution=execution)))
 
 
 def test_a_batch_is_saved_before_it_is_compiled(
@@ -207,10 +169,10 @@ def test_a_batch_is_saved_before_it_is_compiled(
     monkeypatch.setattr(BatchedRun, "compile", lambda run, *, pays: setattr(run, "compiled", True))
     control = Control(saved=lambda is_saved: saved.append((is_saved, path.exists())))
     execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
-    whole = train_trials([long], tmp_path, execution=execution, control=control)
+    whole = train_trials([long], execution=execution, control=control)
     assert saved == [(True, True), (False, True)]
     # What goes on from there ends as it did.
-    assert same_result(train_trials([long], tmp_path, execution=execution)[0], whole[0])
+    assert same_result(train_trials([long], execution=execution)[0], whole[0])
 
 
 def test_a_batch_that_goes_on_is_timed_where_it_goes_on(
@@ -221,6 +183,6 @@ def test_a_batch_that_goes_on_is_timed_where_it_goes_on(
     execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
     long = trial("standard", train={"steps": 60})
     with pytest.raises(Leave):
-        train_trials([long], tmp_path, execution=execution, control=leave_at(30))
-    train_trials([long], tmp_path, execution=execution)
+        train_trials([long], execution=execution, control=leave_at(30))
+    train_trials([long], execution=execution)
     assert asked == [12, 42]

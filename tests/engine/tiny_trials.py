@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +58,14 @@ def corpus(folder: Path, classes: int = 32) -> TokenCorpus:
     path = folder / "tokens.npy"
     np.save(path, tokens)
     return TokenCorpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
+
+
+@cache
+def tokens() -> TokenCorpus:
+    """The corpus of all tests in this process that ask for no other."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return corpus(folder)
 
 
 def tree(parameterization: str = "umup", **train: Any) -> dict[str, Any]:

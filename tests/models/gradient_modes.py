@@ -16,23 +16,15 @@ GRADIENT_MODES = [
     pytest.param(
         backend,
         batched,
-        # Each is traced for seconds: batched, as training does. Inductor computes the same.
-        marks=(_WARNINGS, pytest.mark.long)
-        if backend == "inductor" or (backend and not batched)
-        else _WARNINGS,
+        # `tests/engine/test_batched.py` compiles all of these operations in every run.
+        marks=(_WARNINGS, pytest.mark.long) if backend else _WARNINGS,
         id=f"{backend or 'eager'}-{'batched' if batched else 'alone'}",
     )
-    for backend in ("", "aot_eager", "inductor")
-    for batched in (False, True)
+    for backend, batched in (("", False), ("", True), ("aot_eager", True), ("inductor", True))
 ]
 """Arguments `backend` (of `torch.compile`; empty: eager) and `batched` of `run`."""
 UNIT_MODES = [
-    pytest.param(
-        unit,
-        *mode.values,
-        marks=(*mode.marks, pytest.mark.long) if mode.values[0] and not unit else mode.marks,
-        id=f"{mode.id}-{unit}",
-    )
+    pytest.param(unit, *mode.values, marks=mode.marks, id=f"{mode.id}-{unit}")
     for mode in GRADIENT_MODES
     for unit in (False, True)
 ]
@@ -68,12 +60,12 @@ def run(
         function = torch.compile(function, backend=backend)
     if batched:
         return _differentiate(function, params, buffers, inputs)
-    found = []
+    results = []
     for i in range(len(inputs[0])):
         p, b = ({n: t[i] for n, t in group.items()} for group in (params, buffers))
-        found.append(_differentiate(function, p, b, tuple(x[i] for x in inputs)))
-    gradients = {n: torch.stack([each[n] for _, each in found]) for n in params}
-    return torch.stack([one for one, _ in found]), gradients
+        results.append(_differentiate(function, p, b, tuple(x[i] for x in inputs)))
+    gradients = {n: torch.stack([each[n] for _, each in results]) for n in params}
+    return torch.stack([loss_of_trial for loss_of_trial, _ in results]), gradients
 
 
 def _differentiate(

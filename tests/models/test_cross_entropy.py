@@ -63,12 +63,12 @@ def test_a_head_without_a_backward_multiplier() -> None:
 
 def assert_as_plain(*, unit: bool, readout: bool, backend: str, batched: bool) -> None:
     params, buffers, inputs = draw(torch.float64)
-    known = dict(Head(unit=unit, readout=readout).named_buffers())
-    buffers = {name: value for name, value in buffers.items() if name in known}
+    own = dict(Head(unit=unit, readout=readout).named_buffers())
+    buffers = {name: value for name, value in buffers.items() if name in own}
     plain, chunked = (Head(unit=unit, readout=readout, plain=p).double() for p in (True, False))
     expected = run(plain, params, buffers, inputs, backend="", batched=False)
-    found = run(chunked, params, buffers, inputs, backend=backend, batched=batched)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    results = run(chunked, params, buffers, inputs, backend=backend, batched=batched)
+    torch.testing.assert_close(results, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)
@@ -78,10 +78,10 @@ def test_under_autocast(backend: str, batched: bool) -> None:
     exact = run(Head(unit=True, plain=True), params, buffers, inputs, backend="", batched=False)
     model = Head(unit=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = run(model, params, buffers, inputs, backend=backend, batched=batched)
-    assert found[0].dtype == torch.float32
-    torch.testing.assert_close(found[0], exact[0], rtol=0.03, atol=0.03)
-    for name, gradient in found[1].items():
+        results = run(model, params, buffers, inputs, backend=backend, batched=batched)
+    assert results[0].dtype == torch.float32
+    torch.testing.assert_close(results[0], exact[0], rtol=0.03, atol=0.03)
+    for name, gradient in results[1].items():
         error = (gradient - exact[1][name]).norm() / exact[1][name].norm()
         assert gradient.dtype == torch.float32 and 1e-5 < error < 0.03, name
 

@@ -10,13 +10,13 @@ import torch
 from torch.func import functional_call, vmap
 
 from sweeper.engine.batched import BatchedRun, BatchedTrials
-from sweeper.engine.program import Program
-from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.models.scaled import Attention, Dropout, dropout_of
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import corpus, points, tree
+from tests.engine.runs import assert_as_alone
+from tests.engine.tiny_trials import points, tokens, tree
 from tests.models.arrays import images, trials
+from tests.models.own import made
 from tests.specs import spec_of
 
 P = 0.3
@@ -51,21 +51,22 @@ def test_the_expectation_is_the_input_and_the_share_is_p() -> None:
 
 def test_masks_of_steps_places_and_neighbours_are_independent() -> None:
     """Both drop an entry in p^2 of the cases."""
-    one = masked(driven(), 7, 400, 250) == 0
+    mask = masked(driven(), 7, 400, 250) == 0
     both = {
         "another seed": masked(driven(), 8, 400, 250) == 0,
         "a far seed": masked(driven(), 7 + 2**40, 400, 250) == 0,
         "another place": masked(driven(1), 7, 400, 250) == 0,
-        "the next entry": one.flatten().roll(1).view(400, 250),
-        "the next row": one.roll(1, 0),
+        "the next entry": mask.flatten().roll(1).view(400, 250),
+        "the next row": mask.roll(1, 0),
     }
     for name, other in both.items():
-        error = 5 * (P**2 * (1 - P**2) / one.numel()) ** 0.5
-        assert float((one & other).double().mean()) == pytest.approx(P**2, abs=error), name
+        error = 5 * (P**2 * (1 - P**2) / mask.numel()) ** 0.5
+        assert float((mask & other).double().mean()) == pytest.approx(P**2, abs=error), name
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_mapped_and_compiled_masks_are_those_of_the_seed_alone() -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_mapped_masks_are_those_of_the_seed_alone(compiled: bool) -> None:
     module, seeds = driven(), torch.tensor([3, 4, 3])
     x = torch.ones(3, 5, 8)
 
@@ -73,13 +74,11 @@ def test_mapped_and_compiled_masks_are_those_of_the_seed_alone() -> None:
         out: torch.Tensor = functional_call(module, {"seed": seed}, (x,))
         return out
 
-    together = vmap(mapped)(x, seeds)
+    function = torch.compile(vmap(mapped), backend="aot_eager") if compiled else vmap(mapped)
+    together = function(x, seeds)
     assert torch.equal(together[0], together[2]) and not torch.equal(together[0], together[1])
-    assert all(
-        torch.equal(row, masked(module, int(s), 5, 8))
-        for row, s in zip(together, seeds, strict=True)
-    )
-    assert torch.equal(torch.compile(vmap(mapped), backend="aot_eager")(x, seeds), together)
+    alone = [masked(module, int(seed), 5, 8) for seed in seeds]
+    assert torch.equal(together, torch.stack(alone))
 
 
 def test_outside_of_training_it_does_nothing_and_outside_of_the_engine_it_is_torch_s() -> None:
@@ -108,60 +107,51 @@ def test_attention_s_is_the_fused_kernel_s_on_average(causal: bool) -> None:
     torch.testing.assert_close(with_dropout.eval()(q, k, v), plain(q, k, v))
     with_dropout.train()
 
-    def one(seed: torch.Tensor) -> torch.Tensor:
+    def drawn(seed: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = functional_call(with_dropout, {"dropout.seed": seed}, (q, k, v))
         return out
 
-    several = vmap(one)(torch.arange(4000))
+    several = vmap(drawn)(torch.arange(4000))
     error = several.std(0) / 4000**0.5
     assert bool(((several.mean(0) - plain(q, k, v)).abs() <= 5 * error + 1e-12).all())
 
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"dropout": P},
-    "moe": {"dropout": P, "experts": 4, "balance": 0.0},
+    "moe": {"dropout": P, "experts": 4, "granularity": 2, "shared": 1, "balance": 0.1},
 }
 
 
 def decoders(name: str) -> tuple[Trial, ...]:
-    made = tree("mup", steps=6)
+    settings = tree("mup", steps=6)
     target = {"llama": "sweeper.models.llama.Llama", "moe": "sweeper.models.moe.MoE"}[name]
-    made["model"] = made["model"] | {"_target_": target} | MODELS[name]
-    spec = spec_of(made)
+    settings["model"] |= {"_target_": target} | MODELS[name]
+    spec = spec_of(settings)
     return tuple(Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points("mup")))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_decoders_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
-    made, data = decoders(name), corpus(tmp_path)
-    run = BatchedRun(BatchedTrials(trials=made, corpus=data))
+def test_decoders_train_in_a_batch_as_alone(name: str) -> None:
+    batch, data = decoders(name), tokens()
+    run = BatchedRun(BatchedTrials(trials=batch, corpus=data))
     assert run.program.seeds, "its seeds are the engine's"
-    together = train(BatchedTrials(trials=made, corpus=data))
+    assert_as_alone(batch, data, alone=[1, 2])
     assert not run.program.unsupported, "it is mapped, and no trial waits for another"
-    for one, batched in zip(made, together, strict=True):
-        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["vit", "mlp"])
+@pytest.mark.parametrize("name", ["vit.ViT", "mlp.MLP"])
 def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
-    model: dict[str, Any] = {
-        "vit": {"_target_": "sweeper.models.vit.ViT", "head_size": 8, "attention_dropout": P},
-        "mlp": {"_target_": "sweeper.models.mlp.MLP"},
-    }[name]
+    model: dict[str, Any] = {"_target_": f"sweeper.models.{name}", "dropout": P}
+    model |= {"head_size": 8, "attention_dropout": P} if name == "vit.ViT" else {}
     data = images(tmp_path)
-    made = trials("mup", model | {"dropout": P, "label_smoothing": 0.1}, data, steps=6)
-    together = train(BatchedTrials(trials=tuple(made), corpus=data))
-    for one, batched in zip(made, together, strict=True):
-        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.accuracy == single.accuracy is not None
+    batch = trials("mup", model | {"label_smoothing": 0.1}, data, steps=6)
+    together = assert_as_alone(batch, data, alone=[1, 2])
+    assert together[0].accuracy is not None
 
 
-def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
-    made, data = decoders("llama"), corpus(tmp_path)
-    run, seen = BatchedRun(BatchedTrials(trials=made, corpus=data)), set[int]()
+def test_steps_and_seeds_have_masks_of_their_own() -> None:
+    batch, data = decoders("llama"), tokens()
+    run, seen = BatchedRun(BatchedTrials(trials=batch, corpus=data)), set[int]()
     name = run.program.seeds[0]
     for _ in range(3):
         run.step()
@@ -169,34 +159,21 @@ def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
     assert len(seen) == 3 * 2, "two seeds among three trials, three steps"
 
 
-def test_a_resumed_run_has_the_masks_of_an_undisturbed_one(tmp_path: Path) -> None:
-    batched = BatchedTrials(trials=decoders("llama"), corpus=corpus(tmp_path))
+def test_a_resumed_run_has_the_masks_of_an_undisturbed_one() -> None:
+    batched = BatchedTrials(trials=decoders("llama"), corpus=tokens())
     run = BatchedRun(batched)
     first = [run.step() for _ in range(3)]
     kept = {name: value.clone() for name, value in run.tensors().items()}
     expected = [run.step() for _ in range(3)]
     resumed = BatchedRun(batched)
     resumed.load(kept, resumed.slots, 3)
-    found = [resumed.step() for _ in range(3)]
-    assert torch.equal(torch.stack(found), torch.stack(expected)) and len(first) == 3
+    losses = [resumed.step() for _ in range(3)]
+    assert torch.equal(torch.stack(losses), torch.stack(expected)) and len(first) == 3
 
 
-def test_off_it_adds_no_module(tmp_path: Path) -> None:
-    made = tree("mup")
-    plain, with_zero = (
-        spec_of(made | {"model": made["model"] | more}) for more in ({}, {"dropout": 0.0})
-    )
-    programs = [
-        BatchedRun(
-            BatchedTrials(
-                trials=(Trial(spec=spec, log2_hps=points("mup")[0]),), corpus=corpus(tmp_path)
-            )
-        ).program
-        for spec in (plain, with_zero)
+def test_off_it_adds_no_module() -> None:
+    names = [
+        [name for name, _ in made("llama", **more).named_modules()]
+        for more in ({}, {"dropout": 0.0}, {"dropout": P})
     ]
-    first, second = (names_in(program) for program in programs)
-    assert first == second and not programs[1].seeds
-
-
-def names_in(program: Program) -> list[str]:
-    return [name for name, _ in program.model.named_modules()]
+    assert names[0] == names[1] != names[2]

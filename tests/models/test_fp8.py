@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from torch.func import functional_call, vmap
 from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import (
-    DTYPES,
     HISTORY,
     Format,
     Formats,
@@ -29,14 +27,11 @@ from sweeper.models.fp8 import (
     rounded,
     scaled_rounded,
 )
-from sweeper.models.llama import Llama
-from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
-from sweeper.models.vit import ViT
 from sweeper.registry import build_plugin
-from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.gradient_modes import UNIT_MODES, run, stacked
+from tests.models.own import at, made, started
 
 CONF = Path(__file__).parents[2] / "conf" / "fp8"
 NAMES: tuple[Format, ...] = ("e4m3", "e5m2")
@@ -64,46 +59,36 @@ def nearest(x: float, name: Format) -> float:
     return math.copysign(numbers[place], x)
 
 
-def test_the_grids_are_the_formats() -> None:
-    assert (len(GRIDS["e4m3"]), len(GRIDS["e5m2"])) == (127, 124)
-    assert (GRIDS["e4m3"][-1], GRIDS["e5m2"][-1]) == (448.0, 57344.0)
+KNOWN_ROUNDINGS = [
+    (0.0, 0.0, 0.0),
+    (-0.3, -0.3125, -0.3125),
+    (1.0625, 1.0, 1.0),  # a tie in E4M3: to the even mantissa
+    (1.1875, 1.25, 1.25),  # likewise, upwards
+    (1.125, 1.125, 1.0),  # a tie in E5M2
+    (300.0, 288.0, 320.0),
+    (470.0, 448.0, 448.0),
+    (-1e4, -448.0, -10240.0),
+    (1e9, 448.0, 57344.0),
+    (2.0**-6, 2.0**-6, 2.0**-6),  # the least normal number of E4M3
+    (2.0**-9, 2.0**-9, 2.0**-9),  # its least
+    (2.0**-10, 0.0, 2.0**-10),  # half of it: a tie, to zero
+    (1.01 * 2.0**-10, 2.0**-9, 2.0**-10),
+    (2.0**-16, 0.0, 2.0**-16),  # the least of E5M2
+    (2.0**-17, 0.0, 0.0),
+    (1.01 * 2.0**-17, 0.0, 2.0**-16),
+]
 
 
-@pytest.mark.parametrize(
-    ("x", "e4m3", "e5m2"),
-    [
-        (0.0, 0.0, 0.0),
-        (1.0, 1.0, 1.0),
-        (-0.3, -0.3125, -0.3125),
-        (1.0625, 1.0, 1.0),  # a tie in E4M3: to the even mantissa
-        (1.1875, 1.25, 1.25),  # likewise, upwards
-        (1.125, 1.125, 1.0),  # a tie in E5M2
-        (1.375, 1.375, 1.5),
-        (math.pi, 3.25, 3.0),
-        (17.0, 16.0, 16.0),
-        (-100.0, -96.0, -96.0),
-        (300.0, 288.0, 320.0),
-        (448.0, 448.0, 448.0),
-        (470.0, 448.0, 448.0),
-        (-1e4, -448.0, -10240.0),
-        (1e9, 448.0, 57344.0),
-        (2.0**-6, 2.0**-6, 2.0**-6),  # the least normal number of E4M3
-        (2.0**-9, 2.0**-9, 2.0**-9),  # its least
-        (2.0**-10, 0.0, 2.0**-10),  # half of it: a tie, to zero
-        (1.01 * 2.0**-10, 2.0**-9, 2.0**-10),
-        (2.0**-16, 0.0, 2.0**-16),  # the least of E5M2
-        (2.0**-17, 0.0, 0.0),
-        (1.01 * 2.0**-17, 0.0, 2.0**-16),
-    ],
-)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_known_roundings(x: float, e4m3: float, e5m2: float, dtype: torch.dtype) -> None:
-    value = torch.tensor([x], dtype=dtype)
-    for name, expected in (("e4m3", e4m3), ("e5m2", e5m2)):
-        found = rounded(value, cast(Format, name))
-        assert found.dtype == dtype
+def test_known_roundings(dtype: torch.dtype) -> None:
+    assert [GRIDS[name][-1] for name in NAMES] == [448.0, 57344.0]
+    for x, *expected in KNOWN_ROUNDINGS:
+        value = torch.tensor([x], dtype=dtype)
+        roundings = [rounded(value, name) for name in NAMES]
+        assert {each.dtype for each in roundings} == {dtype}
         if float(value[0]) == pytest.approx(x, rel=1e-7, abs=0):  # not if bfloat16 lacks x
-            assert float(found[0]) == expected == nearest(x, cast(Format, name))
+            assert [float(each[0]) for each in roundings] == expected
+            assert [nearest(x, name) for name in NAMES] == expected
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -112,33 +97,22 @@ def test_known_roundings(x: float, e4m3: float, e5m2: float, dtype: torch.dtype)
 @example(61440.0)
 def test_every_finite_number_goes_to_its_nearest(x: float) -> None:
     for name in NAMES:
-        found = rounded(torch.tensor([x]), name)
-        assert float(found[0]) == nearest(x, name)
-        assert torch.equal(rounded(found, name), found)
+        value = rounded(torch.tensor([x]), name)
+        assert float(value[0]) == nearest(x, name)
+        assert torch.equal(rounded(value, name), value)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_finite_becomes_nan(name: Format) -> None:
-    x = torch.tensor([math.inf, -math.inf, math.nan])
-    assert rounded(x, name).isnan().all() and round_value(x, name).isnan().all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_values_are_rounded_straight_through(name: Format) -> None:
+def test_values_are_rounded_going_forward_gradients_going_backward(name: Format) -> None:
     x = torch.tensor([0.3, -1e9, 1e-9, 7.0], requires_grad=True)
     upstream = torch.tensor([0.3, 1e9, 1e-9, -3.3])
-    y = round_value(x, name)
-    assert torch.equal(y, rounded(x.detach(), name))
-    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], upstream)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_rounded_going_backward_alone(name: Format) -> None:
-    x = torch.tensor([0.3, -1e9, 1e-9, 7.0], requires_grad=True)
-    upstream = torch.tensor([0.3, 1e9, 1e-9, -3.3])
-    y = round_gradient(x, name)
-    assert torch.equal(y, x)
-    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], rounded(upstream, name))
+    value, gradient = round_value(x, name), round_gradient(x, name)
+    assert torch.equal(value, rounded(x.detach(), name)) and torch.equal(gradient, x)
+    assert torch.equal(torch.autograd.grad(value, x, upstream)[0], upstream)
+    assert torch.equal(torch.autograd.grad(gradient, x, upstream)[0], rounded(upstream, name))
+    broken = torch.tensor([math.inf, -math.inf, math.nan])
+    assert rounded(broken, name).isnan().all() and round_value(broken, name).isnan().all()
+    assert round_value(x, None) is x and round_gradient(x, None) is x
 
 
 def scaled(x: Tensor, name: Format, peak: float) -> Tensor:
@@ -183,11 +157,6 @@ def test_scales_of_each_tensor(scaling: Scaling, batched: bool) -> None:
     before = peaks.clone()
     loss(weights[0], peaks[0], xs[0], slopes[0])
     assert torch.equal(peaks, before)
-
-
-def test_without_a_format_nothing_happens() -> None:
-    x = torch.randn(3)
-    assert round_value(x, None) is x and round_gradient(x, None) is x
 
 
 class Two(nn.Module):
@@ -254,9 +223,9 @@ def test_under_autocast_operands_are_rounded_from_full_precision() -> None:
 
 
 def parameterization(name: str) -> Fp8:
-    found = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
-    assert isinstance(found, Fp8)
-    return found
+    built = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
+    assert isinstance(built, Fp8)
+    return built
 
 
 LINEARS = {
@@ -279,16 +248,6 @@ LINEARS = {
 }
 
 
-def made(kind: str, width: int, depth: int, **more: Any) -> nn.Module:
-    arrays: dict[str, Any] = {"classes": 10, "input_shape": (8, 8)}
-    match kind:
-        case "llama":
-            return Llama(width=width, depth=depth, classes=50, seq_len=8, **more)
-        case "vit":
-            return ViT(width=width, depth=depth, **arrays, **more)
-    return MLP(width=width, depth=depth, **arrays, **more)
-
-
 @pytest.mark.parametrize("kind", LINEARS)
 def test_models_give_every_product_the_formats_of_its_kind(kind: str) -> None:
     fp8 = Fp8(
@@ -298,9 +257,9 @@ def test_models_give_every_product_the_formats_of_its_kind(kind: str) -> None:
         head=Formats(gradient="e5m2"),
     )
     with torch.device("meta"):
-        model = made(kind, 16, 1, fp8=fp8)
-    found = {n: m.formats for n, m in model.named_modules() if isinstance(m, Linear)}
-    assert found == {name: getattr(fp8, place) for name, place in LINEARS[kind].items()}
+        model = made(kind, depth=1, fp8=fp8)
+    formats = {n: m.formats for n, m in model.named_modules() if isinstance(m, Linear)}
+    assert formats == {name: getattr(fp8, place) for name, place in LINEARS[kind].items()}
 
 
 def test_whole_names_tell_the_kinds_of_layers() -> None:
@@ -309,8 +268,8 @@ def test_whole_names_tell_the_kinds_of_layers() -> None:
     )
     fp8 = Fp8(head=Formats(input="e5m2"))
     fp8.apply_to(model)
-    found = {n: m.formats for n, m in model.items() if isinstance(m, Linear)}
-    assert found == {"overhead": None, "head": fp8.head}
+    formats = {n: m.formats for n, m in model.items() if isinstance(m, Linear)}
+    assert formats == {"overhead": None, "head": fp8.head}
 
 
 def test_the_parameterizations() -> None:
@@ -332,93 +291,30 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
     assert caught.value.key == "head.input" and "e4m3, e5m2" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", LINEARS)
-@pytest.mark.parametrize("unit", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("kind", "unit"), [("llama", False), ("vit", True), ("mlp", False)])
 def test_it_changes_no_classification(kind: str, unit: bool) -> None:
     def specs(fp8: Fp8) -> tuple[Any, Any]:
-        def at(width: int, depth: int) -> nn.Module:
-            return made(kind, width, depth, unit=unit, fp8=fp8)
-
-        return specs_between(at, base=(16, 1), target=(32, 2)), scaled_ops(at(32, 2))
+        build = at(kind, unit=unit, fp8=fp8)
+        return specs_between(build, base=(16, 1), target=(32, 2)), scaled_ops(build(32, 2))
 
     assert specs(parameterization("printed")) == specs(Fp8())
 
 
-@pytest.mark.parametrize("kind", LINEARS)
-@pytest.mark.parametrize("name", ["printed", "later", "scaled"])
-def test_every_model_takes_every_parameterization(kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("llama", "printed"), ("vit", "later"), ("mlp", "scaled")]
+)
+def test_models_take_the_parameterizations(kind: str, name: str) -> None:
     """The loss changes a little, and all gradients are finite."""
     losses = []
     for fp8 in (parameterization(name), Fp8()):
-        torch.manual_seed(0)
-        model = made(kind, 32, 2, unit=True, fp8=fp8)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter)
-        for module in model.modules():
-            if isinstance(module, Linear):
-                module.multiplier.fill_(module.in_features**-0.5)
-        x = torch.randint(50, (4, 8)) if kind == "llama" else torch.randn(4, 8, 8)
+        model = started(at(kind, unit=True, fp8=fp8), UMuP(), 32, 2)
+        x = torch.randint(32, (4, 8)) if kind == "llama" else torch.randn(4, 8, 8)
         y = torch.randint(10, (4, 8) if kind == "llama" else (4,))
         loss = model(x, y)
         loss.backward()
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
         losses.append(float(loss.detach()))
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.1)
-
-
-def operands(rules: MuP | UMuP, fp8: Fp8) -> dict[str, Tensor]:
-    """Input, weight and output gradient of every product of a fresh Llama, before rounding."""
-    torch.manual_seed(0)
-    unit = isinstance(rules, UMuP)
-
-    def at(width: int, depth: int) -> nn.Module:
-        return Llama(
-            width=width, depth=depth, classes=256, seq_len=64, base_depth=2, unit=unit, fp8=fp8
-        )
-
-    model, values = at(128, 2), dict.fromkeys(rules.hyperparameters, 1.0)
-    for spec in specs_between(at, base=(128, 2), target=(128, 2)):
-        scale, owner = rules.scale(spec, values), spec.name.rpartition(".")[0]
-        nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
-        model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
-        if scale.backward_multiplier is not None:
-            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
-    for op in scaled_ops(model):
-        for name, value in rules.scale_op(op, values).items():
-            model.get_buffer(f"{op.name}.{name}").fill_(value)
-    seen: dict[str, Tensor] = {}
-
-    def hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            seen[f"{name} input"] = inputs[0].detach()
-            seen[f"{name} weight"] = cast(Tensor, module.weight).detach()
-            output.register_hook(lambda grad: seen.__setitem__(f"{name} gradient", grad))
-
-        return note
-
-    for name, module in model.named_modules():
-        if isinstance(module, Linear):
-            module.register_forward_hook(hook(name))
-    tokens = torch.randint(256, (2, 8, 64))
-    model(*tokens).backward()
-    return seen
-
-
-def lost(tensor: Tensor) -> float:
-    """The share of entries that E4M3 rounds to zero."""
-    return float(((rounded(tensor, "e4m3") == 0) & (tensor != 0)).float().mean())
-
-
-def test_umup_s_operands_are_in_range_where_mup_s_gradients_are_not() -> None:
-    """At initialization, without any scale of their own (u-muP paper, Figure 3)."""
-    umup, mup = operands(UMuP(), parameterization("printed")), operands(MuP(), Fp8())
-    assert len(umup) == len(mup) == 3 * 9
-    for name, tensor in umup.items():
-        assert float(tensor.abs().max()) < torch.finfo(DTYPES["e4m3"]).max, name
-        assert float(tensor.pow(2).mean().sqrt()) > 2.0**-6, name  # the least normal number
-        assert lost(tensor) < 0.03, name
-    for name, tensor in mup.items():
-        assert lost(tensor) > 0.99 if name.endswith("gradient") else lost(tensor) < 0.03, name
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])

@@ -7,44 +7,17 @@ import math
 import pytest
 import torch
 
-from sweeper.errors import ConfigError
-from sweeper.models.llama import Llama, rotary_table, rotate
-
-
-def tiny(**more: object) -> Llama:
-    torch.manual_seed(0)
-    sizes = {"width": 16, "depth": 2, "classes": 20, "seq_len": 12, "head_size": 8}
-    model = Llama(**(sizes | more))  # type: ignore[arg-type]
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        ({"width": 20}, "width"),
-        ({"width": 0}, "width"),
-        ({"depth": 0}, "depth"),
-        ({"head_size": 3, "width": 9}, "head_size"),
-        ({"head_size": 0}, "head_size"),
-        ({"ffn_ratio": 2.7}, "ffn_ratio"),
-        ({"ffn_ratio": -1.0}, "ffn_ratio"),
-    ],
-)
-def test_sizes_that_cannot_be_built_are_refused(more: dict[str, object], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        tiny(**more)
-    assert caught.value.key == key
+from sweeper.models.llama import rotary_table, rotate
+from tests.models.own import drawn
 
 
 @pytest.mark.parametrize("unit", [False, True])
 def test_no_position_sees_what_follows(unit: bool) -> None:
     """The gradient of one position's logits reaches no later token."""
-    model = tiny(unit=unit)
+    model = drawn("llama", unit=unit)
     embedded: list[torch.Tensor] = []
     model.embedding.register_forward_hook(lambda m, i, out: embedded.append(out))
-    logits = model(torch.randint(20, (1, 12)))
+    logits = model(torch.randint(32, (1, 8)))
     gradient = torch.autograd.grad(logits[0, 5].sum(), embedded[0])[0][0]
     assert (gradient[:6].abs().sum(-1) > 0).all()
     assert (gradient[6:] == 0).all()
@@ -60,18 +33,22 @@ def test_rotation_keeps_lengths_and_sees_distances_only() -> None:
 
 
 def test_the_loss_of_equal_logits_is_that_of_chance() -> None:
-    model = tiny()
+    model = drawn("llama")
     torch.nn.init.zeros_(model.head.weight)
-    tokens = torch.randint(20, (2, 12))
-    assert float(model(tokens, tokens).detach()) == pytest.approx(math.log(20))
+    tokens = torch.randint(32, (2, 8))
+    assert float(model(tokens, tokens).detach()) == pytest.approx(math.log(32))
 
 
 def test_gains_are_parameters_only_if_asked_for() -> None:
-    assert not any(name.endswith("gain") for name, _ in tiny().named_parameters())
-    gains = [name for name, _ in tiny(norm_gain=True).named_parameters() if name.endswith("gain")]
+    assert not any(name.endswith("gain") for name, _ in drawn("llama").named_parameters())
+    gains = [
+        name
+        for name, _ in drawn("llama", norm_gain=True).named_parameters()
+        if name.endswith("gain")
+    ]
     assert len(gains) == 5
 
 
 def test_shorter_sequences_are_prefixes() -> None:
-    model, tokens = tiny(), torch.randint(20, (1, 12))
+    model, tokens = drawn("llama"), torch.randint(32, (1, 8))
     torch.testing.assert_close(model(tokens)[:, :4], model(tokens[:, :4]))

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from sweeper.classifier.classify import specs_between
-from sweeper.errors import ConfigError
-from sweeper.models.mlp import MLP
-from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
-from tests.models.arrays import assert_it_learns, assert_unit_scale
-
-MODEL = {"_target_": "sweeper.models.mlp.MLP"}
-
-
-def made(width: int, depth: int) -> MLP:
-    return MLP(width=width, depth=depth, classes=10, input_shape=(8, 8))
-
-
-@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_it_learns(parameterization: str, tmp_path: Path) -> None:
-    assert_it_learns(parameterization, MODEL, tmp_path)
-
-
-def test_unit_scale() -> None:
-    assert_unit_scale(
-        lambda w, d: MLP(width=w, depth=d, classes=10, input_shape=(16, 16), unit=True), 0.7, 1.3
-    )
+from tests.models.own import at, made
 
 
 def test_roles() -> None:
-    specs = specs_between(made, base=(32, 2), target=(64, 2))
+    specs = specs_between(at("mlp"), base=(32, 2), target=(64, 2))
     roles = {spec.name: str(spec.role) for spec in specs}
     assert roles == {
         "input.weight": "embedding",
@@ -45,7 +23,7 @@ def test_roles() -> None:
 def test_signal_and_gradient_keep_their_scale() -> None:
     """Under fan-in initialization."""
     torch.manual_seed(0)
-    model = made(512, 6)
+    model = made("mlp", width=512, depth=6)
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, std=(64 if name == "input.weight" else 512) ** -0.5)
     x = torch.randn(64, 8, 8, requires_grad=True)
@@ -58,10 +36,3 @@ def test_signal_and_gradient_keep_their_scale() -> None:
         assert float(out.detach().pow(2).mean().sqrt()) == pytest.approx(1.0, rel=0.25)
     grads = [float(out.grad.pow(2).mean().sqrt()) for out in seen if out.grad is not None]
     assert max(grads) < 1.5 * min(grads)
-
-
-@pytest.mark.parametrize("key", ["width", "depth"])
-def test_impossible_sizes_are_refused(key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        made(**({"width": 8, "depth": 1} | {key: 0}))
-    assert caught.value.key == key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +10,17 @@ import torch.nn.functional as F
 
 from sweeper.check.judge import CheckRule, check_coordinates
 from sweeper.engine.architecture import architecture
-from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.engine.prepare import prepare
-from sweeper.engine.train import train
-from sweeper.errors import ConfigError
-from sweeper.models.moe import Experts, MoE, Routing
+from sweeper.models.moe import Experts, Routing
 from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import ETA, ONE_PARAMETERIZATION, corpus, points, tree
+from tests.engine.tiny_trials import ETA, points, tokens, tree
+from tests.models.own import drawn, made
 from tests.specs import spec_of
 
 ROUTER = "layers.0.experts.router.weight"
 UP, DOWN = "layers.0.experts.up_gate.weight", "layers.0.experts.down.weight"
-
-
-def made(**more: Any) -> MoE:
-    sizes = {"width": 16, "depth": 1, "classes": 32, "seq_len": 8, "head_size": 8}
-    return MoE(**{**sizes, "experts": 4, **more})
 
 
 def moe_tree(
@@ -45,16 +37,13 @@ def moe_tree(
 
 def test_experts_are_feed_forward_layers_of_the_tokens_that_chose_them() -> None:
     """Written out, token by token and expert by expert."""
-    torch.manual_seed(0)
-    model = made(granularity=2, shared=1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = drawn("moe", granularity=2, shared=1)
     layer: Experts = model.layers[0].experts
     layer.routing.bias.copy_(torch.linspace(-0.2, 0.2, 8))
     x = torch.randn(2, 3, 16)
     out = layer.eval()(x)
     assert layer.shared is not None
-    for token, found, shared in zip(
+    for token, mixed, shared in zip(
         x.view(6, 16), out.view(6, 16), layer.shared(x).view(6, 16), strict=True
     ):
         gates = torch.sigmoid(layer.router.weight @ token)
@@ -62,7 +51,7 @@ def test_experts_are_feed_forward_layers_of_the_tokens_that_chose_them() -> None
         for e in (gates + layer.routing.bias).argsort(descending=True)[:4]:
             up, gate = (layer.up_gate.weight[e] @ token).chunk(2)
             expected += gates[e] * (layer.down.weight[e] @ (up * F.silu(gate))) / 4
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_biases_move_by_what_a_load_lacks_in_training_alone() -> None:
@@ -118,7 +107,7 @@ def test_the_rules_of_granularity(parameterization: str) -> None:
         )
         numbers.append({s.name: prepared.prescription(s, hps) for s in prepared.specs})
     for name, factor in {DOWN: 4, UP: 1, ROUTER: 1}.items():
-        whole, cut = (one[name] for one in numbers)
+        whole, cut = (by_name[name] for by_name in numbers)
         more = cut.multiplier / whole.multiplier
         assert more * cut.lr / whole.lr == pytest.approx(factor)
         assert more * cut.init_std / whole.init_std == pytest.approx(factor)
@@ -127,17 +116,17 @@ def test_the_rules_of_granularity(parameterization: str) -> None:
 AXES = {"granularity": (1, 4), "experts": (4, 8), "top_k": (1, 2)}
 
 
-def measured(axis: str, folder: Path) -> dict[ModelSize, list[list[ModuleMeasurement]]]:
+def measured(axis: str) -> dict[ModelSize, list[list[ModuleMeasurement]]]:
     """Two steps at every size, of experts 256 wide or what is left of them."""
     settings = {"steps": 2, "batch_size": 6, "seq_len": 16, "warmup": 0.0, "final_lr": 1.0}
-    found, data = {}, corpus(folder)
+    by_size, data = {}, tokens()
     for value in AXES[axis]:
         model = {"ffn_ratio": 8.0, axis: value}
         spec = spec_of(moe_tree("mup", base=32, train=settings, **model))
         hps = points("mup")[0] | {"eta": ETA["mup"] - 2}
         runs = [measure_modules(Trial(spec=spec, log2_hps=hps, seed=s), data) for s in range(3)]
-        found[ModelSize(width=32, depth=1, **{axis: value})] = runs
-    return found
+        by_size[ModelSize(width=32, depth=1, **{axis: value})] = runs
+    return by_size
 
 
 RULE = CheckRule(steps=2, seeds=3, threshold=0.35)
@@ -147,71 +136,18 @@ RULE = CheckRule(steps=2, seeds=3, threshold=0.35)
     "axis", [pytest.param(a, marks=() if a == "experts" else pytest.mark.long) for a in AXES]
 )
 def test_what_experts_move_by_does_not_depend_on_their_number_or_size(
-    axis: str, tmp_path: Path
+    axis: str,
 ) -> None:
-    check = check_coordinates(axis, measured(axis, tmp_path), RULE)
+    check = check_coordinates(axis, measured(axis), RULE)
     direct = {m.name: s.slope.value for m in check.modules for s in m.slopes if s.step == 2
               and s.quantity == "direct"}  # fmt: skip
     assert len(direct) == 7 and max(map(abs, direct.values())) < 0.35, direct
 
 
-def test_without_the_rules_the_parts_of_experts_move_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MoE, "inner_growth", lambda self: {}, raising=True)
-    from sweeper.engine import architecture as module
-
-    module._architecture.cache_clear()
-    prepare.cache_clear()
-    check = check_coordinates("granularity", measured("granularity", tmp_path), RULE)
-    module._architecture.cache_clear()
-    prepare.cache_clear()
-    [down] = [one for one in check.modules if one.name == "layers.0.experts.down"]
-    assert down.answer == "fail" and down.name in check.origins
-    assert down.slopes[-1].slope.value == pytest.approx(-0.8, abs=0.35)
-
-
-def test_a_sum_over_experts_in_place_of_a_mean_grows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = check_coordinates("top_k", measured("top_k", tmp_path), RULE)
-
-    def summed(self: Routing, logits: torch.Tensor, route: Any = Routing.forward) -> Any:
-        gates, chosen = route(self, logits)
-        return gates * self.active, chosen
-
-    monkeypatch.setattr(Routing, "forward", summed)
-    wrong = check_coordinates("top_k", measured("top_k", tmp_path), RULE)
-    mean, total = (
-        next(one for one in check.modules if one.name == "layers.0.experts")
-        for check in (right, wrong)
-    )
-    grown = total.slopes[-1].slope.value - mean.slopes[-1].slope.value
-    assert mean.answer != "fail" and total.answer != "pass"
-    assert grown == pytest.approx(1, abs=0.3)
-
-
-@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    """The balancing biases too are each trial's own."""
-    data = corpus(tmp_path)
-    spec = spec_of(moe_tree(parameterization, granularity=2, shared=1, balance=0.1))
-    trials = [
-        Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points(parameterization))
-    ]
-    together = train(BatchedTrials(trials=tuple(trials), corpus=data))
-    for one, batched in list(zip(trials, together, strict=True))[1:]:
-        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
-        assert batched.status == "complete"
-        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
-        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
-    assert len({result.objective for result in together}) == len(trials)
-
-
 def test_all_experts_at_once_are_one_feed_forward_layer() -> None:
     """top_k = experts, all gates alike: cutting experts changes nothing but the sum's order."""
     torch.manual_seed(0)
-    whole, cut = (made(experts=1, top_k=1, granularity=g).layers[0].experts for g in (1, 2))
+    whole, cut = (made("moe", experts=1, top_k=1, granularity=g).layers[0].experts for g in (1, 2))
     for parameter in whole.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     with torch.no_grad():
@@ -223,22 +159,3 @@ def test_all_experts_at_once_are_one_feed_forward_layer() -> None:
         cut.down.weight.copy_(2 * torch.stack(whole.down.weight[0].chunk(2, 1)))
     x = torch.randn(1, 4, 16)
     torch.testing.assert_close(cut(x), whole(x))
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        ({"width": 20}, "width"),
-        ({"head_size": 3}, "head_size"),
-        ({"experts": 0}, "experts"),
-        ({"top_k": 5}, "top_k"),
-        ({"granularity": 3}, "granularity"),
-        ({"shared": -1}, "shared"),
-        ({"balance": 2.0}, "balance"),
-        ({"ffn_ratio": 0.3}, "ffn_ratio"),
-    ],
-)
-def test_sizes_that_cannot_be_built_are_refused(more: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        made(**more)
-    assert caught.value.key == key

@@ -159,12 +159,12 @@ class RwkvBlock(nn.Module):
 
     def wkv(self, k: Tensor, v: Tensor) -> Tensor:
         over, under = torch.zeros_like(v[:, 0]), torch.zeros_like(v[:, 0])
-        keep, found = torch.exp(-torch.exp(self.decay)), []
+        keep, outputs = torch.exp(-torch.exp(self.decay)), []
         for t in range(k.shape[1]):
             now, new = torch.exp(self.bonus + k[:, t]), torch.exp(k[:, t])
-            found.append((over + now * v[:, t]) / (under + now))
+            outputs.append((over + now * v[:, t]) / (under + now))
             over, under = keep * over + new * v[:, t], keep * under + new
-        return torch.stack(found, 1)
+        return torch.stack(outputs, 1)
 
 
 class Mamba2Block(nn.Module):
@@ -191,12 +191,12 @@ class Mamba2Block(nn.Module):
         x = x.unflatten(-1, (-1, HEAD))
         dt = F.softplus(dt + self.dt_bias)
         keep = torch.exp(-dt * torch.exp(self.a_log))
-        h, found = torch.zeros_like(x[:, 0, ..., None] * b[:, 0, None, None]), []
+        h, outputs = torch.zeros_like(x[:, 0, ..., None] * b[:, 0, None, None]), []
         for t in range(u.shape[1]):
             new = dt[:, t, :, None, None] * x[:, t, ..., None] * b[:, t, None, None]
             h = keep[:, t, :, None, None] * h + new
-            found.append((h * c[:, t, None, None]).sum(-1) + self.skip[:, None] * x[:, t])
-        y = torch.stack(found, 1).flatten(2)
+            outputs.append((h * c[:, t, None, None]).sum(-1) + self.skip[:, None] * x[:, t])
+        y = torch.stack(outputs, 1).flatten(2)
         return u + self.out_proj(self.gated(y * F.silu(z)))
 
 

@@ -48,8 +48,8 @@ def of_transformers(name: str, **more: Any) -> Callable[..., nn.Module]:
             "use_cache": False,
             "pad_token_id": None,
         }
-        given = {key: value(width) if callable(value) else value for key, value in more.items()}
-        return cls(cls.config_class(**(fields | given)))
+        changed = {key: value(width) if callable(value) else value for key, value in more.items()}
+        return cls(cls.config_class(**(fields | changed)))
 
     return build
 
@@ -137,8 +137,8 @@ def call_of(name: str) -> dict[str, Tensor]:
     tokens = (start + torch.cumsum(torch.randint(1, 4, (8, SEQ + 1)), 1)) % CLASSES
     if name == "nanoGPT, tied":
         return {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:].contiguous()}
-    given = tokens[:, :SEQ].contiguous()
-    return {"input_ids": given, "labels": given}
+    window = tokens[:, :SEQ].contiguous()
+    return {"input_ids": window, "labels": window}
 
 
 def slopes(name: str, parameterization: str) -> dict[tuple[str, int], float]:
@@ -202,9 +202,9 @@ def with_one_tensor(model: nn.Module, call: dict[str, Tensor]) -> set[str]:
 def test_sizes_do_not_depend_on_the_width(name: str) -> None:
     if name.startswith("nanoGPT") and not TRAINERS.is_dir():
         pytest.skip("nanoGPT is not at hand")
-    found, head = slopes(name, "mup"), MODELS[name][1]
-    inside = {key: slope for key, slope in found.items() if key[0] != head}
-    logits = [slope for key, slope in found.items() if key[0] == head]
+    by_output, head = slopes(name, "mup"), MODELS[name][1]
+    inside = {key: slope for key, slope in by_output.items() if key[0] != head}
+    logits = [slope for key, slope in by_output.items() if key[0] == head]
     ends = ((min(part), max(part)) for part in (inside.values(), logits))
     cells = (f"{low:+.2f} to {high:+.2f}" for low, high in ends)
     COORDINATES.append((name, str(len(inside)), *cells))
@@ -219,10 +219,10 @@ def test_gemma_s_own_root_of_the_width_is_told_and_seen() -> None:
     call = call_of("gemma")
     plan = sweeper.plan_for(build, **sizes, parameterization="mup", hps={"eta": ETA}, inputs=call)
     assert "model.embed_tokens multiplies by 8 at width=64" in str(plan.needs)
-    found = slopes("gemma", "mup")
-    assert found["model.embed_tokens", 1] == pytest.approx(0.5, abs=0.05)
+    by_output = slopes("gemma", "mup")
+    assert by_output["model.embed_tokens", 1] == pytest.approx(0.5, abs=0.05)
 
 
 def test_standard_rates_are_seen_to_fail() -> None:
-    found = slopes("llama", "standard")
-    assert max(found.values()) > 2 * INSIDE
+    by_output = slopes("llama", "standard")
+    assert max(by_output.values()) > 2 * INSIDE

@@ -114,16 +114,16 @@ REPEATED = r"kv_a"
 
 def planned(name: str, width: int, **more: Any) -> TransferPlan:
     sizes = {"base": {"width": BASE}, "target": {"width": width}}
-    given: dict[str, Any] = {"parameterization": "mup", "hps": {"eta": ETA}, **more}
-    return sweeper.plan_for(FAMILIES[name], **sizes, **given, inputs=batch(name))
+    asked: dict[str, Any] = {"parameterization": "mup", "hps": {"eta": ETA}, **more}
+    return sweeper.plan_for(FAMILIES[name], **sizes, **asked, inputs=batch(name))
 
 
 def expected_role(name: str, parameter: str) -> tuple[str, ...]:
     if re.search(r"(^|[._])bias$", parameter) and parameter.rpartition(".")[2] == "bias":
         return ("vector", "fixed")
-    found = next((role for p, role, _ in EXPECTED[name] if re.search(p, parameter)), None)
-    assert found, f"{parameter}: no role was expected"
-    return (found,)
+    role_of_name = next((role for p, role, _ in EXPECTED[name] if re.search(p, parameter)), None)
+    assert role_of_name, f"{parameter}: no role was expected"
+    return (role_of_name,)
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def sizes_of(name: str, plan: TransferPlan, width: int, seed: int) -> dict[tuple
     plan.init_(model, seed + 1)
     optimizer = torch.optim.AdamW(plan.param_groups(model), betas=(0.9, 0.95))
     plan.check(optimizer, model)
-    found: dict[tuple[str, int], float] = {}
+    sizes: dict[tuple[str, int], float] = {}
     step = 0
     for module_name, module in model.named_modules():
 
         def note(_m: nn.Module, _i: Any, out: Any, module_name: str = module_name) -> None:
             if isinstance(out, Tensor) and module_name:
-                found[module_name, step] = float(out.detach().abs().mean())
+                sizes[module_name, step] = float(out.detach().abs().mean())
 
         module.register_forward_hook(note)
-    given = batch(name)
+    inputs = batch(name)
     for step in range(STEPS):  # noqa: B007
         optimizer.zero_grad()
-        model(*given).backward()
+        model(*inputs).backward()
         optimizer.step()
-    return found
+    return sizes
 
 
 @pytest.mark.long
@@ -195,7 +195,7 @@ def test_sizes_do_not_depend_on_the_width(name: str) -> None:
     assert not {key: slope for key, slope in inside.items() if abs(slope) > INSIDE}
     # What seeds leave open is no growth: of few outputs a mean is known to some percent.
     grown = {key: (slope, errors[key]) for key, slope in ends.items() if slope > NOISE}
-    assert not {key: found for key, found in grown.items() if found[0] - 2 * found[1] > NOISE}
+    assert not {key: line for key, line in grown.items() if line[0] - 2 * line[1] > NOISE}
 
 
 def slope_and_error(sizes: NDArray[np.float64]) -> tuple[float, float]:

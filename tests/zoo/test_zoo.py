@@ -181,13 +181,11 @@ def folded(rates: dict[str, float], specs: dict[str, ParamSpec], power: int) -> 
     return {n: lr / (WIDE / BASE) ** power if n in repeated else lr for n, lr in rates.items()}
 
 
-def compared(what: str, found: dict[str, Any], expected: dict[str, Any]) -> tuple[str, list[str]]:
+def compared(what: str, ours: dict[str, Any], expected: dict[str, Any]) -> tuple[str, list[str]]:
     """How many agree of how many, and the differences in words."""
     left_out = [pattern for pattern, reason in KNOWN.items() if reason.startswith(what)]
-    names = [n for n in expected if n in found and not any(re.search(p, n) for p in left_out)]
-    wrong = [
-        f"{what}: {n}: {found[n]}, not {expected[n]}" for n in names if found[n] != expected[n]
-    ]
+    names = [n for n in expected if n in ours and not any(re.search(p, n) for p in left_out)]
+    wrong = [f"{what}: {n}: {ours[n]}, not {expected[n]}" for n in names if ours[n] != expected[n]]
     return f"{len(names) - len(wrong)}/{len(names)}", wrong
 
 
@@ -229,11 +227,11 @@ def test_it_computes_what_transformers_does(name: str) -> None:
     config._attn_implementation, config._experts_implementation = None, "eager"
     plain = model_class(name)(config).eval()
     plain.load_state_dict(model.state_dict())
-    given = {"pixel_values": x[:, None]} if model.task == "images" else {"input_ids": x}
+    inputs = {"pixel_values": x[:, None]} if model.task == "images" else {"input_ids": x}
     if model._takes_positions:
-        given["position_ids"] = torch.arange(SEQ)[None]
+        inputs["position_ids"] = torch.arange(SEQ)[None]
     with torch.no_grad():
-        logits, own = model(x), plain(**given).logits
+        logits, own = model(x), plain(**inputs).logits
         torch.testing.assert_close(logits, own, rtol=1e-3, atol=1e-3)
         if model.task == "causal":
             x[:, 6:] = (x[:, 6:] + 1) % CLASSES

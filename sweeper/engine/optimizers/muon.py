@@ -179,15 +179,15 @@ class AdamH(MatrixOptimizer):
 
     def kind(self, spec: ParamSpec) -> Update:
         """A share of the norm of what sums over a growing input and is drawn; else like a sign."""
-        held = spec.role in SUMMED and len(spec.shape) > 1 and spec.init == "normal"
-        return Update.HYPERBALL if held else Update.SIGN
+        on_spheres = spec.role in SUMMED and len(spec.shape) > 1 and spec.init == "normal"
+        return Update.HYPERBALL if on_spheres else Update.SIGN
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place; each trial has its learning rates, eps, decay and betas."""
-        held = adam_for_the_rest(params, grads, state, hps, now)
-        adam_on_spheres(held, params, grads, state, hps, now)
+        on_spheres = adam_for_the_rest(params, grads, state, hps, now)
+        adam_on_spheres(on_spheres, params, grads, state, hps, now)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +212,11 @@ class MuonH(Muon):
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
-        held = adam_for_the_rest(params, grads, state, hps, now)
-        matrices = [i for i in held if hps.kinds[i].orthogonal]
-        adam_on_spheres([i for i in held if i not in matrices], params, grads, state, hps, now)
+        on_spheres = adam_for_the_rest(params, grads, state, hps, now)
+        matrices = [i for i in on_spheres if hps.kinds[i].orthogonal]
+        adam_on_spheres(
+            [i for i in on_spheres if i not in matrices], params, grads, state, hps, now
+        )
         chosen = [params[i] for i in matrices]
         lrs = current_lrs(chosen, select(hps, matrices), now)
         for i, p, lr in zip(matrices, chosen, lrs, strict=True):
@@ -223,18 +225,18 @@ class MuonH(Muon):
 
 
 def adam_on_spheres(
-    held: Sequence[int],
+    on_spheres: Sequence[int],
     params: list[Tensor],
     grads: list[Tensor],
     state: State,
     hps: UpdateHps,
     now: StepInfo,
 ) -> None:
-    """AdamH's step of the parameters `held`, in place."""
+    """AdamH's step of the parameters `on_spheres`, in place."""
     beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
     bias1, scale = bias(beta1, now.step), bias(beta2, now.step).rsqrt()
-    chosen, own = [params[i] for i in held], select(hps, held)
-    for i, p, lr in zip(held, chosen, current_lrs(chosen, own, now), strict=True):
+    chosen, own = [params[i] for i in on_spheres], select(hps, on_spheres)
+    for i, p, lr in zip(on_spheres, chosen, current_lrs(chosen, own, now), strict=True):
         first, second = state["first"][i], state["second"][i]
         update_averages([first], [grads[i]], beta1)
         root = second_root(second, grads[i], beta2, scale)

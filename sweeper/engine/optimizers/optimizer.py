@@ -15,7 +15,7 @@ from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
 State = dict[str, list[Tensor]]
-"""By a quantity's name, one tensor [K, ...] a parameter; [K, 0] where a parameter has none."""
+"""Tensors [K, ...] by a quantity's name, one a parameter; [K, 0] where a parameter has none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class Preconditioned(MatrixOptimizer):
     normalize: bool = False
 
     def kind(self, spec: ParamSpec) -> Update:
-        """As all optimizers of matrices, but that AdamW trains stacks of them."""
+        """Hidden matrices are preconditioned; AdamW trains stacks of them, and all else."""
         return super().kind(spec) if spec.matrix == (1, 0) else Update.SIGN
 
 
