@@ -169,10 +169,10 @@ class IndependentSearch:
         if not self.retune or _is_fixed(space["eta"]):
             return None
         means = [history.mean(hps, self._fresh_seeds()) for hps in finalists]
-        known = [mean for mean in means if mean is not None and not math.isnan(mean)]
-        if len(known) < len(means) or math.isinf(min(known)):
+        complete = [mean for mean in means if mean is not None and not math.isnan(mean)]
+        if len(complete) < len(means) or math.isinf(min(complete)):
             return None
-        kept = finalists[means.index(min(known))]
+        kept = finalists[means.index(min(complete))]
         return None if hps_key(kept) == hps_key(self._base(space, history)) else kept
 
     def _retune_line(self, history: History, kept: Log2Hps) -> LineState:

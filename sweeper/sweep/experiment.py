@@ -145,16 +145,18 @@ def work_of(settings: Settings) -> Callable[[Trial], float]:
     return lambda trial: settings.runner.flops(trial.spec) or 1.0
 
 
-def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
+def trial_seconds(settings: Settings, results: Iterable[Result]) -> TrialSeconds:
     """How long a run takes, by those of `known` that this very runner has made."""
-    same = (result for result in known if result.trial.spec.runner == settings.identity)
+    same = (result for result in results if result.trial.spec.runner == settings.identity)
     if settings.raw["runner"].get("command"):
         return TrialSeconds(work_of(settings), same)
     on_gpu = settings.runner.precision(settings.launcher) == "bfloat16"
     return TrialSeconds(work_of(settings), same, GPU_RATE if on_gpu else CPU_RATE)
 
 
-def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
+def run_time(
+    experiment: Experiment, size: Size, results: Sequence[Result] = ()
+) -> tuple[int, float]:
     """Trials to a job, and seconds to be counted for one of this size.
 
     A run takes as long as those of its size did among `known`, as many at a time, else as its
@@ -164,7 +166,7 @@ def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -
     settings, hps = experiment.settings, defaults(experiment.settings.space)
     trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
     per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    same = [result for result in results if result.trial.spec.runner == settings.identity]
     taken = trial_seconds(settings, same)
     if settings.raw["runner"].get("command") or taken.has(trials[0]):
         return per_job, taken.of(trials[0]) / at_once(same)

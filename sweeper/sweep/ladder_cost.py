@@ -72,7 +72,7 @@ def ladder_cost(
         every = settle.trials()
         for size in axes:
             lacking_runs[size] = [t for t in every if t.spec == experiment.spec(size)]
-            values_of[size] = sorted({value for one, value, _ in settle.asked if one == size})
+            values_of[size] = sorted({value for of, value, _ in settle.asked if of == size})
     else:
         for size in axes:
             (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
@@ -91,7 +91,7 @@ def ladder_cost(
         flops = whole * flops_of(experiment.spec(size))
         asked = rule.seeds * len(values)
         if settle is not None:
-            asked = sum(one == size for one, *_ in settle.asked)
+            asked = sum(run_size == size for run_size, *_ in settle.asked)
         cost = Cost(trials=len(lacks), flops=flops, seconds=seconds)
         costs.append(SizeCost(size=size, axis=axis, cost=cost, values_log2=values, runs=asked))
     all_flops = sum(size.cost.flops for size in costs)

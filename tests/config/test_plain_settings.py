@@ -247,17 +247,16 @@ class Nan(PlainDecoder):
 """
 
 
-@pytest.mark.parametrize("dry", [True, False])
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "dry", "said"),
     [
-        ("Logits", "must return the loss"),
-        ("Raises", "broken_nets.py:12, in loss: raise RuntimeError"),
-        ("Nan", "on two examples it is nan"),
+        ("Logits", True, "must return the loss"),
+        ("Raises", False, "broken_nets.py:12, in loss: raise RuntimeError"),
+        ("Nan", False, "on two examples it is nan"),
     ],
 )
 def test_a_model_that_cannot_train_is_refused_before_anything_is_written(
-    name: str, said: str, dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, dry: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from sweeper.cli.app import main
 
