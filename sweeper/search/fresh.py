@@ -38,7 +38,7 @@ class FreshSeeds(Around):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, its final configuration's seeds."""
-        seen = _without_final(history)
+        seen = history.without(_is_final)
         points = self.strategy.propose(space, seen)
         if points or not (self.seeds and seen.results):
             return points
@@ -53,7 +53,7 @@ class FreshSeeds(Around):
 
         `history` holds a result of the strategy's own.
         """
-        conclusion = self.strategy.conclude(space, _without_final(history))
+        conclusion = self.strategy.conclude(space, history.without(_is_final))
         conclusion = replace(conclusion, selected_objective=conclusion.objective)
         losses = [result.objective for result in history.results if _is_final(result)]
         if not losses:
@@ -92,12 +92,6 @@ def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:
 def _is_final(result: Result) -> bool:
     # By the seed as well: a strategy of a user's own may call a phase of its own so.
     return result.trial.phase == FINAL and result.trial.seed >= FINAL_SEED
-
-
-def _without_final(history: History) -> History:
-    if not any(map(_is_final, history.results)):
-        return history
-    return History(result for result in history.results if not _is_final(result))
 
 
 def _lost(lost: int, seeds: int) -> Sequence[str]:

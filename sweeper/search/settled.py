@@ -18,7 +18,7 @@ from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_
 from sweeper.stats.line import FLAT
 from sweeper.stats.paired import by_losses, paired_difference
 from sweeper.stats.rounds import Rounds
-from sweeper.trial import Log2Hps, Point, Space, hps_key
+from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
 
 SETTLE = "settle"
 """The phase of the race."""
@@ -49,7 +49,7 @@ class Settled(Around):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, the race's next round."""
-        seen = _without_race(history)
+        seen = history.without(_is_raced)
         points = self.strategy.propose(space, seen)
         if points or not seen.results:
             return points
@@ -57,7 +57,7 @@ class Settled(Around):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """What the strategy concludes, with the race's winner once it has one."""
-        seen = _without_race(history)
+        seen = history.without(_is_raced)
         conclusion = self.strategy.conclude(space, seen)
         if self.strategy.propose(space, seen):
             return conclusion
@@ -132,11 +132,6 @@ def _losses(hps: Log2Hps, history: History, count: int = ROUNDS.seeds[-1]) -> li
     return [value for value in values if value is not None]
 
 
-def _without_race(history: History) -> History:
-    if all(result.trial.phase != SETTLE for result in history.results):
-        return history
-    return History(
-        result
-        for result in history.results
-        if result.trial.phase != SETTLE or result.trial.seed < SETTLE_SEED
-    )
+def _is_raced(result: Result) -> bool:
+    # By the seed as well: a strategy of a user's own may call a phase of its own so.
+    return result.trial.phase == SETTLE and result.trial.seed >= SETTLE_SEED

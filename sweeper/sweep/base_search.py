@@ -372,15 +372,12 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     }
 
 
-# What a search says before it begins, and of its first run.
+# What a search says before it begins, where it is long, and of its first run.
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
 LONG = 600.0
 """Seconds from which on the cost is said."""
-
-
-# A search says how long it takes, before it begins, where that is long.
 
 
 def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) -> None:

@@ -581,12 +581,7 @@ def curves_stem(record: Path) -> str:
 
 
 def measured_trend(
-    experiment: Experiment,
-    study: Study,
-    best: Log2Hps,
-    planned: Log2Hps,
-    target: int,
-    wording: Words,
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
@@ -595,5 +590,4 @@ def measured_trend(
     sizes: Sequence[LadderSize] = settings.ladders().get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
-    trend = None if missing else fit_trend("width", curves, planned["eta"], target, prior)
-    return trend and wording.worded(trend)
+    return None if missing else fit_trend("width", curves, planned["eta"], target, prior)

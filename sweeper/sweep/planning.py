@@ -115,7 +115,7 @@ def as_measured(experiment: Experiment, target: TransferTarget, wording: Words) 
     settings, study, best = experiment.settings, target.study, target.best
     experiment, exponents = fit_measured(experiment, study, best)
     planned = planned_before(settings, best)
-    trend = measured_trend(experiment, study, best, planned, target.size.width, wording)
+    trend = measured_trend(experiment, study, best, planned, target.size.width)
     if settings.transfer.correct and trend is None:
         raise ConfigError(
             "transfer.correct",
@@ -125,6 +125,7 @@ def as_measured(experiment: Experiment, target: TransferTarget, wording: Words) 
                 f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
             ),
         )
+    trend = trend and wording.worded(trend)
     return Validated(experiment=experiment, planned=planned, trend=trend, exponents=exponents)
 
 

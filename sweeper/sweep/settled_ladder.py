@@ -99,8 +99,8 @@ def settle_ladder(
         run = (size, value, result.trial.seed)
         if trial(*run).key != result.key:  # other hyperparameters differ
             return None
-        value_at = loss(*run)
-        return None if value_at is None or math.isnan(value_at) else run
+        objective = loss(*run)
+        return None if objective is None or math.isnan(objective) else run
 
     runs = {result.key: run for result in done if (run := run_of(result)) is not None}
 

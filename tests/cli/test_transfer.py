@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from sweeper.decide import verdict
 from sweeper.decide.ladder_verdict import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
-from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
 from sweeper.stats.estimate import Estimate
@@ -95,12 +93,6 @@ class TestPlan:
         document = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document
         assert document["study"] == "a"
 
-    def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
-        os.rename(workplace / "runs", workplace / "my runs")
-        answer = sweeper("transfer", "--to-width", "32", 'root="my runs"')
-        assert answer.code == 0 and "; plan: my runs/a/transfer/w32-d1/plan.json" in answer.out
-        assert not (workplace / "runs").exists()
-
     def test_a_search_that_is_not_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         rewrite_results(study, lambda lines: lines[1:])
         assert "the search is not finished" in sweeper("transfer", "--to-width", "32").out
@@ -151,27 +143,15 @@ class TestValidate:
 
     def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
         """The base must have that ratio; the error says which one it has."""
-        words = ["transfer", "--to-width", "32", "transfer.widths=[16,32]"]
-        refused = sweeper(*words, "--validate", "--dry-run", "transfer.tokens_per_parameter=1000")
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
+        refused = sweeper(*words, "--dry-run", "transfer.tokens_per_parameter=1000")
         assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
         (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
-        words.append(f"transfer.tokens_per_parameter={own}")
-        assert sweeper(*words, "--validate", "--dry-run", "transfer.steps=[4]").code == 2
-        shown = sweeper(*words, "--validate", "--dry-run")
-        assert shown.code == 0, shown.err
-        at_32 = int(re.findall(r"the target trains ([\d,]+) steps", shown.out)[0].replace(",", ""))
-        assert f"width 32, {at_32} steps" in shown.out
-        answer = sweeper(*words, "--validate", *QUICK, "--json").document
-        assert [verdict["axis"] for verdict in answer["verdicts"]] == ["width"]
-        sizes = {s["size"]["width"]: s["size"]["steps"] for s in answer["verdicts"][0]["sizes"]}
-        assert sizes[32] == at_32 == answer["plan"]["source"]["steps"]
-        parameters = {
-            spec.width: prepare(spec).parameters()
-            for spec in {result.trial.spec for result in Study.read(study).results()}
-        }
-        assert at_32 / sizes[16] == pytest.approx(parameters[32] / parameters[16], rel=0.06)
-        rungs = sweeper(*words, "--horizons", "--dry-run")
-        assert rungs.code == 0 and str(at_32) in rungs.out
+        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--json")
+        (verdict,) = answer.document["verdicts"]
+        sizes = {size["size"]["width"]: size["size"]["steps"] for size in verdict["sizes"]}
+        assert sizes[16] < sizes[32] == answer.document["plan"]["source"]["steps"]
+        assert f"the target trains {sizes[32]:,} steps" in answer.err
 
     def test_a_depth_that_no_ladder_climbs_is_not_validated(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,12 +183,6 @@ class TestValidate:
         answer = sweeper("transfer", "--to-width", "32")
         golden.says(measured(answer.out))
         assert answer.next == f"{kept['command']} transfer.seeds=7"
-
-    def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
-        words = [*VALIDATE, "transfer.max_shift=60"]
-        said = "a shift of at most 60 in log2 and a loss gap of at most 1 % of the least loss"
-        assert said in sweeper(*words).out
-        assert f"A size holds with {said}." in (ladder_study / "report.html").read_text()
 
     def test_no_plan_stands_beside_the_verdict_on_another(
         self, sweeper: Run, ladder_study: Path, golden: Golden

@@ -186,19 +186,6 @@ def test_the_gain_of_retuning_is_unbiased_and_a_worse_eta_is_seldom_taken(
     assert covered / len(gains) > 0.9 and worse <= 0.025 * searches
 
 
-def test_seeds_that_compare_are_those_that_nothing_was_chosen_by() -> None:
-    def bent(hps: Log2Hps, seed: int) -> float:
-        return (hps["eta"] - hps["b"]) ** 2 + (hps["b"] - 1) ** 2 / 2
-
-    history = run_search(replace(RETUNED, retune_seeds=4), SPACE, noisy(bent, 2))
-    seeds = {phase: set[int]() for phase in ("eta", "lines", "combine", "retune", "compare")}
-    for result in history.results:
-        seeds[result.trial.phase].add(result.trial.seed)
-    assert seeds["retune"] <= seeds["combine"]
-    assert len(seeds["compare"]) == 4
-    assert not seeds["compare"] & (seeds["combine"] | seeds["lines"] | seeds["eta"])
-
-
 def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:
     def ended(trial: Trial, accuracy: float | None, phase: str, seed: int) -> Result:
         made = replace(trial, phase=phase, seed=seed)

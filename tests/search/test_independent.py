@@ -160,15 +160,6 @@ def test_of_the_finalists_the_one_without_a_lost_seed_is_kept(
     assert (found.seeds, found.objective) == pytest.approx(measured)
 
 
-@pytest.mark.parametrize("loss", [math.inf, math.nan])
-def test_nothing_finite_over_eta_ends_the_search_there(loss: float) -> None:
-    history = run_search(SMALL, SPACE, lambda hps, seed: loss)
-    assert len(history.results) == 5
-    found = SMALL.conclude(SPACE, history)
-    assert found.objective == math.inf and found.combination is None
-    assert [loss for _, loss in found.best_loss_curve] == [math.inf] * 5
-
-
 def test_one_finite_eta_is_enough() -> None:
     found = conclude(SMALL, lambda hps, seed: 3.0 if hps["eta"] == 2 else math.inf)
     assert found.best_log2["eta"] == 2 and found.objective == 3

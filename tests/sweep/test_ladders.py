@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sweeper.config import settings as settings_module
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import placeholder_data, resolve
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.stats.ladder import LadderRule, LadderSize, Size, SizeCurve, SizeOverrides
 from sweeper.sweep.ladders import _rests_on_less, _with_earlier, check_hours
 from sweeper.sweep.planning import Unvalidated, unvalidated
+from sweeper.sweep.study_replay import at_fixed_ratio
 from sweeper.trial import PluginSpec
 from tests.refusals import raises_config_error
 from tests.search.fakes import Experiment
@@ -129,3 +134,34 @@ def test_the_least_hours_are_rounded_up(seconds: float, least: str) -> None:
     with raises_config_error("hours") as caught:
         check_hours(1e-9, [seconds], slots=1)
     assert f"at least {least}, which" in str(caught.value)
+
+
+SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "train.steps=40"]
+
+
+def test_steps_at_a_fixed_ratio_follow_from_the_parameters() -> None:
+    """Of the ladder's sizes; the base must have that ratio already, but for rounding."""
+    words = [*SMALL, "transfer.widths=[16,32]", "transfer.tokens_per_parameter=1"]
+    settings = resolve(compose_tree(words))
+    corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
+    opened = settings_module.Experiment(settings=settings, corpus=corpus, precision="float32")
+    models = (Size(width=width, depth=1) for width in (16, 32))
+    parameters = {size.width: opened.prepared(size).parameters() for size in models}
+    train = settings.raw["train"]
+    ratio = 40 * train["batch_size"] * train["seq_len"] / parameters[16]
+
+    def at(ratio: float | None) -> settings_module.Experiment:
+        rule = replace(settings.transfer, tokens_per_parameter=ratio)
+        return at_fixed_ratio(replace(opened, settings=replace(settings, transfer=rule)))
+
+    for near in (ratio, 1.04 * ratio, 0.96 * ratio):
+        base, wide = at(near).settings.ladders()["width"]
+        assert base.steps == 40, "the base says its own"
+        wanted = 40 * near / ratio * parameters[32] / parameters[16]
+        assert wide.steps == pytest.approx(wanted, rel=6e-3)
+    for far in (1.06 * ratio, 0.94 * ratio):
+        with raises_config_error("train.steps", 40) as caught:
+            at(far)
+        assert f"tokens_per_parameter={ratio:.3g}" in str(caught.value)
+        assert f"train.steps={int(40 * far / ratio)}" in str(caught.value)
+    assert at(None).settings.steps_of is None
