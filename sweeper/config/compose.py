@@ -112,8 +112,8 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
         and not is_shipped(str(data.get(TARGET)))
     ):
         # Likewise: what another source holds out is not what this one does.
-        given = {".".join(key.split(".")[:2]) for key in keys}
-        tree["data"] = {name: value for name, value in data.items() if f"data.{name}" in given}
+        typed = {".".join(key.split(".")[:2]) for key in keys}
+        tree["data"] = {name: value for name, value in data.items() if f"data.{name}" in typed}
     return tree
 
 

@@ -87,10 +87,10 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
 
-def resolve(raw: Mapping[str, Any], words: Sequence[str] = ()) -> Settings:
+def resolve(raw: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
     """Check the tree and build its plugins; ConfigError names the first key that is invalid.
 
-    Of the overrides, `words`, it is seen whether the user chose the launcher.
+    Of the `overrides` it is seen whether the user chose the launcher.
     """
     keys = {*SECTIONS, "root"}
     for key in raw:
@@ -132,7 +132,7 @@ def resolve(raw: Mapping[str, Any], words: Sequence[str] = ()) -> Settings:
         search=search,
         runner=plugin("runner", RunnerSettings),
         launcher=plugin("launcher", Launcher),
-        launcher_chosen=any(word.lstrip("+").startswith("launcher") for word in words),
+        launcher_chosen=any(word.lstrip("+").startswith("launcher") for word in overrides),
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
@@ -493,7 +493,7 @@ class Settings:
         return self.root / self.name
 
     def trained_here(self, why: str, remedy: str) -> Settings:
-        """As they are where other processes cannot have what is trained, for the reason `why`.
+        """The settings where other processes cannot have what is trained, for the reason `why`.
 
         ConfigError where the user chose a launcher that has others.
         """
@@ -597,8 +597,8 @@ class Settings:
         with key_prefix("train"):
             train_settings: TrainSettings = call_checked(TrainSettings, train, {})
         base_steps, steps = self.raw["train"]["steps"], train_settings.steps
-        known = schedule.built_in(train_settings.schedule)
-        if known and known.steady and steps != base_steps:
+        shape = schedule.built_in(train_settings.schedule)
+        if shape and shape.steady and steps != base_steps:
             # As many steps at every horizon: runs are then the same up to where the shorter decays.
             warmup = min(1.0, round(train_settings.warmup * base_steps) / steps)
             train_settings = replace(train_settings, warmup=warmup)

@@ -61,8 +61,8 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
 
 def _outside_note(study: str | None, each: OutsideAnswer) -> str:
     return (
-        f"{each.name}: the answer of {study}, {power(each.began)}, lies outside: the optimum is "
-        f"{power(each.found)}, at the end of that answer's interval or beyond it"
+        f"{each.name}: the answer of {study}, {power(each.start)}, lies outside: the optimum is "
+        f"{power(each.optimum)}, at the end of that answer's interval or beyond it"
     )
 
 
@@ -135,7 +135,7 @@ def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
     next_command = again(answer.invocation, request, settings, why="to train them")
     return Shown(
         items=items,
-        answer=f"{cost.left} of {cost.planned} trials are to be trained; nothing was written.",
+        answer=f"{cost.remaining} of {cost.planned} trials are to be trained; nothing was written.",
         document=document,
         next=[next_command],
     )

@@ -38,42 +38,42 @@ class FreshSeeds(Around):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, its final configuration's seeds."""
-        seen = _without_final(history)
+        seen = history.without(_is_final)
         points = self.strategy.propose(space, seen)
         if points or not (self.seeds and seen.results):
             return points
-        found = self.strategy.conclude(space, seen)
-        if not math.isfinite(found.objective):
+        conclusion = self.strategy.conclude(space, seen)
+        if not math.isfinite(conclusion.objective):
             return []
         seeds = range(FINAL_SEED, FINAL_SEED + self.seeds)
-        return missing_points([found.best_log2], seeds, FINAL, history)
+        return missing_points([conclusion.best_log2], seeds, FINAL, history)
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """What the strategy concludes, with the mean over those fresh seeds that have a loss.
 
         `history` holds a result of the strategy's own.
         """
-        found = self.strategy.conclude(space, _without_final(history))
-        found = replace(found, selected_objective=found.objective)
+        conclusion = self.strategy.conclude(space, history.without(_is_final))
+        conclusion = replace(conclusion, selected_objective=conclusion.objective)
         losses = [result.objective for result in history.results if _is_final(result)]
         if not losses:
-            return found
+            return conclusion
         finite = [loss for loss in losses if math.isfinite(loss)]
-        curve = list(found.best_loss_curve)
+        curve = list(conclusion.best_loss_curve)
         for count in range(1, len(losses) + 1):
-            known = [loss for loss in losses[:count] if math.isfinite(loss)]
-            curve.append((found.runs + count, mean(known or [found.objective])))
-        found = replace(
-            found,
+            finite_so_far = [loss for loss in losses[:count] if math.isfinite(loss)]
+            curve.append((conclusion.runs + count, mean(finite_so_far or [conclusion.objective])))
+        conclusion = replace(
+            conclusion,
             runs=len(history.results),
-            notes=(*found.notes, *_lost(len(losses) - len(finite), len(losses))),
+            notes=(*conclusion.notes, *_lost(len(losses) - len(finite), len(losses))),
             best_loss_curve=tuple(curve),
-            phase_ends={**found.phase_ends, FINAL: len(history.results)},
+            phase_ends={**conclusion.phase_ends, FINAL: len(history.results)},
         )
         if not finite:
-            return found
+            return conclusion
         return replace(
-            found,
+            conclusion,
             objective=mean(finite),
             error=stdev(finite) / math.sqrt(len(finite)) if len(finite) > 1 else math.nan,
             seeds=len(finite),
@@ -85,19 +85,13 @@ def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:
     """The mean top-1 accuracy of the last runs, and of how many; None where none tells it."""
     last = [(r.trial.log2_hps, r.accuracy) for r in results if _is_final(r)]
     # A search that went on may have had another best configuration before.
-    told = [each for hps, each in last if hps == last[-1][0] and each is not None]
-    return (mean(told), len(told)) if told else None
+    accuracies = [each for hps, each in last if hps == last[-1][0] and each is not None]
+    return (mean(accuracies), len(accuracies)) if accuracies else None
 
 
 def _is_final(result: Result) -> bool:
     # By the seed as well: a strategy of a user's own may call a phase of its own so.
     return result.trial.phase == FINAL and result.trial.seed >= FINAL_SEED
-
-
-def _without_final(history: History) -> History:
-    if not any(map(_is_final, history.results)):
-        return history
-    return History(result for result in history.results if not _is_final(result))
 
 
 def _lost(lost: int, seeds: int) -> Sequence[str]:

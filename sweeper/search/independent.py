@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import mean, stdev
 from typing import Annotated, ClassVar, Literal
 
@@ -79,8 +80,8 @@ class IndependentSearch:
 
     def plan(self, space: Space) -> list[Phase]:
         """The phases; lines share their middle point, so fewer trials may run."""
-        names = self._line_names(space)
-        rule = self._line_rule(space)
+        names = self.line_names(space)
+        rule = self.line_rule(space)
         phases = [
             Phase(name="eta", trials=self.eta.points),
             Phase(name="lines", trials=sum(rule.planned(space[n]) for n in names) * self.seeds),
@@ -93,143 +94,101 @@ class IndependentSearch:
             phases.append(Phase(name="compare", trials=2 * self.retune_seeds))
         return phases
 
-    def _line_names(self, space: Space) -> list[str]:
+    def line_names(self, space: Space) -> list[str]:
+        """The hyperparameters beside eta that have a line."""
         names = chosen_axes(space, self.axes)
         # A range of the default alone leaves nothing to search; one of another value is tried.
         pinned = {n for n, axis in space.items() if axis.low == axis.high == axis.default}
         return [n for n in names if n != "eta" and n not in pinned]
 
-    def _line_rule(self, space: Space) -> LineRule:
+    def line_rule(self, space: Space) -> LineRule:
         """The lines' rule, with an equal part of the second phase's trials where they are given."""
         if self.runs is None:
             return self.lines
-        names = self._line_names(space)
+        names = self.line_names(space)
         points = self.runs // (max(1, len(names)) * self.seeds)
         if names and points < 1:
             allowed = f"at least {len(names) * self.seeds}: a point with {self.seeds} seeds a line"
             raise ConfigError("runs", self.runs, allowed)
         return replace(self.lines, points=max(1, points))
 
-    def _eta_line(self, space: Space, history: History) -> LineState:
-        base = defaults(space)
-        return replay_line(self.eta, space["eta"], line_objective(history, base, "eta", [0]))
-
-    def _line(self, space: Space, history: History, name: str, base: Log2Hps) -> LineState:
-        objective = line_objective(history, base, name, range(self.seeds))
-        return replay_line(self._line_rule(space), space[name], objective)
-
     def propose(self, space: Space, history: History) -> list[Point]:
         """The missing points of the phase at hand; all lines' rounds run together.
 
         A line over eta that diverged everywhere ends the search: no other line could build on it.
         """
-        base = defaults(space)
-        # Every call goes through all phases from the first: what is missing first is asked for.
-        eta = self._eta_line(space, history)
-        if eta.missing:
-            missing = [Log2Hps({**base, "eta": value}) for value in eta.missing]
+        standing = _Standing(self, space, history)
+        # What is missing first, from the first phase on, is asked for.
+        if standing.eta.missing:
+            missing = [Log2Hps({**defaults(space), "eta": value}) for value in standing.eta.missing]
             return missing_points(missing, [0], "eta", history)
-        if math.isinf(min(eta.losses.values())):
+        if math.isinf(min(standing.eta.losses.values())):
             return []
-        base = self._base(space, history)
         missing = [
-            Log2Hps({**base, name: value})
-            for name in self._line_names(space)
-            for value in self._line(space, history, name, base).missing
+            Log2Hps({**standing.base, name: value})
+            for name, state in standing.others.items()
+            for value in state.missing
         ]
-        points = missing_points(missing, range(self.seeds), "lines", history)
-        if points:
+        if points := missing_points(missing, range(self.seeds), "lines", history):
             return points
-        finalists, seeds = self._finalists(space, history), self._fresh_seeds()
-        points = missing_points(finalists, seeds, "combine", history)
-        kept = self._winner_to_retune(space, history, finalists)
+        points = missing_points(standing.finalists, self.fresh, "combine", history)
+        kept = standing.kept
         if points or kept is None:
             return points
-        line = self._retune_line(history, kept)
-        if line.missing:
-            missing = [Log2Hps({**kept, "eta": value}) for value in line.missing]
-            return missing_points(missing, seeds, "retune", history)
-        retuned = Log2Hps({**kept, "eta": _retuned(line, kept["eta"])})
+        if standing.retune.missing:
+            missing = [Log2Hps({**kept, "eta": value}) for value in standing.retune.missing]
+            return missing_points(missing, self.fresh, "retune", history)
+        retuned = Log2Hps({**kept, "eta": _retuned(standing.retune, kept["eta"])})
         if retuned["eta"] == kept["eta"]:
             return []
-        return missing_points([kept, retuned], self._retune_seeds(), "compare", history)
+        return missing_points([kept, retuned], self.comparing, "compare", history)
 
-    def _finalists(self, space: Space, history: History) -> tuple[Log2Hps, Log2Hps]:
-        """The combined optimum and the best single configuration."""
-        lines = self._line_results(space, history)
-        return self._combined(space, lines), self._best_single(space, history, lines)[0]
-
-    def _winner_to_retune(
-        self, space: Space, history: History, finalists: Sequence[Log2Hps]
-    ) -> Log2Hps | None:
-        """The better finalist, whose eta is retuned; None while it is not known.
-
-        None, too, where it is the base itself: nothing but eta moved, and eta's own line holds.
-        """
-        if not self.retune or _is_fixed(space["eta"]):
-            return None
-        means = [history.mean(hps, self._fresh_seeds()) for hps in finalists]
-        known = [mean for mean in means if mean is not None and not math.isnan(mean)]
-        if len(known) < len(means) or math.isinf(min(known)):
-            return None
-        kept = finalists[means.index(min(known))]
-        return None if hps_key(kept) == hps_key(self._base(space, history)) else kept
-
-    def _retune_line(self, history: History, kept: Log2Hps) -> LineState:
-        assert self.retune
-        # Two values and the kept one; `reach` and `extend` lead on from there.
-        eta, step = kept["eta"], self.retune.step
-        axis = Axis(low=eta - step, high=eta + step, default=eta)
-        return replay_line(
-            self.retune, axis, line_objective(history, kept, "eta", self._fresh_seeds())
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The better of combined and single over fresh seeds, else the best single so far."""
+        standing = _Standing(self, space, history)
+        best, objective, seeds = standing.single
+        combination = standing.combination()
+        notes = [*line_notes(standing.lines, space, self._longer(standing.lines))]
+        notes += pruned_notes(history)
+        if combination is not None:
+            notes.append(combination.summary)
+            if not math.isnan(combination.difference):
+                best, objective, seeds = _winner(combination)
+        retune = standing.retuned()
+        curve = independent_curve(
+            history.results, standing.base, self.seeds, standing.finalists, self.combine_seeds
+        )
+        if retune is not None:
+            line = replace(retune.line, name="eta, retuned")
+            notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
+            if retune.moves:
+                best = Log2Hps({**best, "eta": retune.line.optimum_log2})
+                retuned = history.mean(best, self.comparing)
+                if retuned is not None:
+                    objective, seeds = retuned, retune.seeds
+                    curve = (*curve[:-1], (len(curve), objective))
+        return Conclusion(
+            best_log2=best,
+            objective=objective,
+            seeds=seeds,
+            runs=len(history.results),
+            lines=tuple(standing.lines),
+            combination=combination,
+            retune=retune,
+            notes=tuple(notes),
+            best_loss_curve=curve,
+            phase_ends=phase_ends(history),
         )
 
-    def _fresh_seeds(self) -> range:
+    @property
+    def fresh(self) -> range:
+        """Seeds that compare the finalists, and that retune the better one."""
         return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
 
-    def _retune_seeds(self) -> range:
-        first = FRESH_SEED + self.combine_seeds
-        return range(first, first + self.retune_seeds)
-
-    def _eta_optimum(self, space: Space, history: History) -> float:
-        state, base = self._eta_line(space, history), defaults(space)
-        line = line_result("eta", state, history, base, space["eta"])
-        return line.optimum_log2 if line else space["eta"].default
-
-    def _base(self, space: Space, history: History) -> Log2Hps:
-        """The defaults at eta's optimum."""
-        return Log2Hps({**defaults(space), "eta": self._eta_optimum(space, history)})
-
-    def _line_results(self, space: Space, history: History) -> list[LineResult]:
-        base = self._base(space, history)
-        states = [("eta", self._eta_line(space, history))]
-        states += [(n, self._line(space, history, n, base)) for n in self._line_names(space)]
-        results = (line_result(n, state, history, base, space[n]) for n, state in states)
-        return [line for line in results if line]
-
-    def _combined(self, space: Space, lines: Sequence[LineResult]) -> Log2Hps:
-        """The optimum of every line at once; a line without any finite loss has none."""
-        optima = {line.name: line.optimum_log2 for line in lines if math.isfinite(line.objective)}
-        return Log2Hps({**defaults(space), **optima})
-
-    def _best_single(
-        self, space: Space, history: History, lines: Sequence[LineResult]
-    ) -> tuple[Log2Hps, float, int]:
-        """The best configuration that moves at most one hyperparameter from eta's optimum.
-
-        With its objective and the number of seeds that it is the mean of. Where no line has the
-        defaults on its grid, only the line over eta tried them: then all share its one seed alone.
-        """
-        base = self._base(space, history)
-        # Means over different seeds do not compare: all over the same ones.
-        shared = history.mean(base, range(self.seeds)) is not None
-        seeds = range(self.seeds if shared else 1)
-        measured = [
-            (hps, objective, len(seeds))
-            for hps in [base, *(Log2Hps({**base, li.name: li.optimum_log2}) for li in lines)]
-            if (objective := history.mean(hps, seeds)) is not None
-        ]
-        return min(measured, key=lambda single: single[1], default=(base, math.inf, 1))
+    @property
+    def comparing(self) -> range:
+        """Seeds that compare the retuned eta with the one before."""
+        return range(self.fresh.stop, self.fresh.stop + self.retune_seeds)
 
     def _longer(self, lines: Sequence[LineResult]) -> dict[str, str]:
         """The settings that let a line go on; points of all but eta's may follow from `runs`."""
@@ -237,15 +196,104 @@ class IndependentSearch:
         others = {line.name: f"{points} or search.lines.extend" for line in lines}
         return others | {"eta": "search.eta.points or search.eta.extend"}
 
-    def _combination(
-        self, combined: Log2Hps, single: Log2Hps, history: History
-    ) -> Combination | None:
-        pairs = [
-            (a, b)
-            for seed in self._fresh_seeds()
-            if (a := history.value(combined, seed)) is not None
-            and (b := history.value(single, seed)) is not None
+
+class _Standing:
+    """Where a history leaves the search; each part is worked out once, when it is asked for."""
+
+    def __init__(self, search: IndependentSearch, space: Space, history: History) -> None:
+        self.search, self.space, self.history = search, space, history
+
+    @cached_property
+    def eta(self) -> LineState:
+        """The first line, from the defaults, with one seed."""
+        objective = line_objective(self.history, defaults(self.space), "eta", [0])
+        return replay_line(self.search.eta, self.space["eta"], objective)
+
+    @cached_property
+    def base(self) -> Log2Hps:
+        """The defaults at eta's optimum, from which the other lines start."""
+        best = line_optimum(self.eta.losses) if self.eta.losses else self.space["eta"].default
+        return Log2Hps({**defaults(self.space), "eta": best})
+
+    @cached_property
+    def others(self) -> dict[str, LineState]:
+        """The other lines, by hyperparameter."""
+        rule, seeds = self.search.line_rule(self.space), range(self.search.seeds)
+        return {
+            name: replay_line(
+                rule, self.space[name], line_objective(self.history, self.base, name, seeds)
+            )
+            for name in self.search.line_names(self.space)
+        }
+
+    @cached_property
+    def lines(self) -> list[LineResult]:
+        """What the lines found."""
+        history, base, space = self.history, self.base, self.space
+        states = {"eta": self.eta, **self.others}.items()
+        results = (line_result(n, state, history, base, space[n]) for n, state in states)
+        return [line for line in results if line]
+
+    @cached_property
+    def single(self) -> tuple[Log2Hps, float, int]:
+        """The best configuration that moves at most one hyperparameter from eta's optimum.
+
+        With its objective and the number of seeds that it is the mean of. Where no line has the
+        defaults on its grid, only the line over eta tried them: then all share its one seed alone.
+        """
+        base = self.base
+        # Means over different seeds do not compare: all over the same ones.
+        shared = self.history.mean(base, range(self.search.seeds)) is not None
+        seeds = range(self.search.seeds if shared else 1)
+        moved = (Log2Hps({**base, line.name: line.optimum_log2}) for line in self.lines)
+        measured = [
+            (hps, objective, len(seeds))
+            for hps in [base, *moved]
+            if (objective := self.history.mean(hps, seeds)) is not None
         ]
+        return min(measured, key=lambda single: single[1], default=(base, math.inf, 1))
+
+    @cached_property
+    def finalists(self) -> tuple[Log2Hps, Log2Hps]:
+        """The optimum of every line at once, but of those without a loss, and the best single."""
+        finite = (line for line in self.lines if math.isfinite(line.objective))
+        optima = {line.name: line.optimum_log2 for line in finite}
+        return Log2Hps({**defaults(self.space), **optima}), self.single[0]
+
+    @cached_property
+    def kept(self) -> Log2Hps | None:
+        """The better finalist, whose eta is retuned; None while it is not known.
+
+        None, too, where it is the base itself: nothing but eta moved, and eta's own line holds.
+        """
+        if not self.search.retune or _is_fixed(self.space["eta"]):
+            return None
+        means = [self.history.mean(hps, self.search.fresh) for hps in self.finalists]
+        complete = [mean for mean in means if mean is not None and not math.isnan(mean)]
+        if len(complete) < len(means) or math.isinf(min(complete)):
+            return None
+        kept = self.finalists[means.index(min(complete))]
+        return None if hps_key(kept) == hps_key(self.base) else kept
+
+    @cached_property
+    def retune(self) -> LineState:
+        """The last line over eta, around the finalist that is kept."""
+        rule, kept = self.search.retune, self.kept
+        assert rule and kept is not None
+        # Two values and the kept one; `reach` and `extend` lead on from there.
+        eta = kept["eta"]
+        axis = Axis(low=eta - rule.step, high=eta + rule.step, default=eta)
+        return replay_line(rule, axis, line_objective(self.history, kept, "eta", self.search.fresh))
+
+    def _pairs(self, first: Log2Hps, second: Log2Hps, seeds: range) -> list[tuple[float, float]]:
+        """The losses of both with every seed that both have."""
+        pairs = ((self.history.value(first, n), self.history.value(second, n)) for n in seeds)
+        return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+    def combination(self) -> Combination | None:
+        """The finalists over fresh seeds; None before the first pair."""
+        combined, single = self.finalists
+        pairs = self._pairs(combined, single, self.search.fresh)
         if not pairs:
             return None
         difference, error = _paired(pairs)
@@ -258,66 +306,20 @@ class IndependentSearch:
             error=error,
         )
 
-    def conclude(self, space: Space, history: History) -> Conclusion:
-        """The better of combined and single over fresh seeds, else the best single so far."""
-        lines = self._line_results(space, history)
-        best, objective, seeds = self._best_single(space, history, lines)
-        finalists = self._combined(space, lines), best
-        combination = self._combination(*finalists, history)
-        notes = [*line_notes(lines, space, self._longer(lines)), *pruned_notes(history)]
-        if combination is not None:
-            notes.append(combination.summary)
-            if not math.isnan(combination.difference):
-                best, objective, seeds = _winner(combination)
-        retune = self._retune_result(space, history, finalists)
-        curve = independent_curve(
-            history.results, self._base(space, history), self.seeds, finalists, self.combine_seeds
-        )
-        if retune is not None:
-            line = replace(retune.line, name="eta, retuned")
-            notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
-            if retune.moves:
-                best = Log2Hps({**best, "eta": retune.line.optimum_log2})
-                retuned = history.mean(best, self._retune_seeds())
-                if retuned is not None:
-                    objective, seeds = retuned, retune.seeds
-                    curve = (*curve[:-1], (len(curve), objective))
-        return Conclusion(
-            best_log2=best,
-            objective=objective,
-            seeds=seeds,
-            runs=len(history.results),
-            lines=tuple(lines),
-            combination=combination,
-            retune=retune,
-            notes=tuple(notes),
-            best_loss_curve=curve,
-            phase_ends=phase_ends(history),
-        )
-
-    def _retune_result(
-        self, space: Space, history: History, finalists: Sequence[Log2Hps]
-    ) -> Retune | None:
+    def retuned(self) -> Retune | None:
         """What the last line over eta has found so far; None before its first point."""
-        kept = self._winner_to_retune(space, history, finalists)
-        if kept is None:
+        kept = self.kept
+        if kept is None or len(self.retune.losses) < 2:
             return None
-        state = self._retune_line(history, kept)
-        line = line_result("eta", state, history, kept, space["eta"])
-        if line is None or len(state.losses) < 2:
-            return None
-        line = replace(line, optimum_log2=_retuned(state, kept["eta"]))
+        line = line_result("eta", self.retune, self.history, kept, self.space["eta"])
+        assert line is not None
+        line = replace(line, optimum_log2=_retuned(self.retune, kept["eta"]))
         retune = Retune(line=line, before_log2=kept["eta"])
         if line.optimum_log2 == kept["eta"]:
             return retune
         best = Log2Hps({**kept, "eta": line.optimum_log2})
-        pairs = [
-            (a, b)
-            for seed in self._retune_seeds()
-            if (a := history.value(kept, seed)) is not None
-            and (b := history.value(best, seed)) is not None
-        ]
-        if state.missing or len(pairs) < self.retune_seeds:
+        pairs = self._pairs(kept, best, self.search.comparing)
+        if self.retune.missing or len(pairs) < self.search.retune_seeds:
             return replace(retune, gain=math.nan)
         before, after = (np.array(losses) for losses in zip(*pairs, strict=True))
         # Student's: with five pairs the noise of their differences is itself hardly known.

@@ -131,7 +131,7 @@ class Pruner:
         other_losses = [loss for _, loss in at_rung if loss is not None]
         if not losses or len(other_losses) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
-        known: list[AtRung] = [*at_rung, *((t, losses.get(key)) for key, t in batch.items())]
+        trials: list[AtRung] = [*at_rung, *((t, losses.get(key)) for key, t in batch.items())]
         stop = should_stop(self.kind, other_losses, list(losses.values()))
         return {
             key
@@ -141,7 +141,7 @@ class Pruner:
             # Kept where it may be the optimum of any line that it lies on.
             and not any(
                 self._is_near_optimum(batch[key].log2_hps[name], line)
-                for name, line in _lines_through(batch[key], known)
+                for name, line in _lines_through(batch[key], trials)
             )
         }
 

@@ -78,17 +78,15 @@ class RandomGridStrategy(Bounded):
             and len(grid) > 1
             and not space[name].choices
         ]
-        if (size := self._size(space)) < self.runs:
-            whole = [f"the grid has {size} points, and all are taken: search.runs is {self.runs}"]
-        else:
-            whole = []
+        size = self._size(space)
+        whole = f"the grid has {size} points, and all are taken: search.runs is {self.runs}"
         objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
             runs=len(objectives),
-            notes=(*whole, *at_end, *pruned_notes(history)),
+            notes=(*[whole] * (size < self.runs), *at_end, *pruned_notes(history)),
             best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )

@@ -18,7 +18,7 @@ from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_
 from sweeper.stats.line import FLAT
 from sweeper.stats.paired import by_losses, paired_difference
 from sweeper.stats.rounds import Rounds
-from sweeper.trial import Log2Hps, Point, Space, hps_key
+from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
 
 SETTLE = "settle"
 """The phase of the race."""
@@ -32,9 +32,9 @@ ROUNDS = Rounds.sharing(0.05, (3, 5, 8, 12))
 
 @dataclass(frozen=True)
 class Race:
-    """A race as far as it is run: who is left, best first, and what it lacks."""
+    """A race as far as it is run: who is still in it, best first, and what it lacks."""
 
-    left: tuple[Log2Hps, ...]
+    racers: tuple[Log2Hps, ...]
     missing: tuple[Point, ...]
     sentence: str
 
@@ -49,7 +49,7 @@ class Settled(Around):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, the race's next round."""
-        seen = _without_race(history)
+        seen = history.without(_is_raced)
         points = self.strategy.propose(space, seen)
         if points or not seen.results:
             return points
@@ -57,54 +57,58 @@ class Settled(Around):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """What the strategy concludes, with the race's winner once it has one."""
-        seen = _without_race(history)
-        found = self.strategy.conclude(space, seen)
+        seen = history.without(_is_raced)
+        conclusion = self.strategy.conclude(space, seen)
         if self.strategy.propose(space, seen):
-            return found
+            return conclusion
         race = self._race(space, seen, history)
         runs = len(history.results)
-        found = replace(found, runs=runs, phase_ends={**found.phase_ends, SETTLE: runs})
-        if race.missing or not race.left:
-            return found
-        losses = _losses(race.left[0], history)
+        conclusion = replace(
+            conclusion, runs=runs, phase_ends={**conclusion.phase_ends, SETTLE: runs}
+        )
+        if race.missing or not race.racers:
+            return conclusion
+        losses = _losses(race.racers[0], history)
         return replace(
-            found,
-            best_log2=race.left[0],
+            conclusion,
+            best_log2=race.racers[0],
             objective=mean(losses),
             seeds=len(losses),
-            notes=(*found.notes, race.sentence),
+            notes=(*conclusion.notes, race.sentence),
         )
 
     def _race(self, space: Space, seen: History, history: History) -> Race:
-        """As far as `history` has run it; `seen` is the strategy's own part."""
-        left = _best(self.strategy.conclude(space, seen).best_log2, seen)
-        if len(left) < 2:
-            return Race(tuple(left), (), "nothing is near the best configuration")
-        names = [name for name in left[0] if len({hps[name] for hps in left}) > 1]
-        error = ROUNDS.error_among(len(left) - 1)
+        """The race as far as `history` has run it; `seen` is the strategy's own part."""
+        racers = _best(self.strategy.conclude(space, seen).best_log2, seen)
+        if len(racers) < 2:
+            return Race(tuple(racers), (), "nothing is near the best configuration")
+        names = [name for name in racers[0] if len({hps[name] for hps in racers}) > 1]
+        error = ROUNDS.error_among(len(racers) - 1)
         for count in ROUNDS.seeds:
             seeds = range(SETTLE_SEED, SETTLE_SEED + count)
-            if missing := missing_points(left, seeds, SETTLE, history):
-                return Race(tuple(left), tuple(missing), "")
-            losses = {hps_key(hps): np.array(_losses(hps, history, count)) for hps in left}
-            left.sort(key=lambda hps: by_losses(losses[hps_key(hps)]))
-            leader = losses[hps_key(left[0])]
+            if missing := missing_points(racers, seeds, SETTLE, history):
+                return Race(tuple(racers), tuple(missing), "")
+            losses = {hps_key(hps): np.array(_losses(hps, history, count)) for hps in racers}
+            racers.sort(key=lambda hps: by_losses(losses[hps_key(hps)]))
+            leader = losses[hps_key(racers[0])]
             if not np.isfinite(leader).all():
                 return Race((), (), "")
-            gaps = [paired_difference(losses[hps_key(hps)], leader, error) for hps in left[1:]]
+            gaps = [paired_difference(losses[hps_key(hps)], leader, error) for hps in racers[1:]]
             ties = [gap for gap in gaps if gap.low <= 0]
-            left = [left[0], *(hps for hps, gap in zip(left[1:], gaps, strict=True) if gap in ties)]
+            tied = (hps for hps, gap in zip(racers[1:], gaps, strict=True) if gap in ties)
+            racers = [racers[0], *tied]
             if not ties:
-                return Race(tuple(left), (), f"the best of {RACERS} is settled with {count} seeds")
+                best = f"the best of {RACERS} is settled with {count} seeds"
+                return Race(tuple(racers), (), best)
             if max(gap.high for gap in ties) <= FLAT * abs(float(leader.mean())):
-                alike = f"{len(left)} configurations differ by less than {100 * FLAT:g} % for sure"
-                return Race(tuple(left), (), f"{alike}, with {count} seeds each: settled")
-        values = ", ".join(
-            f"{name} 2^{min(hps[name] for hps in left):g} to 2^{max(hps[name] for hps in left):g}"
-            for name in names
-        )
-        alike = f"{len(left)} configurations are still alike after {ROUNDS.seeds[-1]} seeds each"
-        return Race(tuple(left), (), f"{alike} ({values}): the best mean of them is taken")
+                alike = f"{len(racers)} configurations differ by less than {100 * FLAT:g} %"
+                return Race(
+                    tuple(racers), (), f"{alike} for sure, with {count} seeds each: settled"
+                )
+        raced = {name: [hps[name] for hps in racers] for name in names}
+        values = ", ".join(f"{n} 2^{min(v):g} to 2^{max(v):g}" for n, v in raced.items())
+        alike = f"{len(racers)} configurations are still alike after {ROUNDS.seeds[-1]} seeds each"
+        return Race(tuple(racers), (), f"{alike} ({values}): the best mean of them is taken")
 
 
 def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
@@ -123,16 +127,11 @@ def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
 
 
 def _losses(hps: Log2Hps, history: History, count: int = ROUNDS.seeds[-1]) -> list[float]:
-    """Those of the race's first `count` seeds, as far as they are known."""
+    """Losses with the race's first `count` seeds, but those that are still to be run."""
     values = [history.value(hps, SETTLE_SEED + seed) for seed in range(count)]
     return [value for value in values if value is not None]
 
 
-def _without_race(history: History) -> History:
-    if all(result.trial.phase != SETTLE for result in history.results):
-        return history
-    return History(
-        result
-        for result in history.results
-        if result.trial.phase != SETTLE or result.trial.seed < SETTLE_SEED
-    )
+def _is_raced(result: Result) -> bool:
+    # By the seed as well: a strategy of a user's own may call a phase of its own so.
+    return result.trial.phase == SETTLE and result.trial.seed >= SETTLE_SEED

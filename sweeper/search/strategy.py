@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import fmean
@@ -75,6 +75,11 @@ class History:
             for name, value in result.trial.log2_hps.items():
                 values.setdefault(name, set()).add(round(value, 9))
         return tuple(name for name, searched in values.items() if len(searched) == 1)
+
+    def without(self, is_other: Callable[[Result], bool]) -> History:
+        """A strategy's own part: without results that were asked for by what is behind it."""
+        own = [result for result in self.results if not is_other(result)]
+        return self if len(own) == len(self.results) else History(own)
 
     def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""

@@ -101,7 +101,7 @@ class SearchCost:
     script: str = ""
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Trials that are to be trained."""
         return max(0, self.planned - self.finished)
 
@@ -171,8 +171,8 @@ def search_study(
             tell_speed(watcher, study.results(), since=start)
         trials = trials_of(study)
         searched = trials.searched
-        found = searched if math.isfinite(conclusion.objective) else ()
-        lacking = without_result(found, conclusion.best_log2, settings.space)
+        searched_results = searched if math.isfinite(conclusion.objective) else ()
+        lacking = without_result(searched_results, conclusion.best_log2, settings.space)
         record = search_record(settings, conclusion, finished=not lacking)
         if lacking:
             write_json(StudyFolder(settings.folder).search, record)
@@ -200,8 +200,8 @@ def search_cost(
             check_setup(settings.folder, spec)
         check_model(experiment, watcher)
         _tell_of_command(settings, invocation, watcher)
-        known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
-        per_job, seconds = run_time(experiment, settings.base, known)
+        results = Study.read(settings.folder).results() if settings.folder.is_dir() else []
+        per_job, seconds = run_time(experiment, settings.base, results)
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = 0
         if settings.folder.is_dir():  # failed trials are tried again
@@ -224,7 +224,7 @@ def search_cost(
         parameters=settings.runner.parameters(spec),
         steps=spec.train.steps,
         command=command,
-        losses=tell_losses(settings, watcher, known) if command else (),
+        losses=tell_losses(settings, watcher, results) if command else (),
         jobs=jobs if script else 0,
         script=script,
     )
@@ -296,13 +296,13 @@ def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: 
     """
     settings = experiment.settings
     planned = _planned(settings.search, settings)
-    path, known = StudyFolder(settings.folder).search, study.results()
+    path, results = StudyFolder(settings.folder).search, study.results()
 
     def tells(result: Result) -> bool:
         """Whether a run of this command got as far as its losses say something."""
         return result.trial.spec.runner == settings.identity and result.status != "failed"
 
-    are_losses_said = any(map(tells, known))
+    are_losses_said = any(map(tells, results))
 
     def heard(result: Result) -> None:
         nonlocal are_losses_said
@@ -314,7 +314,7 @@ def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         write_json(path, search_record(settings, conclusion, finished=finished))
 
-    with progress_of(settings, watcher, "search", planned, known=known, heard=heard) as monitor:
+    with progress_of(settings, watcher, "search", planned, known=results, heard=heard) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
     study.describe(_of_the_study(conclusion, settings))
     return conclusion
@@ -372,15 +372,12 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     }
 
 
-# What a search says before it begins, and of its first run.
+# What a search says before it begins, where it is long, and of its first run.
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
 LONG = 600.0
 """Seconds from which on the cost is said."""
-
-
-# A search says how long it takes, before it begins, where that is long.
 
 
 def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) -> None:
@@ -397,9 +394,9 @@ def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) 
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
-    known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    counted = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
     # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
-    if not flops or not known or experiment.precision != "float32":
+    if not flops or not counted or experiment.precision != "float32":
         return
     if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
         return
@@ -457,8 +454,8 @@ def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result])
     logs = [path for r in ours if (path := trials / r.key / "log.txt").is_file()]
     complete = [trials / r.key / "log.txt" for r in reversed(results) if r.status == "complete"]
     others = sorted(trials.glob("*/log.txt"), key=lambda path: -path.stat().st_mtime_ns)
-    known = [path for path in complete if path.is_file()]
-    first = next(iter([*logs, *known, *others]), None)
+    earlier = [path for path in complete if path.is_file()]
+    first = next(iter([*logs, *earlier, *others]), None)
     if first is None:
         return []
     read = evidence_of(first.parent, metric=runner["metric"], heldout=runner["heldout"])
@@ -483,7 +480,7 @@ def without_result(
     alike = [result for result in results if result.trial.choices == chosen]
     places = [(_moved(result.trial.log2_hps, numbers), result) for result in alike]
     done = [moved for moved, result in places if result.status != "failed"]
-    found: dict[tuple[str, float], Result] = {}
+    failed: dict[tuple[str, float], Result] = {}
     for moved, result in places:
         if result.status != "failed" or len(moved) != 1:
             continue
@@ -493,14 +490,14 @@ def without_result(
             other.keys() == moved.keys() and 0 < other[name] / distance <= 1 for other in done
         )
         if not nearer:
-            found[name, distance] = result
+            failed[name, distance] = result
     nearest = {
         (name, distance > 0): min(
-            (d for n, d in found if n == name and (d > 0) == (distance > 0)), key=abs
+            (d for n, d in failed if n == name and (d > 0) == (distance > 0)), key=abs
         )
-        for name, distance in found
+        for name, distance in failed
     }
-    return [(name, found[name, distance]) for (name, _), distance in nearest.items()]
+    return [(name, failed[name, distance]) for (name, _), distance in nearest.items()]
 
 
 def _moved(hps: Log2Hps, best: Log2Hps) -> dict[str, float]:

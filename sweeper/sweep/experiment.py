@@ -13,9 +13,9 @@ from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import can_be_sent
-from sweeper.stats.ladder import Size
-from sweeper.study.cost import TrialSeconds, at_once
-from sweeper.study.flops import speeds
+from sweeper.stats.ladder import LadderSize, Size
+from sweeper.study.cost import Cost, TrialSeconds, at_once
+from sweeper.study.flops import flops_of, speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
@@ -145,30 +145,48 @@ def work_of(settings: Settings) -> Callable[[Trial], float]:
     return lambda trial: settings.runner.flops(trial.spec) or 1.0
 
 
-def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
-    """How long a run takes, by those of `known` that this very runner has made."""
-    same = (result for result in known if result.trial.spec.runner == settings.identity)
+def trial_seconds(settings: Settings, results: Iterable[Result]) -> TrialSeconds:
+    """How long a run takes, by those results that this very runner has made."""
+    same = (result for result in results if result.trial.spec.runner == settings.identity)
     if settings.raw["runner"].get("command"):
         return TrialSeconds(work_of(settings), same)
     on_gpu = settings.runner.precision(settings.launcher) == "bfloat16"
     return TrialSeconds(work_of(settings), same, GPU_RATE if on_gpu else CPU_RATE)
 
 
-def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
+def run_time(experiment: Experiment, size: Size, done: Sequence[Result] = ()) -> tuple[int, float]:
     """Trials to a job, and seconds to be counted for one of this size.
 
-    A run takes as long as those of its size did among `known`, as many at a time, else as its
-    steps do that are measured here. Of a command's other sizes the known ones tell; NaN where
-    nothing does.
+    A run takes as long as those of its size did that are `done`, as many at a time, else as its
+    steps do that are measured here. Of a command's other sizes those tell; NaN where nothing does.
     """
     settings, hps = experiment.settings, defaults(experiment.settings.space)
     trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
     per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    same = [result for result in done if result.trial.spec.runner == settings.identity]
     taken = trial_seconds(settings, same)
     if settings.raw["runner"].get("command") or taken.has(trials[0]):
         return per_job, taken.of(trials[0]) / at_once(same)
     return per_job, seconds * trials[0].spec.train.steps
+
+
+def lacking_cost(
+    experiment: Experiment,
+    lacking: Sequence[Trial],
+    branches: Mapping[str, int],
+    results: Sequence[Result],
+) -> Cost:
+    """What trials of one model cost, less the steps that they take from longer runs' `branches`.
+
+    A step of the longest is timed: of one model steps take equally long.
+    """
+    if not lacking:
+        return Cost(trials=0, flops=0.0, seconds=0.0)
+    longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
+    steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
+    whole = steps / longest.train.steps
+    seconds = whole * run_time(experiment, LadderSize.of_spec(longest), results)[1]
+    return Cost(trials=len(lacking), flops=whole * flops_of(longest), seconds=seconds)
 
 
 def shared_steps(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:

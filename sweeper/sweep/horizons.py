@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from sweeper.config.settings import Experiment
 from sweeper.engine.branches import trunk_key
-from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import Cost
-from sweeper.study.flops import flops_of
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import run_time, shared_steps
+from sweeper.sweep.experiment import lacking_cost, shared_steps
 from sweeper.sweep.study_replay import planned_log2
 from sweeper.trial import Log2Hps, Trial
 
@@ -65,16 +63,7 @@ def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) ->
     sizes = {}
     for width, depth in dict.fromkeys((trial.spec.width, trial.spec.depth) for trial in trials):
         lacking = [t for t in missing if (t.spec.width, t.spec.depth) == (width, depth)]
-        cost = Cost(trials=len(lacking), flops=0.0, seconds=0.0)
-        if lacking:
-            # A step of the longest is timed: of one model steps take equally long.
-            longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
-            size = LadderSize.of_spec(longest)
-            # What a run takes from a longer one is trained there.
-            steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
-            whole = steps / longest.train.steps
-            seconds = whole * run_time(experiment, size, study.results())[1]
-            cost = Cost(trials=len(lacking), flops=whole * flops_of(longest), seconds=seconds)
+        cost = lacking_cost(experiment, lacking, branches, study.results())
         sizes[f"width {width}" + f", depth {depth}" * depths] = cost
     several = len({trial.spec.train.steps for trial in trials}) > 1
     command = settings.raw["runner"].get("command")

@@ -10,7 +10,7 @@ from sweeper.config.settings import Experiment
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import Cost, at_once
 from sweeper.study.flops import flops_of
-from sweeper.sweep.experiment import run_time, shared_steps, trial_seconds
+from sweeper.sweep.experiment import lacking_cost, shared_steps, trial_seconds
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.planning import TransferTarget
 from sweeper.sweep.settled_ladder import SettledLadder
@@ -72,7 +72,7 @@ def ladder_cost(
         every = settle.trials()
         for size in axes:
             lacking_runs[size] = [t for t in every if t.spec == experiment.spec(size)]
-            values_of[size] = sorted({value for one, value, _ in settle.asked if one == size})
+            values_of[size] = sorted({value for of, value, _ in settle.asked if of == size})
     else:
         for size in axes:
             (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
@@ -83,16 +83,11 @@ def ladder_cost(
     branches = shared_steps(settings, every)
     costs = []
     for size, axis in axes.items():
-        lacks, values = lacking_runs[size], values_of[size]
-        # What a run takes from a longer one is trained there.
-        steps = experiment.spec(size).train.steps
-        whole = len(lacks) - sum(branches.get(trial.key, 0) for trial in lacks) / steps
-        seconds = whole * run_time(experiment, size, study.results())[1] if lacks else 0.0
-        flops = whole * flops_of(experiment.spec(size))
+        values = values_of[size]
         asked = rule.seeds * len(values)
         if settle is not None:
-            asked = sum(one == size for one, *_ in settle.asked)
-        cost = Cost(trials=len(lacks), flops=flops, seconds=seconds)
+            asked = sum(run_size == size for run_size, *_ in settle.asked)
+        cost = lacking_cost(experiment, lacking_runs[size], branches, study.results())
         costs.append(SizeCost(size=size, axis=axis, cost=cost, values_log2=values, runs=asked))
     all_flops = sum(size.cost.flops for size in costs)
     some = any(size.runs for size in costs)

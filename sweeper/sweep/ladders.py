@@ -131,7 +131,7 @@ def fit_law(
 def fit_measured(
     experiment: Experiment, study: Study, best_log2: Log2Hps
 ) -> tuple[Experiment, FittedExponents | None]:
-    """As `fit_law`, with the ladders that the study holds; BadInput where these are too few."""
+    """`fit_law` with the ladders that the study holds; BadInput where these are too few."""
     if not is_of_ladders(experiment.settings.law):
         return experiment, None
     base = experiment.settings.ladder_base
@@ -166,7 +166,7 @@ def law_spec(settings: Settings) -> PluginSpec | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settle:
-    """That ladders are trained until they are settled: with at most `budget` runs, or `hours`.
+    """Ladders are trained until they are settled, with at most `budget` runs, or `hours`.
 
     None: three times the runs of the fixed design, and any time. Hours are those of the runs,
     as many as are trained at a time.
@@ -184,7 +184,7 @@ def settling_of(
     folder: Path,
     settle: Settle,
     lookup: Lookup,
-    words: Words,
+    wording: Words,
 ) -> SettledLadder:
     """The ladders as they stand, for training and for a dry run.
 
@@ -193,7 +193,7 @@ def settling_of(
     settings = experiment.settings
     name, files = settings.transfer.hyperparameter, TargetFolder(folder)
     earlier = read_document(files.validation_of(name), Validation, [])
-    judge = LadderJudge(experiment, best, target, earlier, words)
+    judge = LadderJudge(experiment, best, target, earlier, wording)
     begun_with = read_document(files.settling_of(name), Beginning, [])
     ladder = settle_ladder(
         experiment,
@@ -273,7 +273,7 @@ class Validated:
 
     @property
     def settled(self) -> str:
-        """With how many runs the ladders were settled, or why they were not."""
+        """Says with how many runs the ladders were settled, or why they were not."""
         return self.trained.record.settled if self.trained else ""
 
 
@@ -318,8 +318,8 @@ def validate(
     confidence = AT_FIRST
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
-        planned, known = 0 if settle else planned, study.results()
-        with progress_of(settings, watcher, "validate", planned, known=known) as bar:
+        planned, results = 0 if settle else planned, study.results()
+        with progress_of(settings, watcher, "validate", planned, known=results) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
@@ -390,8 +390,8 @@ class JudgedLadders:
     @property
     def every(self) -> tuple[SizeCurve, ...]:
         """The curves of all ladders by size, the base's but once."""
-        found = {curve.size: curve for curves in self.curves.values() for curve in curves}
-        return tuple(found[size] for size in sorted(found))
+        by_size = {curve.size: curve for curves in self.curves.values() for curve in curves}
+        return tuple(by_size[size] for size in sorted(by_size))
 
 
 @dataclass(frozen=True)
@@ -429,15 +429,15 @@ class LadderJudge:
             for size, curve in every.items():
                 there = planned_log2(experiment, size, best)[name]
                 every[size] = replace(curve, planned_log2=there - best[name])
-        curves = {axis: [every[one.size] for one in of_axis] for axis, of_axis in by_axis.items()}
+        curves = {axis: [every[c.size] for c in of_axis] for axis, of_axis in by_axis.items()}
         hps, note = _planned(settings, curves, best, self.earlier, self.words)
         runs = {len(losses) for curve in every.values() for losses in curve.losses.values()}
         if rule.seeds == 1 and runs == {1}:  # as of a table with one run a cell
-            told = {curve.size: curve for curve in with_noise_left([*every.values()])}
-            curves = {axis: [told[one.size] for one in of_axis] for axis, of_axis in curves.items()}
-            levels = [curve.noise.deviation for curve in told.values() if curve.noise]
-            left = NoiseLeft(low=min(levels), high=max(levels)) if levels else None
-            note = ". Also, ".join(filter(None, (note, self.words.sentence(left))))
+            noisy = {curve.size: curve for curve in with_noise_left([*every.values()])}
+            curves = {axis: [noisy[c.size] for c in of_axis] for axis, of_axis in curves.items()}
+            levels = [curve.noise.deviation for curve in noisy.values() if curve.noise]
+            noise = NoiseLeft(low=min(levels), high=max(levels)) if levels else None
+            note = ". Also, ".join(filter(None, (note, self.words.sentence(noise))))
         centre = hps[name]
         # What the target does not name is the base's.
         sizes_named = {key: value for key, value in asdict(self.target).items() if value}
@@ -493,15 +493,16 @@ def _runs(validation: Validation) -> int:
 def _rests_on_less(record: Validation, earlier: Validation) -> bool:
     """Whether all curves of a record are `earlier`'s, with fewer runs, for the same plan."""
     same = attrgetter("hyperparameter", "log2_hps", "law")
-    if same(earlier) != same(record) or any(earlier.over(one.axis) is None for one in record.axes):
+    axes = {verdict.axis for verdict in record.axes}
+    if same(earlier) != same(record) or any(earlier.over(axis) is None for axis in axes):
         return False
     there = {curve.size: curve.losses for curve in earlier.curves}
-    held = all(
+    contained = all(
         losses == there.get(curve.size, {}).get(eta, ())[: len(losses)]
         for curve in record.curves
         for eta, losses in curve.losses.items()
     )
-    return held and _runs(record) < _runs(earlier)
+    return contained and _runs(record) < _runs(earlier)
 
 
 def _prior(settings: Settings, axis: str) -> Prior:
@@ -516,7 +517,7 @@ def _planned(
     ladders: Mapping[str, Sequence[SizeCurve]],
     best: Log2Hps,
     earlier: Validation | None,
-    words: Words,
+    wording: Words,
 ) -> tuple[Log2Hps, str]:
     """The hyperparameters to plan with, and a note where they are not those of the search.
 
@@ -540,9 +541,9 @@ def _planned(
         again = fit_curves(curves, kept)[settings.ladder_base]
         if others and missed_optimum(again, kept, rule) is None:
             keeps = f"the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
-            note = f"{words.sentence(missed)}; {keeps}"
+            note = f"{wording.sentence(missed)}; {keeps}"
             return Log2Hps({**best, "eta": kept}), note
-    note = f"{words.sentence(missed)}, with which the plan is made: {cause}"
+    note = f"{wording.sentence(missed)}, with which the plan is made: {cause}"
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
@@ -580,7 +581,7 @@ def curves_stem(record: Path) -> str:
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int, words: Words
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
@@ -589,5 +590,4 @@ def measured_trend(
     sizes: Sequence[LadderSize] = settings.ladders().get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
-    trend = None if missing else fit_trend("width", curves, planned["eta"], target, prior)
-    return trend and words.worded(trend)
+    return None if missing else fit_trend("width", curves, planned["eta"], target, prior)

@@ -16,14 +16,14 @@ from sweeper.trial import Log2Hps, Result, named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimum:
+class SearchedOptimum:
     """A search's conclusion; `unfinished` is the number of its trials so far where more follow."""
 
     conclusion: Conclusion
     unfinished: int = 0
 
 
-def optimum(experiment: Experiment, study: Study) -> Optimum:
+def searched_optimum(experiment: Experiment, study: Study) -> SearchedOptimum:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = experiment.settings
     # Not from search.json: the results alone are the record, whatever happened to it.
@@ -43,7 +43,7 @@ def optimum(experiment: Experiment, study: Study) -> Optimum:
             f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
             "anew, with lower values of parameterization.space.eta where they diverged"
         )
-    return Optimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
+    return SearchedOptimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
 
 
 def finished(study: Study) -> Lookup:
@@ -56,11 +56,11 @@ def finished(study: Study) -> Lookup:
     return lookup
 
 
-def planned_optimum(experiment: Experiment, study: Study) -> Optimum:
+def planned_optimum(experiment: Experiment, study: Study) -> SearchedOptimum:
     """What the study plans with: the optimum of its search, with the eta of its ladder."""
-    found = optimum(experiment, study)
-    best = planned_before(experiment.settings, found.conclusion.best_log2)
-    return replace(found, conclusion=replace(found.conclusion, best_log2=best))
+    searched = searched_optimum(experiment, study)
+    best = planned_before(experiment.settings, searched.conclusion.best_log2)
+    return replace(searched, conclusion=replace(searched.conclusion, best_log2=best))
 
 
 def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:

@@ -29,7 +29,7 @@ from sweeper.sweep.ladders import (
     measured_trend,
     target_size,
 )
-from sweeper.sweep.optimum import Optimum, optimum, planned_before
+from sweeper.sweep.optimum import SearchedOptimum, planned_before, searched_optimum
 from sweeper.sweep.study_replay import after_law, apply_law
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 
@@ -59,7 +59,7 @@ class TransferTarget:
 
     size: Size
     study: Study
-    optimum: Optimum
+    optimum: SearchedOptimum
     spans: PlannedSteps | None = None
 
     @property
@@ -88,11 +88,11 @@ def target_of(experiment: Experiment, size: Size, asked: TargetOptions) -> Trans
     if asked.validate:
         check_ladders(experiment, asked.settle)
     study = Study.read(settings.folder)
-    found = optimum(experiment, study)
+    searched = searched_optimum(experiment, study)
     if settings.transfer.eta is not None:
-        best = Log2Hps({**found.conclusion.best_log2, "eta": settings.transfer.eta})
-        found = replace(found, conclusion=replace(found.conclusion, best_log2=best))
-    return TransferTarget(size=size, study=study, optimum=found, spans=spans)
+        best = Log2Hps({**searched.conclusion.best_log2, "eta": settings.transfer.eta})
+        searched = replace(searched, conclusion=replace(searched.conclusion, best_log2=best))
+    return TransferTarget(size=size, study=study, optimum=searched, spans=spans)
 
 
 def target_folder(settings: Settings, size: Size) -> Path:
@@ -107,7 +107,7 @@ def target_folder(settings: Settings, size: Size) -> Path:
     return StudyFolder(settings.folder).target(name).path
 
 
-def as_measured(experiment: Experiment, target: TransferTarget, words: Words) -> Validated:
+def as_measured(experiment: Experiment, target: TransferTarget, wording: Words) -> Validated:
     """What the ladders say that the study holds already: no verdict.
 
     ConfigError where `transfer.correct` asks for a trend that they do not show.
@@ -115,7 +115,7 @@ def as_measured(experiment: Experiment, target: TransferTarget, words: Words) ->
     settings, study, best = experiment.settings, target.study, target.best
     experiment, exponents = fit_measured(experiment, study, best)
     planned = planned_before(settings, best)
-    trend = measured_trend(experiment, study, best, planned, target.size.width, words)
+    trend = measured_trend(experiment, study, best, planned, target.size.width)
     if settings.transfer.correct and trend is None:
         raise ConfigError(
             "transfer.correct",
@@ -125,6 +125,7 @@ def as_measured(experiment: Experiment, target: TransferTarget, words: Words) ->
                 f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
             ),
         )
+    trend = trend and wording.worded(trend)
     return Validated(experiment=experiment, planned=planned, trend=trend, exponents=exponents)
 
 

@@ -137,12 +137,12 @@ class TimeLeft:
             at_once = (self._spent + sum(now - job.first for job in jobs)) / passed
         elif jobs:
             at_once = max(at_once, len(jobs))
-        left = max(longest, work * share / max(at_once, 1e-9))
+        remaining = max(longest, work * share / max(at_once, 1e-9))
         if later and (asked := self._asked.total()):
             # They are asked for when the others have ended, and trained in rounds.
             mean = sum(n * self.seconds.of(self._kinds[kind]) for kind, n in self._asked.items())
-            left += math.ceil(later / max(1, round(at_once))) * share * mean / asked
-        return left
+            remaining += math.ceil(later / max(1, round(at_once))) * share * mean / asked
+        return remaining
 
 
 ProgressBar = Callable[[float, str, str], None]

@@ -99,14 +99,14 @@ def settle_ladder(
         run = (size, value, result.trial.seed)
         if trial(*run).key != result.key:  # other hyperparameters differ
             return None
-        known = loss(*run)
-        return None if known is None or math.isnan(known) else run
+        objective = loss(*run)
+        return None if objective is None or math.isnan(objective) else run
 
     runs = {result.key: run for result in done if (run := run_of(result)) is not None}
 
     def begun(keys: Collection[str]) -> SettledLadder:
-        given = {key: run for key, run in runs.items() if key in keys}
-        grids = grids_of(given.values(), rule)
+        beginning = {key: run for key, run in runs.items() if key in keys}
+        grids = grids_of(beginning.values(), rule)
         there = {run for size, grid in grids.items() for run in grid.of(size)}
 
         def affordable(all_runs: Sequence[Run]) -> int:
@@ -116,14 +116,14 @@ def settle_ladder(
             """
             assert hours is not None
             own = [run for run in all_runs if run not in there]
-            known = (lookup(trial(*run).key) for run in own or all_runs)
-            results = [result for result in known if result is not None]
+            looked_up = (lookup(trial(*run).key) for run in own or all_runs)
+            results = [result for result in looked_up if result is not None]
             mean = sum(result.seconds for result in results) / max(1, len(results))
             return len(there) + int(hours * 3600 * slots / mean) if mean > 0 else sys.maxsize
 
         return SettledLadder(
             trial,
-            sorted(given),
+            sorted(beginning),
             hours,
             slots,
             rule,

@@ -60,10 +60,10 @@ def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
         # None, not empty: a command has betas, and keeps them to itself.
         return replace(scale, betas=None)
     prepared = experiment.prepared(size)
-    known = prepared.optimizer.settings(plain(log2_hps))
-    betas = {name: value for name, value in known.items() if name.startswith("beta")}
-    held = held_norms(prepared.optimizer, prepared.trained_specs)
-    return replace(scale, parameters=prepared.parameters(), betas=betas, held=held)
+    hps = prepared.optimizer.settings(plain(log2_hps))
+    betas = {name: value for name, value in hps.items() if name.startswith("beta")}
+    norms = held_norms(prepared.optimizer, prepared.trained_specs)
+    return replace(scale, parameters=prepared.parameters(), betas=betas, held=norms)
 
 
 RATIO_SLACK = 0.05

@@ -38,12 +38,12 @@ LINES = ("eta", "lines", "line")
 class OutsideAnswer:
     """A hyperparameter whose old answer lies outside.
 
-    The search `began` at it, in log2, and `found` the optimum at the old interval's end or beyond.
+    It is the `start` in log2; the `optimum` lies at the old interval's end or beyond.
     """
 
     name: str
-    began: float
-    found: float
+    start: float
+    optimum: float
 
 
 def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
@@ -106,7 +106,7 @@ def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> A
 
 
 def _intervals(lines: Sequence[LineResult]) -> dict[str, Estimate]:
-    """Of every hyperparameter with a line the 95 % interval of its optimum, in log2."""
+    """The 95 % interval of the optimum of every line, in log2."""
     # The fit asks for a size, which is a name here.
     size = LadderSize(width=1, depth=1, batch_size=1, steps=1)
     curves = {
@@ -135,7 +135,7 @@ def _intervals(lines: Sequence[LineResult]) -> dict[str, Estimate]:
 def outside(space: Space, lines: Collection[LineResult]) -> list[OutsideAnswer]:
     """The hyperparameters of a warm search whose optimum is not within their narrowed range."""
     return [
-        OutsideAnswer(name=line.name, began=axis.default, found=line.optimum_log2)
+        OutsideAnswer(name=line.name, start=axis.default, optimum=line.optimum_log2)
         for line in lines
         if (axis := space.get(line.name)) is not None
         and axis.step is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sweeper.engine.prepare import PreparedSpec
     from sweeper.plan.explanation import Explained
     from sweeper.plan.plan import TransferPlan
-    from sweeper.sweep.optimum import Optimum
+    from sweeper.sweep.optimum import SearchedOptimum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ExplainAnswer(VerbAnswer):
     invocation: Invocation
     measures: bool
     classes: int = 0
-    optimum: Optimum | None = None
+    optimum: SearchedOptimum | None = None
 
 
 def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
@@ -67,7 +67,7 @@ def _explained(
     from sweeper.plan.factors import tied_weight
     from sweeper.plan.plan import make_plan
     from sweeper.sweep.experiment import check_target, open_experiment
-    from sweeper.sweep.optimum import optimum, planned_before
+    from sweeper.sweep.optimum import planned_before, searched_optimum
 
     if settings.scaled_by_user:
         raise ConfigError(
@@ -81,7 +81,7 @@ def _explained(
     notices: Sequence[str] = ()
     if invocation.study is not None:
         record = Study.read(settings.folder)
-        found = optimum(open_experiment(settings), record)
+        found = searched_optimum(open_experiment(settings), record)
         # As an earlier plan has them: it may have taken a better eta from the ladder's curves.
         hps = plain(planned_before(settings, found.conclusion.best_log2))
         study, notices = settings.name, record.notices

@@ -1,9 +1,7 @@
 import json
 import math
-import os
 import re
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,17 +11,14 @@ from typing import Any
 import pytest
 
 from sweeper.config.settings import Experiment
-from sweeper.config.studies import split_root
 from sweeper.decide import verdict
 from sweeper.decide.ladder_verdict import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
-from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
 from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
-from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.sweep import ladders
 from sweeper.trial import Log2Hps, Result
@@ -92,27 +87,11 @@ class TestPlan:
         wanted = "sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
         assert answer.next == wanted
 
-    def test_json(self, sweeper: Run, study: Path) -> None:
-        answer = sweeper("transfer", "--to-width", "32", "--json")
-        assert answer.document["plan"]["target"] == {"width": 32, "depth": 1}
-        assert answer.document["verdicts"] is None and answer.err
-
     def test_of_the_latest_study_or_of_another(self, sweeper: Run, study: Path) -> None:
         shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
         assert sweeper("transfer", "--to-width", "32", "--json").document["study"] == "b"
         document = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document
         assert document["study"] == "a"
-
-    def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
-        os.rename(workplace / "runs", workplace / "my runs")
-        answer = sweeper("transfer", "--to-width", "32", 'root="my runs"')
-        assert answer.code == 0 and "; plan: my runs/a/transfer/w32-d1/plan.json" in answer.out
-        assert not (workplace / "runs").exists()
-
-    def test_an_eta_of_ones_own(self, sweeper: Run, study: Path) -> None:
-        answer = sweeper("transfer", "--to-width", "32", "transfer.eta=-3", "--json")
-        assert answer.document["plan"]["hps"]["eta"] == 2.0**-3
-        assert answer.document["plan"]["source"]["eta_from"] == "transfer.eta"
 
     def test_a_search_that_is_not_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         rewrite_results(study, lambda lines: lines[1:])
@@ -121,12 +100,6 @@ class TestPlan:
         assert "is damaged" in sweeper("transfer", "--to-width", "32").out
         rewrite_results(study, lambda lines: [])
         assert_refused(sweeper("transfer", "--to-width", "32"), golden)
-
-
-@pytest.mark.parametrize("text", ["{{{", "", "3", "- 1\n", "model: 3\n", "\x00", "a: ${nope}"])
-def test_a_damaged_config_of_the_study(sweeper: Run, study: Path, text: str) -> None:
-    (study / "config.yaml").write_text(text)
-    assert_refused(sweeper("transfer", "--to-width", "32"))
 
 
 class TestValidate:
@@ -168,36 +141,17 @@ class TestValidate:
         assert answer.document["verdicts"][0]["answer"] == verdict
         assert answer.code == code
 
-    def test_a_target_that_is_deeper_adds_the_ladder_over_depth(
-        self, sweeper: Run, study: Path
-    ) -> None:
-        words = ["--to-width", "16", "transfer.depths=[2]", "transfer.widths=[16]"]
-        answer = sweeper("transfer", "--validate", *QUICK, *words, "--json")
-        assert [verdict["axis"] for verdict in answer.document["verdicts"]] == ["depth"]
-
     def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
         """The base must have that ratio; the error says which one it has."""
-        words = ["transfer", "--to-width", "32", "transfer.widths=[16,32]"]
-        refused = sweeper(*words, "--validate", "--dry-run", "transfer.tokens_per_parameter=1000")
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
+        refused = sweeper(*words, "--dry-run", "transfer.tokens_per_parameter=1000")
         assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
         (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
-        words.append(f"transfer.tokens_per_parameter={own}")
-        assert sweeper(*words, "--validate", "--dry-run", "transfer.steps=[4]").code == 2
-        shown = sweeper(*words, "--validate", "--dry-run")
-        assert shown.code == 0, shown.err
-        at_32 = int(re.findall(r"the target trains ([\d,]+) steps", shown.out)[0].replace(",", ""))
-        assert f"width 32, {at_32} steps" in shown.out
-        answer = sweeper(*words, "--validate", *QUICK, "--json").document
-        assert [verdict["axis"] for verdict in answer["verdicts"]] == ["width"]
-        sizes = {s["size"]["width"]: s["size"]["steps"] for s in answer["verdicts"][0]["sizes"]}
-        assert sizes[32] == at_32 == answer["plan"]["source"]["steps"]
-        parameters = {
-            spec.width: prepare(spec).parameters()
-            for spec in {result.trial.spec for result in Study.read(study).results()}
-        }
-        assert at_32 / sizes[16] == pytest.approx(parameters[32] / parameters[16], rel=0.06)
-        rungs = sweeper(*words, "--horizons", "--dry-run")
-        assert rungs.code == 0 and str(at_32) in rungs.out
+        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--json")
+        (verdict,) = answer.document["verdicts"]
+        sizes = {size["size"]["width"]: size["size"]["steps"] for size in verdict["sizes"]}
+        assert sizes[16] < sizes[32] == answer.document["plan"]["source"]["steps"]
+        assert f"the target trains {sizes[32]:,} steps" in answer.err
 
     def test_a_depth_that_no_ladder_climbs_is_not_validated(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,10 +169,8 @@ class TestValidate:
         words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
         answer = sweeper(*words, *QUICK)
         assert answer.code == 3 and "transfer.depths=[1,2,4]" in answer.out
-        for climbed in ("transfer.depths=[2]", "transfer.sizes=[{width: 32, depth: 2}]"):
-            answer = sweeper(*words, *QUICK, climbed)
-            assert answer.code == 0 and "is not validated" not in answer.out
-        assert sweeper(*words, *QUICK, "transfer.sizes=[{width: 32}]").code == 3
+        answer = sweeper(*words, *QUICK, "transfer.depths=[2]")
+        assert answer.code == 0 and "is not validated" not in answer.out
 
     def test_a_plan_without_a_new_validation_tells_the_kept_one(
         self, sweeper: Run, ladder_study: Path, golden: Golden
@@ -231,32 +183,6 @@ class TestValidate:
         answer = sweeper("transfer", "--to-width", "32")
         golden.says(measured(answer.out))
         assert answer.next == f"{kept['command']} transfer.seeds=7"
-
-    def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
-        words = [*VALIDATE, "transfer.max_shift=60"]
-        said = "a shift of at most 60 in log2 and a loss gap of at most 1 % of the least loss"
-        assert said in sweeper(*words).out
-        assert f"A size holds with {said}." in (ladder_study / "report.html").read_text()
-
-    def test_what_other_ladders_showed_stays(self, sweeper: Run, ladder_study: Path) -> None:
-        words = VALIDATE
-        sweeper(*words)
-        path = ladder_study / "transfer/w32-d1/validation.json"
-        first = json.loads(path.read_text())
-        sweeper(*words, "transfer.widths=[]", "transfer.batches=[4]")
-        record = json.loads(path.read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["width", "batch_size"]
-        assert record["axes"][0] == first["axes"][0] and record["trend"] == first["trend"]
-        trained = [(c["size"]["width"], c["size"]["batch_size"]) for c in record["curves"]]
-        assert trained == [(16, 2), (32, 2), (16, 4)]
-        page = (ladder_study / "report.html").read_text()
-        assert "Validation over width" in page and "Validation over batch size" in page
-        sweeper(*words, "transfer.widths=[]", "transfer.batches=[4]", "transfer.eta=-1")
-        record = read_json(path)
-        assert [axis["axis"] for axis in record["axes"]] == ["batch_size"]
-        path.write_text(json.dumps({**record, "axes": 3}))
-        sweeper(*words, "transfer.eta=-1")
-        assert [one["axis"] for one in json.loads(path.read_text())["axes"]] == ["width"]
 
     def test_no_plan_stands_beside_the_verdict_on_another(
         self, sweeper: Run, ladder_study: Path, golden: Golden
@@ -277,31 +203,22 @@ class TestValidate:
 
     def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
         words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
+        words.append("transfer.sizes=[{width: 32, steps: 9}]")
         answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
         assert answer.code == 0
         folder = study / "transfer/w32-d1"
         assert (folder / "curves-batch_size.png").exists()
         record = json.loads((folder / "validation.json").read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps"]
+        assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps", "size"]
         assert record["trend"] is None
         sizes = [c["size"] for c in record["curves"]]
         trained = [(s["width"], s["batch_size"], s["steps"]) for s in sizes]
-        assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4)]
+        assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4), (32, 2, 9)]
         sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
         assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
         results = Study.read(study).results()
         settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
         assert settings == {(2, 4), (2, 9), (4, 4)}
-
-    def test_several_change_at_once_on_a_ladder(self, sweeper: Run, study: Path) -> None:
-        words = [*QUICK[1:], "transfer.widths=[]", "transfer.sizes=[{width: 32, steps: 9}]"]
-        answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
-        assert answer.code == 0
-        folder = study / "transfer/w32-d1"
-        assert (folder / "curves-size.png").exists()
-        record = json.loads((folder / "validation.json").read_text())
-        sizes = [curve["size"] for curve in record["curves"]]
-        assert [(size["width"], size["steps"]) for size in sizes] == [(16, 4), (32, 9)]
 
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
         words = [
@@ -385,13 +302,6 @@ class TestValidate:
         assert "extend the curves of width 32: raise transfer.extend" in answer.out
         last = answer.next
         assert last.startswith("sweeper transfer ") and last.endswith(" transfer.extend=4")
-
-    def test_a_second_driver_is_refused(self, sweeper: Run, study: Path) -> None:
-        with StudyLock(study):
-            answer = sweeper("transfer", "--to-width", "32", "--validate", *QUICK, "--json")
-        assert (answer.code, answer.out) == (2, "")
-        who = f"process {os.getpid()} on {socket.gethostname()}"
-        assert f"study a already has a driver: {who}" in answer.err.splitlines()[-1]
 
     def test_runs_that_diverge_are_a_finding(self, sweeper: Run, study: Path) -> None:
         answer = sweeper(*VALIDATE, "transfer.eta=55", "--json")
@@ -478,6 +388,7 @@ class TestBaseCurve:
         answer = sweeper(*VALIDATE, f"transfer.eta={best}", "--strict")
         plan = json.loads((ladder_study / "transfer/w32-d1/plan.json").read_text())
         assert plan["hps"]["eta"] == 2**best and answer.code == 3
+        assert plan["source"]["eta_from"] == "transfer.eta"
         golden.says(measured(answer.out))
         assert f"plan with the base's optimum: transfer.eta={best + 0.2:.2f}" in answer.out
 
@@ -556,22 +467,6 @@ class TestCorrection:
         answer = sweeper("transfer", "--to-width", "256", "transfer.correct=true")
         assert tree(study) == before
         assert_refused(answer, golden)
-
-
-def test_root_is_told_from_other_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert split_root([]) == (Path("runs"), [])
-    monkeypatch.setenv("WHERE", "/data")
-    words = ["a.b=1", "root=${oc.env:WHERE}/runs", "c=2"]
-    assert split_root(words) == (Path("/data/runs"), ["a.b=1", "c=2"])
-    assert split_root(['root="~/x"'])[0] == Path.home() / "x"
-
-
-def test_a_study_whose_configuration_is_empty_is_one_message(
-    sweeper: Run, study: Path, golden: Golden
-) -> None:
-    (study / "config.yaml").write_text("")
-    answer = sweeper("transfer", "--to-width", "32", "transfer.widths=[16,32]")
-    assert_refused(answer, golden)
 
 
 def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
@@ -658,16 +553,7 @@ def test_a_verdict_on_more_of_the_same_runs_stays(
     sweeper(*VALIDATE)
     path = ladder_study / "transfer/w32-d1/validation.json"
     record = read_document(path, Validation, [])
-    assert record is not None and not ladders._rests_on_less(record, record)
-    less = [
-        replace(curve, losses={eta: losses[:1] for eta, losses in curve.losses.items()})
-        for curve in record.curves
-    ]
-    fewer = replace(record, curves=tuple(less))
-    assert ladders._rests_on_less(fewer, record) and not ladders._rests_on_less(record, fewer)
-    other = replace(less[0], losses=dict.fromkeys(less[0].losses, (9.0,)))
-    assert not ladders._rests_on_less(replace(fewer, curves=(other, *less[1:])), record)
-    # Told, and kept with its plan.
+    assert record is not None
     monkeypatch.setattr(ladders, "_rests_on_less", lambda *_: True)
     answer = sweeper(*VALIDATE, "--settle", "--verbose")
     assert "the verdict that was there stays" in answer.out + answer.err

@@ -1,10 +1,12 @@
 from pathlib import Path
 
-from hypothesis import example, given, settings
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeper.config.command_line import of_study, place_of, with_place
 from sweeper.config.compose import compose_tree, override_value, parse_overrides
+from sweeper.config.studies import split_root
 from tests.refusals import raises_config_error
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -52,7 +54,6 @@ def test_a_mapping_is_no_name() -> None:
 @example("~/x")
 @example("a~b")
 @example("it's ${x} \\\\")
-@settings(max_examples=30)
 @given(TEXT)
 def test_any_folder_is_read_back(root: str) -> None:
     (word,) = with_place([], None, root)
@@ -65,3 +66,11 @@ def test_what_an_experiment_says_of_its_launcher_is_not_said_of_another() -> Non
     assert tree["launcher"] == {"_target_": "sweeper.launch.inline.Inline"}
     assert tree["train"]["steps"] == 200
     assert compose_tree(["experiment=demo", "launcher=local"])["launcher"]["workers"] == 2
+
+
+def test_root_is_told_from_other_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert split_root([]) == (Path("runs"), [])
+    monkeypatch.setenv("WHERE", "/data")
+    words = ["a.b=1", "root=${oc.env:WHERE}/runs", "c=2"]
+    assert split_root(words) == (Path("/data/runs"), ["a.b=1", "c=2"])
+    assert split_root(['root="~/x"'])[0] == Path.home() / "x"

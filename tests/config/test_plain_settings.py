@@ -38,23 +38,29 @@ def test_hyperparameters_that_change_nothing_are_dropped_with_a_note(golden: Gol
     golden.says(lacking)
 
 
-def told(kind: str, **net: object) -> list[str]:
+def notes_on(kind: str, **net: object) -> list[str]:
     """Notes on a plain net under muP."""
     words = ["model._target_=tests.toy_models.PlainNet", *SIZES, f"+model.kind={kind}"]
     words += ["parameterization=mup", *(f"+model.{key}={value}" for key, value in net.items())]
     return [note for note in resolve(compose_tree(words)).notes if "changes nothing" not in note]
 
 
-def test_attention_is_told_of_where_it_is_and_by_its_name() -> None:
-    assert told("linear") == told("conv") == told("rnn", residual=False) == []
-    (attention,) = told("attention")
+@pytest.mark.parametrize(
+    "kind", ["linear", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("conv", "rnn"))]
+)
+def test_without_attention_nothing_is_told(kind: str) -> None:
+    assert notes_on(kind, residual=False) == []
+
+
+def test_attention_is_told_of_by_its_name() -> None:
+    (attention,) = notes_on("attention")
     assert attention.startswith("attention in layers.* keeps the factor on q k^T")
 
 
 def test_branches_are_told_of_by_a_pattern_that_can_be_pasted(golden: Golden) -> None:
-    (branches,) = told("linear", bare=True)
+    (branches,) = notes_on("linear", bare=True)
     golden.says(branches)
-    assert told("linear", bare=True, branches="[layers.*]") == []
+    assert notes_on("linear", bare=True, branches="[layers.*]") == []
 
 
 class Mixing(nn.Module):
@@ -155,45 +161,6 @@ def test_a_refusal_quotes_what_was_typed(golden: Golden) -> None:
     golden.says(caught.value.allowed)
 
 
-class OfTokens(nn.Module):
-    """A network that leaves its loss to the script; with `extra` it wants what nobody gives."""
-
-    def __init__(self, width: int, classes: int, *, extra: bool) -> None:
-        super().__init__()
-        self.extra = extra
-        self.rows, self.head = nn.Embedding(classes, width), nn.Linear(width, classes)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.rows(tokens["ids"] if self.extra else tokens))
-        return logits
-
-
-def of_tokens(width: int, depth: int, classes: int) -> nn.Module:
-    return OfTokens(width, classes, extra=False)
-
-
-def of_a_dict(width: int, depth: int, classes: int) -> nn.Module:
-    return OfTokens(width, classes, extra=True)
-
-
-def by_plan(function: str) -> Settings:
-    """A command's settings whose model a function of this module builds."""
-    words = ["runner=command", "data=own", "parameterization=mup", "search=lr"]
-    words += ["runner.command=[python,train.py,'{plan}']", "metric=(?P<loss>x)", *SIZES[:3]]
-    return resolve(compose_tree([*words, f"model._target_={__name__}.{function}"]))
-
-
-def test_a_function_s_model_is_called_with_what_its_forward_takes() -> None:
-    assert "eta" in by_plan("of_tokens").space
-
-
-def test_a_call_that_fails_is_told_with_what_a_model_is_called_with(golden: Golden) -> None:
-    with pytest.raises(BadInput) as refused:
-        by_plan("of_a_dict")
-    message = str(refused.value)
-    golden.says(message)
-
-
 NAMED_OTHERWISE = """
 from torch import nn
 
@@ -247,17 +214,16 @@ class Nan(PlainDecoder):
 """
 
 
-@pytest.mark.parametrize("dry", [True, False])
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "dry", "said"),
     [
-        ("Logits", "must return the loss"),
-        ("Raises", "broken_nets.py:12, in loss: raise RuntimeError"),
-        ("Nan", "on two examples it is nan"),
+        ("Logits", True, "must return the loss"),
+        ("Raises", False, "broken_nets.py:12, in loss: raise RuntimeError"),
+        ("Nan", False, "on two examples it is nan"),
     ],
 )
 def test_a_model_that_cannot_train_is_refused_before_anything_is_written(
-    name: str, said: str, dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, dry: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from sweeper.cli.app import main
 

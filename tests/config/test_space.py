@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.config.settings import read_space
-from sweeper.errors import ConfigError
 from sweeper.trial import Axis, Choice, in_use, named, split
 from tests.refusals import raises_config_error
 
@@ -60,9 +59,8 @@ def test_whatever_is_chosen_is_what_is_used(choices: list[Choice], data: st.Data
     ],
 )
 def test_what_is_no_list_of_choices_is_refused(axis: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(f"space.{key}"):
         read(kind=axis)
-    assert caught.value.key == f"space.{key}"
 
 
 def test_the_learning_rate_and_a_parameterization_s_hyperparameters_have_ranges() -> None:

@@ -85,17 +85,28 @@ CASES = [
 ]
 
 
-SMALLER = {"tpe": {"runs": 30}, "optuna": {"runs": 30}}
+SMALLER: dict[str, dict[str, Any]] = {
+    "tpe": {"runs": 20},
+    "optuna": {"runs": 20},
+    "random": {"runs": 60},
+    "independent": {"runs": 75},
+    "pairs": {"points": 3},
+}
 """What a sampler of Optuna's takes for a trial grows with their number."""
+EACH = [
+    # The paper's search is the independent one, larger.
+    pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem == "paper" else ())
+    for path in CONFIGS
+]
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+@pytest.fixture(params=EACH)
 def shipped(request: pytest.FixtureRequest) -> Strategy:
     """As a search runs it, its fresh seeds behind it."""
     return with_fresh_seeds(config(request.param))
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+@pytest.fixture(params=EACH)
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     """The same, where more trials take no other way not as many."""
     path: Path = request.param
@@ -135,10 +146,8 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     if math.isfinite(found.objective):
         measured = [r.objective for r in history.results if math.isfinite(r.objective)]
         assert min(measured) - 1e-9 <= found.objective <= max(measured) + 1e-9
-    runs, losses = (
-        [n for n, _ in found.best_loss_curve],
-        [loss for _, loss in found.best_loss_curve],
-    )
+    runs = [n for n, _ in found.best_loss_curve]
+    losses = [loss for _, loss in found.best_loss_curve]
     assert runs == list(range(1, len(runs) + 1)) and len(runs) in (0, found.runs)
     # Means over seeds may rise, and end at the mean that is concluded.
     if {result.trial.seed for result in history.results} == {0}:
@@ -175,7 +184,7 @@ def test_ends_within_its_plan_naming_every_point_once(
 
 
 def test_is_pure(strategy: Strategy) -> None:
-    space = SPACES["umup"]
+    space = SPACES["mup"]
     for history, points in batches(strategy, space, basin(space, spread=0.02)):
         again, before = History(history.results), story(history)
         assert strategy.propose(space, again) == points
@@ -215,8 +224,9 @@ def test_concludes_from_the_first_result_on(strategy: Strategy) -> None:
     for end in ends:
         part = History(whole.results[:end])
         assert_sound(strategy.conclude(space, part), space, part)
-    for one in whole.results[:10]:
-        assert_sound(strategy.conclude(space, History([one])), space, History([one]))
+    for result in whole.results[:10]:
+        alone = History([result])
+        assert_sound(strategy.conclude(space, alone), space, alone)
 
 
 @pytest.mark.parametrize(

@@ -31,43 +31,27 @@ def grids(draw: st.DrawFn, losses: st.SearchStrategy[float], unique: bool) -> li
     return table
 
 
-@given(st.lists(LOSSES, min_size=2, max_size=6), st.lists(LOSSES, min_size=2, max_size=6))
-def test_a_separable_surface_has_none(rows: list[float], columns: list[float]) -> None:
-    error = transfer_error([[a + b for b in columns] for a in rows])
-    assert error == pytest.approx(0, abs=1e-12)
-
-
-def test_a_sheared_bowl_by_hand() -> None:
-    """(x + y)^2 on -1, 0, 1: every row's optimum lies one column beside its neighbour's.
-
-    Rows x = -1, 0, 1 have their optima at y = 1, 0, -1, all of loss 0. Of the six ordered pairs
-    of rows, four are neighbours, off by 1, and two are off by 2: (4 x 1 + 2 x 4) / 6 = 2. Columns
-    are the same.
-    """
-    losses = [[float((x + y) ** 2) for y in (-1, 0, 1)] for x in (-1, 0, 1)]
-    assert transfer_error(losses) == pytest.approx(2)
-
-
-def test_rows_and_columns_both_count() -> None:
-    """Rows: optima 0 and 1, off by 3 and 1, mean 2. Columns: optima in row 0 both, nothing."""
-    assert transfer_error([[0.0, 1.0], [5.0, 2.0]]) == pytest.approx((2 + 0) / 2)
-
-
-def test_a_diverged_run_counts_as_the_largest_finite_loss() -> None:
-    """Rows: row 0 at column 1 is +inf, taken as 5: 5; row 1 at column 0: 3. Columns: 3 and 5."""
-    assert transfer_error([[0.0, math.inf], [5.0, 2.0]]) == pytest.approx(((5 - 0) + (5 - 2)) / 2)
+INF = math.inf
 
 
 @pytest.mark.parametrize(
-    "losses",
+    ("losses", "error"),
     [
-        [[math.inf, math.inf], [math.inf, math.inf]],
-        [[1.0, 2.0], [math.inf, math.inf]],
-        [[1.0, math.inf], [2.0, math.inf]],
+        # (x + y)^2 on -1, 0, 1: rows have their optima at y = 1, 0, -1, all of loss 0. Of the six
+        # ordered pairs of rows four are off by 1, two by 2: (4 x 1 + 2 x 4) / 6; so are columns.
+        ([[4.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 4.0]], 2.0),
+        # Rows: off by 3 and 1, mean 2. Columns: both optima in row 0, nothing.
+        ([[0.0, 1.0], [5.0, 2.0]], (2 + 0) / 2),
+        # What diverged counts as the largest finite loss. Rows: 5 and 3; columns: 3 and 5.
+        ([[0.0, INF], [5.0, 2.0]], ((5 - 0) + (5 - 2)) / 2),
+        # Nothing can be told of one row or column.
+        ([[INF, INF], [INF, INF]], math.nan),
+        ([[1.0, 2.0], [INF, INF]], math.nan),
+        ([[1.0, INF], [2.0, INF]], math.nan),
     ],
 )
-def test_nothing_can_be_told_of_one_row_or_column(losses: list[list[float]]) -> None:
-    assert math.isnan(transfer_error(losses))
+def test_grids_by_hand(losses: list[list[float]], error: float) -> None:
+    assert transfer_error(losses) == pytest.approx(error, nan_ok=True)
 
 
 def test_optima_of_rows() -> None:

@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sweeper.config.compose import compose_tree
-from sweeper.errors import ConfigError
 from sweeper.registry import build_plugin
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.strategy import History, best_mean_curve, independent_curve
 from sweeper.stats.line import LineRule
-from sweeper.trial import Axis, Log2Hps, Point, defaults
+from sweeper.trial import Axis, Log2Hps, Point, Space, defaults
 from tests.golden import Golden
-from tests.search.fakes import basin, batches, cliff, point_result, run_search, space_of
+from tests.refusals import raises_config_error
+from tests.search.fakes import Objective, basin, batches, point_result, run_search, space_of
 
 SPACE = {
     "eta": Axis(low=-1, high=3, default=1),
@@ -24,25 +26,20 @@ SPACE = {
 SMALL = IndependentSearch(runs=2 * 9 * 2, seeds=2, retune=False)
 
 
-def conclude(search: IndependentSearch, objective: object, space: object = SPACE) -> object:
-    history = run_search(search, space, objective)  # type: ignore[arg-type]
-    return search.conclude(space, history)  # type: ignore[arg-type]
+def conclude(search: IndependentSearch, objective: Objective, space: Space = SPACE) -> Any:
+    return search.conclude(space, run_search(search, space, objective))
 
 
 def where(hps: Log2Hps) -> tuple[float, ...]:
     return tuple(hps[name] for name in SPACE)
 
 
-@pytest.mark.parametrize("parameterization", ["umup", "mup"])
-def test_the_paper_s_phases_are_9_330_and_6_runs_and_the_default_s_fewer(
-    parameterization: str,
-) -> None:
-    space = space_of(parameterization)
+def test_the_paper_s_phases_are_9_330_and_6_runs_and_the_default_s_fewer() -> None:
+    space = space_of("umup")
     after = [("combine", 6), ("retune", 12), ("compare", 10)]
     phases = [(p.name, p.trials) for p in IndependentSearch().plan(space)]
     assert phases == [("eta", 9), ("lines", 5 * 7 * 3), *after]
-    paper = compose_tree(["search=paper", f"parameterization={parameterization}"])["search"]
-    whole = build_plugin(paper)
+    whole = build_plugin(compose_tree(["search=paper"])["search"])
     assert [(p.name, p.trials) for p in whole.plan(space)] == [
         ("eta", 9),
         ("lines", 330),
@@ -68,7 +65,7 @@ def test_it_names_the_settings_that_let_each_line_go_on(golden: Golden) -> None:
         retune=LineRule(points=3, extend=0),
     )
     objective = basin(SPACE, at={"eta": 9, "a": 9, "b": 0})
-    notes = conclude(search, objective).notes  # type: ignore[attr-defined]
+    notes = conclude(search, objective).notes
     advice = [note.partition("still at the end of the grid")[2] for note in notes]
     assert all("raise search." in text for text in filter(None, advice)) and any(advice)
     golden.says("\n".join(filter(None, advice)))
@@ -118,60 +115,49 @@ def clash(hps: Log2Hps, seed: int) -> float:
     return alone + (hps["a"] == 1 and hps["b"] == 1) + 1e-4 * seed
 
 
-def test_combining_that_hurts_is_said_and_the_single_change_kept(golden: Golden) -> None:
-    found = conclude(SMALL, clash)
-    assert where(found.best_log2) == (1, 0, 1) and found.best_log2 == found.combination.single_log2
-    golden.says(found.notes[-1])
-    assert found.objective == pytest.approx(2.8 + 1e-4 * (FRESH_SEED + 1))
+FRESH = range(FRESH_SEED, FRESH_SEED + 3)
 
 
-@pytest.mark.parametrize("seeds", [{FRESH_SEED}, {FRESH_SEED, FRESH_SEED + 1, FRESH_SEED + 2}])
-def test_a_combined_optimum_that_diverges_loses(seeds: set[int], golden: Golden) -> None:
-    def objective(hps: Log2Hps, seed: int) -> float:
-        both = hps["a"] == 1 and hps["b"] == 1
-        return math.inf if both and seed in seeds else clash(hps, seed)
-
-    found = conclude(SMALL, objective)
-    assert where(found.best_log2) == (1, 0, 1) and math.isfinite(found.objective)
-    assert found.combination.difference == math.inf and math.isnan(found.combination.error)
-    golden.says(found.notes[-1])
-
-
-def test_a_single_change_that_diverges_loses(golden: Golden) -> None:
-    def objective(hps: Log2Hps, seed: int) -> float:
-        alone = seed >= FRESH_SEED and (hps["a"], hps["b"]) == (0, 1)
-        return math.inf if alone else clash(hps, seed)
-
-    found = conclude(SMALL, objective)
-    assert where(found.best_log2) == (1, 1, 1) and math.isfinite(found.objective)
-    golden.says(found.notes[-1])
-
-
+@pytest.mark.parametrize(
+    ("both", "alone", "combine_seeds", "best", "difference"),
+    [
+        ((), (), 3, (1, 0, 1), 0.9),
+        ((), (), 1, (1, 0, 1), 0.9),
+        (FRESH[:1], (), 3, (1, 0, 1), math.inf),
+        (FRESH, (), 3, (1, 0, 1), math.inf),
+        ((), FRESH, 3, (1, 1, 1), -math.inf),
+        (FRESH, FRESH, 3, (1, 0, 1), math.nan),
+    ],
+)
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
-def test_when_both_finalists_diverge_the_best_measured_single_change_stays(
-    loss: float, golden: Golden
+def test_of_the_finalists_the_one_without_a_lost_seed_is_kept(
+    both: Sequence[int],
+    alone: Sequence[int],
+    combine_seeds: int,
+    best: tuple[int, ...],
+    difference: float,
+    loss: float,
+    golden: Golden,
 ) -> None:
-    found = conclude(SMALL, lambda hps, seed: loss if seed >= FRESH_SEED else clash(hps, seed))
-    assert where(found.best_log2) == (1, 0, 1) and found.seeds == 2
-    assert found.objective == pytest.approx(2.8 + 0.5e-4)
+    """`both` and `alone` are seeds that the combined optimum and the single change lose."""
+
+    def objective(hps: Log2Hps, seed: int) -> float:
+        lost = {(1, 1): both, (0, 1): alone}.get((hps["a"], hps["b"]), ())
+        return loss if seed in lost else clash(hps, seed)
+
+    search = replace(SMALL, combine_seeds=combine_seeds)
+    assert search.plan(SPACE)[-1].trials == 2 * combine_seeds
+    found = conclude(search, objective)
+    assert where(found.best_log2) == best
+    assert found.combination.difference == pytest.approx(difference, nan_ok=True)
+    assert math.isnan(found.combination.error) == (bool(both or alone) or combine_seeds == 1)
     golden.says(found.notes[-1])
-
-
-def test_one_fresh_seed_cannot_tell_whether_combining_helped(golden: Golden) -> None:
-    search = IndependentSearch(runs=36, seeds=2, combine_seeds=1, retune=False)
-    found = conclude(search, clash)
-    assert search.plan(SPACE)[-1].trials == 2
-    assert where(found.best_log2) == (1, 0, 1)
-    golden.says(found.notes[-1])
-
-
-@pytest.mark.parametrize("loss", [math.inf, math.nan])
-def test_nothing_finite_over_eta_ends_the_search_there(loss: float) -> None:
-    history = run_search(SMALL, SPACE, lambda hps, seed: loss)
-    assert len(history.results) == 5
-    found = SMALL.conclude(SPACE, history)
-    assert found.objective == math.inf and found.combination is None
-    assert [loss for _, loss in found.best_loss_curve] == [math.inf] * 5
+    if both and alone:  # the best single change that was measured stays
+        measured = 2, 2.8 + 0.5e-4
+    else:
+        loss = 2.8 if best[1] == 0 else 3.7
+        measured = combine_seeds, loss + 1e-4 * (FRESH_SEED + combine_seeds // 2)
+    assert (found.seeds, found.objective) == pytest.approx(measured)
 
 
 def test_one_finite_eta_is_enough() -> None:
@@ -219,9 +205,8 @@ def test_budget_of_one_point_a_line_tries_the_defaults_alone() -> None:
     history = run_search(search, SPACE, basin(SPACE))
     assert Counter(r.trial.phase for r in history.results) == {"eta": 9, "combine": 1}
     assert {(r.trial.log2_hps["a"], r.trial.log2_hps["b"]) for r in history.results} == {(0, 0)}
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("runs", 1):
         IndependentSearch(runs=1, seeds=1).plan(SPACE)
-    assert (caught.value.key, caught.value.value) == ("runs", 1)
 
 
 def test_budget_below_the_grid_is_extended_within_bounds() -> None:
@@ -236,18 +221,6 @@ def test_axes_choose_the_lines_beside_eta() -> None:
     found = conclude(search, basin(SPACE))
     assert [line.name for line in found.lines] == ["eta", "b"]
     assert found.best_log2["a"] == defaults(SPACE)["a"]
-    with pytest.raises(ConfigError) as caught:
-        IndependentSearch(axes=("c",)).plan(SPACE)
-    assert (caught.value.key, caught.value.value) == ("axes", "c")
-
-
-def test_best_loss_curve_counts_the_runs_in_the_order_of_the_phases() -> None:
-    history = run_search(SMALL, SPACE, cliff(basin(SPACE, spread=0.01), 2.5))
-    found = SMALL.conclude(SPACE, history)
-    assert [runs for runs, _ in found.best_loss_curve] == list(range(1, found.runs + 1))
-    assert [r.trial.phase for r in history.results] == sorted(
-        (r.trial.phase for r in history.results), key=["eta", "lines", "combine"].index
-    )
 
 
 def pulled(hps: Log2Hps, seed: int) -> float:
@@ -360,9 +333,14 @@ def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"runs": -1}, {"seeds": 0}, {"combine_seeds": 0}, {"retune": LineRule(points=2)}]
-)  # fmt: skip
-def test_an_empty_search_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        IndependentSearch(**wrong)  # type: ignore[arg-type]
-    assert caught.value.key.startswith(next(iter(wrong)))
+    ("wrong", "key"),
+    [
+        ({"runs": -1}, "runs"),
+        ({"seeds": 0}, "seeds"),
+        ({"combine_seeds": 0}, "combine_seeds"),
+        ({"retune": LineRule(points=2)}, "retune.points"),
+    ],
+)
+def test_an_empty_search_is_refused(wrong: dict[str, Any], key: str) -> None:
+    with raises_config_error(key):
+        IndependentSearch(**wrong)

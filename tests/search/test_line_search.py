@@ -1,21 +1,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import ConfigError
-from sweeper.search.line_search import line_notes, line_objective, line_result
-from sweeper.search.strategy import History
+from sweeper.search.line_search import (
+    LearningRateLine,
+    line_notes,
+    line_objective,
+    line_result,
+)
+from sweeper.search.strategy import Conclusion, History, LineResult
 from sweeper.stats.line import MIN_SPACING, LineRule, line_optimum, replay_line
-from sweeper.trial import Axis, Result, Status, Trial, hps_key
+from sweeper.trial import Axis, Log2Hps, Result, Status, Trial, hps_key
 from tests.golden import Golden
-from tests.search.fakes import lay
+from tests.refusals import raises_config_error
+from tests.search.fakes import Objective, basin, lay, point_result, run_search
 from tests.specs import spec_of
+
+Loss = Callable[[float], float]
 
 AXIS = Axis(low=-3, high=3)
 ALL = 1000  # more points than any line can lay
@@ -96,163 +105,98 @@ def test_replay_is_pure_and_does_not_care_for_the_order_of_arrival(
     assert state == whole
 
 
-def test_each_round_halves_the_spacing_around_the_optimum() -> None:
-    state, rounds = lay(LineRule(points=15, reach=2), AXIS, lambda x: (x - 0.7) ** 2)
-    assert rounds[0] == [-3, -2, -1, 0, 1, 2, 3]
-    assert sorted(rounds[1]) == [-0.5, 0.5, 1.5, 2.5]
-    assert sorted(rounds[2]) == [-0.25, 0.25, 0.75, 1.25]
-    assert len(state.losses) == 15 and line_optimum(state.losses) == 0.75
+GRID = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
+PAST = Axis(low=-3, high=3, default=9)
+LETTERS = Axis(low=0, high=4, choices=("a", "b", "c", "d", "e"))
+FALLING: Loss = lambda x: -x  # noqa: E731
+FINEST = Axis(low=-2 * MIN_SPACING, high=2 * MIN_SPACING)
 
 
-def test_the_last_round_is_cut_to_the_budget_nearest_first() -> None:
-    _, rounds = lay(LineRule(points=9), AXIS, lambda x: (x - 0.9) ** 2)
-    assert rounds[1:] == [[0.5, 1.5]]
+def at(centre: float, only: Callable[[float], bool] = lambda x: True) -> Loss:
+    """A parabola, which diverges but where `only` says."""
+    return lambda x: (x - centre) ** 2 if only(x) else math.inf
 
 
-def test_reach_of_one_asks_only_the_two_neighbours() -> None:
-    _, rounds = lay(LineRule(points=13, reach=1), AXIS, lambda x: x * x)
-    assert [sorted(values) for values in rounds[1:]] == [
-        [-0.5, 0.5],
-        [-0.25, 0.25],
-        [-0.125, 0.125],
-    ]
+@pytest.mark.parametrize(
+    ("rule", "axis", "loss", "rounds", "optimum", "extended"),
+    [
+        # Each round halves the spacing around the optimum, nearest first where points run out.
+        ({"points": 15}, AXIS, at(0.7), [GRID, [0.5, 1.5, -0.5, 2.5], [0.25, 0.75, -0.25, 1.25]],
+         0.75, 0),
+        ({"points": 9}, AXIS, at(0.9), [GRID, [0.5, 1.5]], 1, 0),
+        ({"points": 13, "reach": 1}, AXIS, at(0), [GRID, *([-x, x] for x in (0.5, 0.25, 0.125))],
+         0, 0),
+        ({"points": ALL, "step": MIN_SPACING}, FINEST, abs, [FINEST.grid(MIN_SPACING)], 0, 0),
+        # Past an end it goes on, until the loss rises or diverges, and not without end.
+        ({"points": 7}, AXIS, at(4), [GRID, [4], [5]], 4, 2),
+        ({"points": 7, "beyond": 2}, AXIS, at(-2), [GRID, [-4]], -2, 1),
+        ({"points": 7, "beyond": 2}, AXIS, at(-1), [GRID], -1, 0),
+        ({"points": 7, "beyond": 2}, AXIS, at(-2, lambda x: x > -2.5), [GRID], -2, 0),
+        # The first grid bounds it, not the range.
+        ({"points": 3, "extend": 2}, Axis(low=-20, high=20), FALLING, [[-1, 0, 1], [2], [3]], 3, 2),
+        # Few points are those nearest the default.
+        ({"points": 3, "extend": 0}, Axis(low=-3, high=3, default=2), at(2), [[1, 2, 3]], 2, 0),
+        ({"points": 1}, Axis(low=-3, high=3, default=2), FALLING, [[2]], 2, 0),
+        ({"points": 2, "extend": 0}, PAST, at(2), [[2, 3]], 2, 0),
+        # All choices are tried once, and nothing between or beyond; so is a single value.
+        ({"points": 2}, LETTERS, FALLING, [[0, 1, 2, 3, 4]], 4, 0),
+        ({}, Axis(low=1, high=1), FALLING, [[1]], 1, 0),
+        # Without a finite loss there is nothing to go to; one of them is the optimum.
+        ({"points": 20}, AXIS, at(0, lambda x: False), [GRID], 0, 0),
+        ({"points": 9}, AXIS, at(0, lambda x: x == -3), [GRID, [-4], [-3.5, -2.5]], -3, 1),
+        ({"points": 9}, AXIS, at(0, lambda x: x == 0), [GRID, [-0.5, 0.5]], 0, 0),
+        # A plateau has its optimum in the middle; two equal points go on once.
+        ({"points": 7}, AXIS, lambda x: 1.0, [GRID], 0, 0),
+        ({"points": 7}, AXIS, lambda x: max(1.0, 1.0 - x), [GRID], 1, 0),
+        ({"points": 2}, Axis(low=0, high=1), lambda x: 1.0, [[0, 1], [-1]], 0, 1),
+    ],
+)  # fmt: skip
+def test_a_line_by_hand(
+    rule: dict[str, Any], axis: Axis, loss: Loss, rounds: object, optimum: float, extended: int
+) -> None:
+    state, laid = lay(LineRule(**rule), axis, loss)
+    assert (laid, line_optimum(state.losses), state.extended) == (rounds, optimum, extended)
 
 
-def test_refinement_stops_at_the_finest_spacing() -> None:
-    state, _ = lay(LineRule(points=ALL), AXIS, lambda x: (x - 0.3) ** 2)
-    gaps = [high - low for low, high in pairwise(sorted(state.losses))]
-    assert min(gaps) == MIN_SPACING
-    _, rounds = lay(LineRule(step=MIN_SPACING, points=ALL), Axis(low=-0.25, high=0.25), abs)
-    assert len(rounds) == 1
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int, golden: Golden) -> None:
-    state, rounds = lay(LineRule(points=9, extend=2), AXIS, lambda x: -sign * x)
-    assert rounds[1:3] == [[sign * 4.0], [sign * 5.0]]
-    assert state.extended == 2 and len(state.losses) == 11
-    found = line_result("eta", state, History(), {}, AXIS)
-    assert found is not None and found.optimum_log2 == sign * 5
-    extended, still = line_notes([found], {"eta": AXIS}, {})
-    assert extended.startswith("eta: ")
-    golden.says(extended)
-    change = (
-        "raise parameterization.space.eta.high"
-        if sign > 0
-        else ("lower parameterization.space.eta.low")
-    )
-    assert still == f"eta: the optimum 2^{sign * 5} is still at the end of the grid: {change}"
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_a_line_that_ends_within_its_range_says_so(sign: int) -> None:
-    """A wider range would change nothing."""
-    state, _ = lay(LineRule(points=3, extend=1), AXIS, lambda x: -sign * x)
-    found = line_result("eta", state, History(), {}, AXIS)
+def laid(rule: LineRule, loss: Loss, axis: Axis = AXIS, name: str = "eta") -> LineResult:
+    found = line_result(name, lay(rule, axis, loss)[0], History(), {}, axis)
     assert found is not None
-    longer = "search.line.points or search.line.extend"
+    return found
+
+
+@pytest.mark.parametrize(("sign", "change"), [(1, "raise {}.high"), (-1, "lower {}.low")])
+def test_an_optimum_at_the_end_is_told_with_what_lets_the_line_go_on(
+    sign: int, change: str, golden: Golden
+) -> None:
+    found = laid(LineRule(points=9, extend=2), lambda x: -sign * x)
+    assert found.extended == 2 and found.optimum_log2 == sign * 5
+    extended, still = line_notes([found], {"eta": AXIS}, {})
+    golden.says(extended)
+    assert still.endswith(f"end of the grid: {change.format('parameterization.space.eta')}")
+    # Within its range a wider one would change nothing.
+    found, longer = laid(LineRule(points=3, extend=1), lambda x: -sign * x), "search.line.points"
     _, still = line_notes([found], {"eta": AXIS}, {"eta": longer})
-    assert still == (
-        f"eta: the optimum 2^{sign * 2} is still at the end of the grid, and the range goes on "
-        f"to 2^{sign * 3}: raise {longer}"
-    )
+    assert still.endswith(f"of the grid, and the range goes on to 2^{sign * 3}: raise {longer}")
     retuned = replace(found, name="eta, retuned")
     _, still = line_notes([retuned], {"eta": AXIS}, {"eta, retuned": "search.retune.extend"})
     assert still.endswith("is still at the end of the grid: raise search.retune.extend")
 
 
-def test_an_extension_ends_where_the_loss_rises_again() -> None:
-    state, rounds = lay(LineRule(points=7, extend=4), AXIS, lambda x: (x - 4) ** 2)
-    assert rounds[1:] == [[4.0], [5.0]] and state.extended == 2
-    found = line_result("eta", state, History(), {}, AXIS)
-    assert found is not None and len(list(line_notes([found], {}, {}))) == 1
+def test_of_choices_and_of_lines_without_a_loss_nothing_is_said() -> None:
+    found = laid(LineRule(), FALLING, LETTERS, "kind")
+    assert found.optimum == "e" and LineRule(points=2).planned(LETTERS) == 5
+    diverged = laid(LineRule(), at(0, lambda x: False), Axis(low=0, high=1))
+    assert diverged.objective == math.inf
+    risen = laid(LineRule(points=7), at(4))
+    notes = [len(list(line_notes([line], {}, {}))) for line in (found, diverged, risen)]
+    assert notes == [0, 0, 1]
 
 
-def test_a_line_grows_until_enough_points_lie_beyond_its_optimum() -> None:
-    rule = LineRule(points=7, extend=4, beyond=2)
-    state, _ = lay(rule, AXIS, lambda x: (x + 2) ** 2)
-    assert sorted(state.losses)[0] == -4 and state.extended == 1
-    assert lay(rule, AXIS, lambda x: (x + 1) ** 2)[0].extended == 0
-    cliff = lay(rule, AXIS, lambda x: (x + 2) ** 2 if x > -2.5 else math.inf)
-    assert cliff[0].extended == 0
-
-
-def test_extending_is_bounded_from_the_first_grid_not_from_the_range() -> None:
-    """A budget below the grid leaves its ends inside the range; `extend` still bounds the line."""
-    axis = Axis(low=-20, high=20)
-    state, rounds = lay(LineRule(points=3, extend=2), axis, lambda x: -x)
-    assert rounds == [[-1, 0, 1], [2], [3]]
-    assert state.extended == 2
-
-
-def test_an_extension_that_is_not_known_yet_is_not_counted() -> None:
-    known = {value: -value for value in AXIS.grid(1.0)}
-    state = replay_line(LineRule(points=7), AXIS, known.get)
-    assert state.missing == [4.0] and state.extended == 0
-
-
-def test_a_budget_below_the_grid_takes_the_points_nearest_the_default() -> None:
-    axis = Axis(low=-3, high=3, default=2)
-    assert lay(LineRule(points=3, extend=0), axis, lambda x: (x - 2) ** 2)[1] == [[1, 2, 3]]
-    assert lay(LineRule(points=1), axis, lambda x: x)[1] == [[2]]
-    outside = Axis(low=-3, high=3, default=9)
-    assert lay(LineRule(points=2, extend=0), outside, lambda x: (x - 2) ** 2)[1][0] == [2, 3]
-
-
-def test_all_choices_are_tried_once_and_nothing_between_or_beyond() -> None:
-    axis = Axis(low=0, high=4, choices=("a", "b", "c", "d", "e"))
-    state, rounds = lay(LineRule(points=2), axis, lambda x: -x)
-    assert rounds == [[0, 1, 2, 3, 4]] and LineRule(points=2).planned(axis) == 5
-    found = line_result("kind", state, History(), {}, axis)
-    assert found is not None and found.optimum == "e" and list(line_notes([found], {}, {})) == []
-
-
-def test_a_range_of_one_value_is_one_point() -> None:
-    state, rounds = lay(LineRule(), Axis(low=1, high=1), lambda x: x)
-    assert rounds == [[1]] and state.losses == {1: 1} and state.extended == 0
-
-
-def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
-    state, rounds = lay(LineRule(points=20), AXIS, lambda x: math.inf)
-    assert rounds == [AXIS.grid(1.0)]
-    found = line_result("eta", state, History(), {}, AXIS)
-    assert found is not None and found.objective == math.inf and found.optimum_log2 == 0
-    assert list(line_notes([found], {}, {})) == []
-    pair, _ = lay(LineRule(points=20), Axis(low=0, high=1), lambda x: math.inf)
-    found = line_result("eta", pair, History(), {}, AXIS)
-    assert found is not None and list(line_notes([found], {}, {})) == []
-
-
-@pytest.mark.parametrize("only", [-3.0, 0.0, 3.0])
-def test_one_finite_point_is_the_optimum(only: float) -> None:
-    state, _ = lay(LineRule(points=11, extend=2), AXIS, lambda x: 1.0 if x == only else math.inf)
-    assert line_optimum(state.losses) == only
-    assert state.extended == (0 if only == 0 else 1)
-
-
-def test_diverged_points_stay_on_the_line() -> None:
-    state, _ = lay(LineRule(points=11), AXIS, lambda x: math.inf if x > 1 else -x)
-    found = line_result("eta", state, History(), {}, AXIS)
-    assert found is not None and found.optimum_log2 == 1 and state.extended == 0
-    assert [loss for value, loss in found.points_log2 if value > 1] == [math.inf] * 4
-
-
-def test_a_plateau_has_its_optimum_in_the_middle_and_is_not_extended() -> None:
-    state, _ = lay(LineRule(points=7), AXIS, lambda x: 1.0)
-    assert line_optimum(state.losses) == 0 and state.extended == 0
-    flat, _ = lay(LineRule(points=7), AXIS, lambda x: max(1.0, 1.0 - x))
-    assert line_optimum(flat.losses) == 1 and flat.extended == 0
-
-
-def test_two_equal_points_extend_the_line_once() -> None:
-    state, rounds = lay(LineRule(points=2), Axis(low=0, high=1), lambda x: 1.0)
-    assert rounds == [[0, 1], [-1]] and line_optimum(state.losses) == 0
-
-
-def test_nothing_known_is_no_result() -> None:
+def test_what_is_not_known_yet_is_neither_a_result_nor_counted() -> None:
     state = replay_line(LineRule(), AXIS, lambda value: None)
-    assert state.missing == AXIS.grid(1.0)
-    assert line_result("eta", state, History(), {}, AXIS) is None
+    assert state.missing == GRID and line_result("eta", state, History(), {}, AXIS) is None
+    state = replay_line(LineRule(points=7), AXIS, {value: -value for value in GRID}.get)
+    assert state.missing == [4.0] and state.extended == 0
 
 
 @pytest.mark.parametrize(
@@ -265,12 +209,12 @@ def test_nothing_known_is_no_result() -> None:
         ({"reach": 0}, "reach"),
         ({"extend": -1}, "extend"),
         ({"beyond": 0}, "beyond"),
+        ({"seeds": 0}, "seeds"),
     ],
 )
-def test_a_line_that_cannot_be_laid_is_refused(wrong: dict[str, float], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        LineRule(**wrong)  # type: ignore[arg-type]
-    assert caught.value.key == key
+def test_what_cannot_be_laid_is_refused(wrong: dict[str, Any], key: str) -> None:
+    with raises_config_error(key):
+        (LearningRateLine if key == "seeds" else LineRule)(**wrong)
 
 
 def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverged() -> None:
@@ -291,3 +235,45 @@ def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverg
     assert found.points_log2 == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
     other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0}, AXIS)
     assert other is not None and other.stopped_log2 == ()
+
+
+# `search=lr`.
+
+SPACE = {"alpha": Axis(low=-2, high=2, default=1), "eta": Axis(low=-1, high=3, default=1)}
+
+
+def searched(search: LearningRateLine, objective: Objective) -> Conclusion:
+    return search.conclude(SPACE, run_search(search, SPACE, objective))
+
+
+def test_the_refined_optimum_with_the_rest_at_its_default() -> None:
+    found = searched(LearningRateLine(line=LineRule(points=19)), basin(SPACE, at={"eta": 1.3}))
+    assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
+    assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
+    assert found.phase_ends == {"eta": 19} and found.best_loss_curve[-1] == (19, found.objective)
+
+
+def test_it_names_what_lets_its_line_go_on() -> None:
+    short = LearningRateLine(line=LineRule(points=3, extend=0))
+    found = searched(short, basin(SPACE, at={"eta": 3}))
+    assert found.notes[-1].endswith("raise search.line.points or search.line.extend")
+
+
+def test_seeds_are_averaged_and_one_that_diverged_rules_a_point_out() -> None:
+    search = LearningRateLine(line=LineRule(points=5, extend=0), seeds=2)
+    assert search.plan(SPACE)[0].trials == 10
+
+    def loss(hps: Log2Hps, seed: int) -> float:
+        return math.inf if (hps["eta"], seed) == (1, 1) else (hps["eta"] - 1.1) ** 2
+
+    found = searched(search, loss)
+    assert found.best_log2["eta"] == 2 and found.seeds == 2
+    assert dict(found.lines[0].points_log2)[1] == math.inf
+
+
+def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:
+    search = LearningRateLine(seeds=2)
+    first = search.propose(SPACE, History())[0]
+    found = search.conclude(SPACE, History([point_result(first, 3.0)]))
+    assert found.best_log2 == {"alpha": 1, "eta": 1} and found.objective == math.inf
+    assert found.lines == () and found.runs == 1

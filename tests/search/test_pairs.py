@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-import yaml
 
-from sweeper.errors import ConfigError
 from sweeper.registry import build_plugin
 from sweeper.search.grids import PairsStrategy
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space
 from tests.golden import Golden
+from tests.refusals import raises_config_error
 from tests.search.fakes import run_search
 
 SPACE: Space = {
@@ -66,10 +64,8 @@ def test_without_a_step_the_grids_span_the_ranges() -> None:
         ((-7, -5, -3, -1, 1), (-1, 0.25, 1.5, 2.75, 4)),
         ((-2, -1, 0, 1, 2), (-1, 0.25, 1.5, 2.75, 4)),
     ]
-    held = conclude(PairsStrategy(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)).pairs[
-        0
-    ]
-    assert held.values_log2 == ((-8, -4, 0), (0,))
+    fixed = PairsStrategy(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)
+    assert conclude(fixed).pairs[0].values_log2 == ((-8, -4, 0), (0,))
 
 
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
@@ -121,48 +117,24 @@ def test_what_makes_the_measure_doubtful_is_told() -> None:
     assert notes[2].startswith("alpha: in 1 of its 1 grids most optima lie at an end")
 
 
-@pytest.mark.parametrize(
-    ("fields", "key"),
-    [
-        ({"points": 1}, "points"),
-        ({"seeds": 0}, "seeds"),
-        ({"step": 0.0}, "step"),
-        ({"pairs": ()}, "pairs"),
-        ({"pairs": (("eta",),)}, "pairs"),
-        ({"pairs": (("eta", "eta"),)}, "pairs"),
-    ],
-)
-def test_impossible_values_are_refused(fields: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        PairsStrategy(**fields)
-    assert caught.value.key == key
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        PairsStrategy(pairs=(("eta", "alpa"),)).plan(SPACE)
-    assert (caught.value.key, caught.value.value) == ("pairs", "alpa")
-
-
-def test_the_config_is_the_class_s_own() -> None:
-    path = Path(__file__).parents[2] / "conf" / "search" / "pairs.yaml"
-    assert build_plugin(yaml.safe_load(path.read_text())) == PairsStrategy(eta=LineRule())
-
-
 def test_a_list_of_pairs_is_read_from_a_config() -> None:
     config = {"_target_": "sweeper.search.grids.PairsStrategy", "pairs": [["eta", "alpha"]]}
     assert build_plugin(config) == PairsStrategy(pairs=(("eta", "alpha"),))
 
 
 @pytest.mark.parametrize(
-    "strategy",
+    ("fields", "key", "value"),
     [
-        PairsStrategy(axes=("eta",)),
-        PairsStrategy(axes=("alpha",)),
-        PairsStrategy(pairs="eta", axes=("alpha", "beta")),
+        ({"points": 1}, "points", 1),
+        ({"seeds": 0}, "seeds", 0),
+        ({"step": 0.0}, "step", 0.0),
+        *(({"pairs": pairs}, "pairs", ANY) for pairs in ((), (("eta",),), (("eta", "eta"),))),
+        ({"pairs": (("eta", "alpa"),)}, "pairs", "alpa"),
+        # A choice without any pair.
+        ({"axes": ("eta",)}, "axes", ["eta"]),
+        ({"pairs": "eta", "axes": ("alpha", "beta")}, "axes", ["alpha", "beta"]),
     ],
 )
-def test_a_choice_without_any_pair_is_refused(strategy: PairsStrategy) -> None:
-    with pytest.raises(ConfigError) as caught:
-        strategy.plan(SPACE)
-    assert (caught.value.key, caught.value.value) == ("axes", [*(strategy.axes or ())])
+def test_what_gives_no_grid_is_refused(fields: dict[str, Any], key: str, value: object) -> None:
+    with raises_config_error(key, value):
+        PairsStrategy(**fields).plan(SPACE)

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import ConfigError
 from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.strategy import History, expected_best
 from sweeper.trial import Axis, Space
 from tests.golden import Golden
-from tests.search.fakes import basin, point_result, run_search, space_of
+from tests.refusals import raises_config_error
+from tests.search.fakes import basin, run_search, space_of
 
 spaces = st.fixed_dictionaries(
     {
@@ -22,35 +21,17 @@ spaces = st.fixed_dictionaries(
 )
 
 
-def size(space: Space) -> int:
-    return math.prod(len(axis.grid(1.0)) for axis in space.values())
-
-
-@given(spaces, st.integers(0, 5), st.integers(1, 20))
-def test_draws_points_of_the_grid_without_replacement(space: Space, seed: int, runs: int) -> None:
-    runs = min(runs, size(space))
-    points = RandomGridStrategy(runs=runs, seed=seed).propose(space, History())
-    grid = set(product(*(axis.grid(1.0) for axis in space.values())))
-    drawn = [tuple(point.log2_hps[name] for name in space) for point in points]
-    assert len(drawn) == len(set(drawn)) == runs
-    assert set(drawn) <= grid
-
-
 @given(spaces, st.integers(0, 5), st.data())
-def test_a_longer_search_continues_a_shorter_one(space: Space, seed: int, data: object) -> None:
-    long = data.draw(st.integers(1, size(space)))  # type: ignore[attr-defined]
-    short = data.draw(st.integers(1, long))  # type: ignore[attr-defined]
-    every = RandomGridStrategy(runs=long, seed=seed).propose(space, History())
-    assert RandomGridStrategy(runs=short, seed=seed).propose(space, History()) == every[:short]
-
-
-def test_every_point_of_the_grid_is_as_likely() -> None:
-    space = {"eta": Axis(low=0, high=2)}
-    firsts = [
-        RandomGridStrategy(runs=1, seed=seed).propose(space, History())[0] for seed in range(600)
-    ]
-    counts = [sum(point.log2_hps["eta"] == value for point in firsts) for value in (0, 1, 2)]
-    assert all(abs(count - 200) < 60 for count in counts)  # over 5 standard deviations
+def test_draws_without_replacement_and_a_longer_search_continues_a_shorter_one(
+    space: Space, seed: int, data: st.DataObject
+) -> None:
+    grid = set(product(*(axis.grid(1.0) for axis in space.values())))
+    runs = data.draw(st.integers(1, len(grid)))
+    points = RandomGridStrategy(runs=runs, seed=seed).propose(space, History())
+    drawn = [tuple(point.log2_hps[name] for name in space) for point in points]
+    assert len(drawn) == len(set(drawn)) == runs and set(drawn) <= grid
+    short = data.draw(st.integers(1, runs))
+    assert RandomGridStrategy(runs=short, seed=seed).propose(space, History()) == points[:short]
 
 
 def test_the_draw_never_changes_between_versions() -> None:
@@ -106,17 +87,7 @@ def test_a_best_point_at_the_end_of_its_grid_is_said(golden: Golden) -> None:
     golden.says(note)
 
 
-@pytest.mark.parametrize("loss", [math.inf, math.nan])
-def test_nothing_finite_has_no_end_to_warn_of(loss: float) -> None:
-    search, space = RandomGridStrategy(runs=5, axes=("eta",)), space_of("umup")
-    results = [point_result(point, loss) for point in search.propose(space, History())]
-    found = search.conclude(space, History(results))
-    assert found.objective == math.inf
-    assert found.notes == () and found.best_loss_curve == ()
-
-
 @pytest.mark.parametrize(("wrong", "key"), [({"runs": 0}, "runs"), ({"step": 0.0}, "step")])
 def test_an_empty_search_is_refused(wrong: dict[str, float], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         RandomGridStrategy(**wrong)  # type: ignore[arg-type]
-    assert caught.value.key == key

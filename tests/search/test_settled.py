@@ -43,7 +43,7 @@ def race(history: History) -> dict[float, int]:
 
 def test_it_ends_with_fresh_seeds_of_the_race_s_winner_which_is_better_on_average() -> None:
     regrets = dict[str, list[float]]()
-    for draw in range(24):
+    for draw in range(12):
         objective = losses(0.06, 0.03, draw)
         history = run_search(STRATEGY, SPACE, objective)
         found = STRATEGY.conclude(SPACE, history)

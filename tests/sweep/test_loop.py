@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Left, Lost, Machine
 from sweeper.launch.job import Job, JobFailure, JobOutcome
 from sweeper.sweep.loop import Loop
-from sweeper.trial import Result, Trial
+from sweeper.trial import Result, Status, Trial
 from tests.engine.tiny_trials import trial
 from tests.golden import Golden
 from tests.sweep.test_sweep import MadeUp
@@ -35,6 +36,18 @@ def finished(job: Job) -> Event:
 def lost(job: Job, **changed: Any) -> Event:
     failure = {"reason": "its worker died", "details": "Segmentation fault", **changed}
     return Lost(job=job.id, failure=JobFailure(**failure))
+
+
+def raised(job: Job) -> Event:
+    failure = JobFailure(reason="ValueError: no", retry=False)
+    return Finished(job=job.id, outcome=JobOutcome(failure=failure))
+
+
+def guilty(seed: int, event: Callable[..., Event]) -> Fate:
+    """The jobs with this trial meet the event, all others end well."""
+    return lambda job, times: (
+        event(job) if seed in {each.seed for each in job.trials} else finished(job)
+    )
 
 
 class Pretended:
@@ -111,12 +124,23 @@ def job_of(batch: tuple[Trial, ...]) -> Job:
 class Driven:
     """Trials driven through a loop: what was recorded, told, and the work that was counted."""
 
-    def __init__(self, place: Pretended, trials: int = 4, retries: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        place: Pretended,
+        trials: int = 4,
+        retries: int = 1,
+        *,
+        recovered: bool = False,
+        **options: Any,
+    ) -> None:
         self.place, self.trials = place, [trial(seed=seed) for seed in range(trials)]
         self.results: dict[str, Result] = {}
         self.notices: list[str] = []
         self.work = 0.0
         place.retries = retries
+        if recovered:  # a job of an earlier driver's has all of them
+            place.left = tuple(self.trials)
+            place.recovered[job_of(place.left).id] = place.left
         self.loop = Loop(
             runner=place,  # type: ignore[arg-type]
             launcher=place,  # type: ignore[arg-type]
@@ -129,7 +153,7 @@ class Driven:
 
     def run(self) -> dict[int, str]:
         """Status by seed."""
-        self.loop.run(lambda: [one for one in self.trials if one.key not in self.results])
+        self.loop.run(lambda: [trial for trial in self.trials if trial.key not in self.results])
         assert self.place.closed and not self.loop.live
         return {result.trial.seed: result.status for result in self.results.values()}
 
@@ -171,30 +195,23 @@ def test_a_lost_job_runs_again_as_often_as_it_may_and_then_in_halves(
     """Until the one trial that is to blame fails alone."""
 
     def fate(job: Job, times: int) -> Event:
-        guilty = 2 in {each.seed for each in job.trials}
-        return lost(job, attempts=times) if guilty else finished(job)
+        return guilty(2, lambda job: lost(job, attempts=times))(job, times)
 
     place = Pretended(fate)
     driven = Driven(place, retries=retries)
     assert driven.run() == {0: "complete", 1: "complete", 2: "failed", 3: "complete"}
-    whole, half, alone = (0, 1, 2, 3), (2, 3), (2,)
-    assert [place.submitted.count(one) for one in (whole, half, alone)] == [retries + 1] * 3
+    jobs = (0, 1, 2, 3), (2, 3), (2,)
+    assert [place.submitted.count(job) for job in jobs] == [retries + 1] * 3
     (failure,) = [r for r in driven.results.values() if r.status == "failed"]
     golden.says(failure.error)
-    told = ["a job is run again: its worker died"] * retries
+    again = ["a job is run again: its worker died"] * retries
     halved = [f"a job of {n} trials is halved: its worker died" for n in (4, 2)]
-    assert driven.notices == [*told, halved[0], *told, halved[1], *told]
+    assert driven.notices == [*again, halved[0], *again, halved[1], *again]
     assert driven.work == pytest.approx(4)
 
 
 def test_what_training_raises_is_halved_at_once_and_without_a_word() -> None:
-    def fate(job: Job, times: int) -> Event:
-        if 1 not in {each.seed for each in job.trials}:
-            return finished(job)
-        failure = JobFailure(reason="ValueError: no", retry=False)
-        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
-
-    place = Pretended(fate)
+    place = Pretended(guilty(1, raised))
     driven = Driven(place, retries=5)
     assert driven.run() == {0: "complete", 1: "failed", 2: "complete", 3: "complete"}
     assert len(place.submitted) == len(set(place.submitted)) == 5 and not driven.notices
@@ -206,6 +223,12 @@ def test_a_failure_that_is_no_trial_s_fault_fails_all_and_keeps_the_log() -> Non
     assert len(place.submitted) == 1 and [keep for _, keep in place.forgotten] == [True]
 
 
+def test_a_failure_of_one_machine_s_runs_once_more_elsewhere_whole() -> None:
+    place = Pretended(lambda job, times: finished(job) if times > 1 else raised(job))
+    place.others = True
+    assert {*Driven(place).run().values()} == {"complete"} and len(place.submitted) == 2
+
+
 def test_a_job_that_left_goes_on_and_is_not_counted_as_an_attempt() -> None:
     place = Pretended(lambda job, times: Left(job=job.id) if times < 9 else finished(job))
     driven = Driven(place, retries=0)
@@ -213,60 +236,48 @@ def test_a_job_that_left_goes_on_and_is_not_counted_as_an_attempt() -> None:
     assert len(place.submitted) == 9 and len(place.forgotten) == 1 and not driven.notices
 
 
-def test_results_that_a_job_lacks_are_failures_not_a_loop_without_end() -> None:
-    def fate(job: Job, times: int) -> Event:
-        return Finished(job=job.id, outcome=JobOutcome(results=complete(job.trials[:1])))
+def without(job: Job, status: Status | None, loss: float = math.nan) -> Event:
+    """The job's first trial ends so, or without a result; the others are complete."""
+    results = complete(job.trials)[1:]
+    if status is not None:
+        results = (Result(trial=job.trials[0], status=status, objective=loss), *results)
+    return Finished(job=job.id, outcome=JobOutcome(results=results))
 
+
+def test_results_that_a_job_lacks_are_failures_not_a_loop_without_end() -> None:
+    fate = guilty(0, lambda job: without(job, None))
     driven = Driven(Pretended(fate, batched_trials=2), trials=2)
-    assert driven.run() == {0: "complete", 1: "failed"}
+    assert driven.run() == {0: "failed", 1: "complete"}
     assert {r.error for r in driven.results.values()} == {"", "its job left no result"}
 
 
-def test_what_an_earlier_driver_s_job_failed_at_is_tried_again() -> None:
-    def fate(job: Job, times: int) -> Event:
-        if not place.submitted:
-            failed = Result(trial=job.trials[1], status="failed", objective=float("nan"))
-            results = (*complete(job.trials[:1]), failed)
-            return Finished(job=job.id, outcome=JobOutcome(results=results))
-        return finished(job)
-
-    place = Pretended(fate)
-    driven = Driven(place, trials=2)
-    place.left = tuple(driven.trials)
-    place.recovered[job_of(place.left).id] = place.left
-    assert driven.run() == {0: "complete", 1: "complete"}
-    assert place.submitted == [(1,)]
-
-
-def test_a_result_of_an_earlier_driver_that_settles_nothing_is_trained() -> None:
-    """One that was stopped early, say, where nothing is stopped early any more."""
+@pytest.mark.parametrize(("status", "loss"), [("failed", math.nan), ("pruned", 2.0)])
+def test_what_an_earlier_driver_s_job_did_not_settle_is_trained(
+    status: Status, loss: float
+) -> None:
+    """It failed, whose cause may be mended; or was stopped, where nothing is any more."""
 
     def fate(job: Job, times: int) -> Event:
-        if place.submitted:
-            return finished(job)
-        pruned = Result(trial=job.trials[0], status="pruned", objective=2.0)
-        return Finished(job=job.id, outcome=JobOutcome(results=(pruned, *complete(job.trials[1:]))))
+        return finished(job) if place.submitted else without(job, status, loss)
 
     place = Pretended(fate)
-    driven = Driven(place, trials=2)
-    place.left = tuple(driven.trials)
-    place.recovered[job_of(place.left).id] = place.left
+    driven = Driven(place, trials=2, recovered=True)
     settled: dict[str, Result] = {}
 
     def record(results: Sequence[Result]) -> None:
-        settled.update({one.key: one for one in results if one.status == "complete"})
+        settled.update({result.key: result for result in results if result.status == "complete"})
 
     driven.loop.record = record
-    driven.loop.run(lambda: [one for one in driven.trials if one.key not in settled])
+    driven.loop.run(lambda: [trial for trial in driven.trials if trial.key not in settled])
     assert place.submitted == [(0,)] and len(settled) == 2
 
 
-def test_a_sweep_that_is_cancelled_before_it_begins_submits_nothing(golden: Golden) -> None:
-    place = Pretended(lambda job, times: finished(job))
-    with pytest.raises(SweeperError) as caught:
-        Driven(place, cancelled=lambda: True).run()
-    golden.says(caught)
-    assert not place.submitted and place.closed
+@pytest.mark.parametrize("wait", [True, False])
+def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) -> None:
+    """There they would be submitted again for ever; nothing is sent before they are looked at."""
+    place = Pretended(lambda job, times: raised(job), 1)
+    assert Driven(place, trials=1, recovered=True, wait=wait).run() == {0: "failed"}
+    assert len(place.submitted) == (1 if wait else 0)
 
 
 def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
@@ -276,13 +287,14 @@ def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
     assert place.recovered and not place.claimed
 
 
-def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded(golden: Golden) -> None:
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded(after: int, golden: Golden) -> None:
     place = Pretended(lambda job, times: finished(job), batched_trials=1)
-    driven = Driven(place, cancelled=lambda: len(driven.results) == 2)
+    driven = Driven(place, cancelled=lambda: len(driven.results) == after)
     with pytest.raises(SweeperError) as caught:
         driven.run()
     golden.says(caught)
-    assert len(driven.results) == 2 and place.closed
+    assert len(driven.results) == len(place.submitted) == after and place.closed
 
 
 def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
@@ -297,42 +309,8 @@ def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
     assert driven.work == pytest.approx(4)
 
 
-def test_a_failure_of_one_machine_s_is_no_trial_s() -> None:
-    """Once more elsewhere, whole; what fails there too is halved."""
-
-    def fate(job: Job, times: int) -> Event:
-        if times > 1:
-            return finished(job)
-        failure = JobFailure(reason="No module named torch", retry=False)
-        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
-
-    place = Pretended(fate, 4)
-    place.others = True
-    driven = Driven(place)
-    assert set(driven.run().values()) == {"complete"} and len(place.submitted) == 2
-
-
-@pytest.mark.parametrize("wait", [True, False])
-def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) -> None:
-    """There they would be submitted again for ever; nothing is sent before they are looked at."""
-
-    def fate(job: Job, times: int) -> Event:
-        failure = JobFailure(reason="it raises", retry=False)
-        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
-
-    place = Pretended(fate, 1)
-    driven = Driven(place, trials=1, wait=wait)
-    place.left = (driven.trials[0],)
-    place.recovered[job_of(place.left).id] = place.left
-    assert driven.run() == {0: "failed"}
-    assert len(place.submitted) == (1 if wait else 0)
-
-
 def test_a_job_ends_that_is_one_failure_too_many() -> None:
-    def fate(job: Job, times: int) -> Event:
-        return Finished(job=job.id, outcome=JobOutcome(failure=JobFailure(reason="x", retry=False)))
-
-    driven = Driven(Pretended(fate, 1), trials=1)
+    driven = Driven(Pretended(lambda job, times: raised(job), 1), trials=1)
 
     def record(results: Sequence[Result]) -> None:
         raise SweeperError("too many")
@@ -344,9 +322,7 @@ def test_a_job_ends_that_is_one_failure_too_many() -> None:
 
 
 def test_all_that_has_happened_is_recorded_before_an_error_ends_the_sweep() -> None:
-    place = Pretended(lambda job, times: finished(job), 4)
-    driven = Driven(place)
-    seen = list[str]()
+    driven, seen = Driven(Pretended(lambda job, times: finished(job))), list[str]()
 
     def handle(event: Event) -> None:
         seen.append(event.job)
@@ -358,7 +334,6 @@ def test_all_that_has_happened_is_recorded_before_an_error_ends_the_sweep() -> N
     assert seen == ["a", "b"]
 
 
-@settings(max_examples=200)
 @given(
     count=st.integers(1, 17),
     batched_trials=st.integers(1, 8),
@@ -368,12 +343,7 @@ def test_all_that_has_happened_is_recorded_before_an_error_ends_the_sweep() -> N
     retries=st.integers(0, 2),
 )
 def test_whatever_fails_every_trial_ends_once_and_none_for_another(
-    count: int,
-    batched_trials: int,
-    fit: int,
-    bad: set[int],
-    troubles: list[str],
-    retries: int,
+    count: int, batched_trials: int, fit: int, bad: set[int], troubles: list[str], retries: int
 ) -> None:
     """A device holds `fit` trials of a job, `bad` ones always raise, and jobs meet `troubles`.
 
@@ -390,10 +360,7 @@ def test_whatever_fails_every_trial_ends_once_and_none_for_another(
         if trouble == "lost" and lost_now.get(seeds, 0) < retries:
             lost_now[seeds] = lost_now.get(seeds, 0) + 1
             return lost(job, attempts=lost_now[seeds])
-        if len(seeds) > fit or bad & set(seeds):
-            failure = JobFailure(reason="it does not fit", retry=False)
-            return Finished(job=job.id, outcome=JobOutcome(failure=failure))
-        return finished(job)
+        return raised(job) if len(seeds) > fit or bad & set(seeds) else finished(job)
 
     driven = Driven(Pretended(fate, batched_trials), trials=count, retries=retries)
     wanted = {seed: "failed" if seed in bad else "complete" for seed in range(count)}

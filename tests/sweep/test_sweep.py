@@ -233,7 +233,7 @@ def test_a_finished_search_trains_nothing_again() -> None:
     assert second.asked == [] and watcher.told == []
 
 
-@pytest.mark.parametrize("after", [1, 4, 5, 7])
+@pytest.mark.parametrize("after", [1, 5])
 def test_interrupted_it_goes_on_to_the_same_conclusion(after: int) -> None:
     whole = search(make(Trainer(basin(SPACE)))[0])[0]
     sweep, study, _ = make(Trainer(basin(SPACE), stop_after=after))
@@ -310,20 +310,6 @@ def test_duplicates_are_trained_once() -> None:
     found, _ = search(sweep)
     assert len(launcher.trained) == 1 and found.runs == 3
     assert watcher.told == [(0, 1)]
-
-
-def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
-    strategy = IndependentSearch(runs=12, seeds=1)
-    sweep, study, _ = make(Trainer(basin(SPACE, spread=0.01)), search=strategy)
-    search(sweep)
-    experiment = Experiment(search=strategy, space=SPACE)
-    stranger = experiment.trial(LARGE, {"eta": 0.0, "alpha": 0.0}, 0, "eta")
-    known = {**study.known, stranger.key: result(stranger, -9.0)}
-    history, missing = replay_search(experiment, known.get)
-    assert missing == [] and stranger.key not in {r.key for r in history.results}
-    order = ["eta", "lines", "combine", "retune", "compare"]
-    phases = [r.trial.phase for r in history.results]
-    assert phases == sorted(phases, key=order.index) and set(phases) >= set(order[:4])
 
 
 def test_replay_shows_a_trial_under_the_phase_that_asks_for_it() -> None:

@@ -88,4 +88,4 @@ def test_an_optimum_at_the_old_intervals_end_lies_outside() -> None:
         LineResult(name=name, points_log2=((at, 1.0),), optimum_log2=at, objective=1.0)
         for name, at in (("eta", 1.0), ("alpha", 0.0), ("cold", 1.0))
     ]
-    assert outside(space, lines) == [OutsideAnswer(name="eta", began=0.0, found=1.0)]
+    assert outside(space, lines) == [OutsideAnswer(name="eta", start=0.0, optimum=1.0)]

@@ -109,15 +109,15 @@ class _Replay(SearchReplay[Point]):
         return asked.id
 
     def _result(self, asked: Point) -> Result | None:
-        found = self._ended.get(_name(asked))
-        return None if found is None else self._read(asked, found)
+        trial = self._ended.get(_name(asked))
+        return None if trial is None else self._read(asked, trial)
 
-    def _read(self, point: Point, found: FrozenTrial) -> Result:
-        loss = self._sign * found.values[0] if found.values else math.nan
+    def _read(self, point: Point, ended: FrozenTrial) -> Result:
+        loss = self._sign * ended.values[0] if ended.values else math.nan
         status: Status = "failed"
-        if found.state == TrialState.PRUNED:
-            status, loss = "pruned", loss if found.values else math.inf
-        elif found.state == TrialState.COMPLETE and loss > -math.inf:
+        if ended.state == TrialState.PRUNED:
+            status, loss = "pruned", loss if ended.values else math.inf
+        elif ended.state == TrialState.COMPLETE and loss > -math.inf:
             status = "complete" if math.isfinite(loss) else "diverged"
         trial = Trial(spec=UNTRAINED, log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
         return Result(trial=trial, status=status, objective=loss)

@@ -56,9 +56,9 @@ def ranges_of(trials: Iterable[Trial], space: Space) -> dict[str, BaseDistributi
         axis = space.get(name)
         values += [2.0**axis.low, 2.0**axis.high] if axis and not axis.choices else []
         ranges[name] = FloatDistribution(min(values), max(values), log=True)
-    for name, found in choices.items():
+    for name, listed in choices.items():
         axis = space.get(name)
-        kept = axis.choices if axis and axis.choices else sorted(found, key=str)
+        kept = axis.choices if axis and axis.choices else sorted(listed, key=str)
         ranges[name] = CategoricalDistribution(kept)
     return ranges
 
@@ -70,20 +70,21 @@ def read_space(space: Mapping[str, Axis | BaseDistribution]) -> Space:
     """
     if not isinstance(space, Mapping) or not space:
         raise ConfigError("space", space, "distributions of Optuna's by hyperparameter")
-    return {name: _axis(f"space.{name}", given) for name, given in space.items()}
+    return {name: _axis(f"space.{name}", distribution) for name, distribution in space.items()}
 
 
-def _axis(key: str, given: Any) -> Axis:
-    if isinstance(given, Axis):
-        return given
-    if isinstance(given, CategoricalDistribution):
-        choices = tuple(choice for choice in given.choices if choice is not None)
+def _axis(key: str, distribution: Any) -> Axis:
+    if isinstance(distribution, Axis):
+        return distribution
+    if isinstance(distribution, CategoricalDistribution):
+        choices = tuple(choice for choice in distribution.choices if choice is not None)
         return Axis(low=0.0, high=len(choices) - 1.0, choices=choices)
-    if not isinstance(given, FloatDistribution | IntDistribution) or not given.log:
+    if not isinstance(distribution, FloatDistribution | IntDistribution) or not distribution.log:
         allowed = "a distribution with log=True, since strategies search on grids in log2; or a "
-        raise ConfigError(key, given, f"{allowed}CategoricalDistribution of the values to try")
+        allowed += "CategoricalDistribution of the values to try"
+        raise ConfigError(key, distribution, allowed)
     # With whole powers exact, and no last digits that differ.
-    low, high = (round(math.log2(end), 12) for end in (given.low, given.high))
+    low, high = (round(math.log2(end), 12) for end in (distribution.low, distribution.high))
     return Axis(low=low, high=high, default=low + (high - low) // 2)
 
 

@@ -152,7 +152,7 @@ class OptunaStudy:
         # The sampler is asked for nothing: all that is enqueued here has its parameters.
         study = make(study_name=name, storage=storage, sampler=RandomSampler())
         self._asked, self._told, self._choices = {}, {}, {}
-        left = 0  # enqueued, and not asked before a kill
+        waiting = 0  # enqueued, and not asked before a kill
         for trial in study.get_trials(deepcopy=False):
             key = trial.user_attrs.get("key")
             if not isinstance(key, str):
@@ -165,10 +165,10 @@ class OptunaStudy:
             if trial.state.is_finished():
                 self._told[key] = trial.state, trial.value
             elif trial.state == TrialState.WAITING:
-                left += 1
+                waiting += 1
             else:
                 self._asked[key] = trial.number
-        for _ in range(left):
+        for _ in range(waiting):
             study.tell(study.ask(), state=TrialState.FAIL)
         return study
 
@@ -240,9 +240,9 @@ class OptunaStudy:
             study.add_trial(trial)
 
     def _describe(self, study: optuna.Study) -> None:
-        known = study.user_attrs
+        attributes = study.user_attrs
         for name, value in self._attributes.items():
-            if name not in known or known[name] != value:
+            if name not in attributes or attributes[name] != value:
                 study.set_user_attr(name, value)
 
     def _fail_asked(self, study: optuna.Study) -> None:

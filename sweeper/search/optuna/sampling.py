@@ -158,9 +158,9 @@ class _Session:
     def goes_on(self, space: Space, history: History) -> bool:
         """Whether nothing in `history` is otherwise than it was told."""
         return space == self._space and all(
-            self._told.get(_point_id(result), told) == told
+            self._told.get(_point_id(result), outcome) == outcome
             for result in history.results
-            for told in [(result.status, result.objective)]
+            for outcome in [(result.status, result.objective)]
         )
 
     def missing(self, history: History) -> list[Point]:

@@ -116,7 +116,7 @@ def read_storage(url: str) -> Iterator[tuple[list[str], Callable[[str], optuna.S
 
 
 def unusable(url: str, why: str) -> str:
-    """That a storage cannot be used, without its password."""
+    """Says that a storage cannot be used, without its password."""
     return f"the storage {redact(url)} cannot be used: {why}"
 
 
