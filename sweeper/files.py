@@ -98,7 +98,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sum_of(data: bytes) -> str:
-    """What tells a text that was changed from the one that was written."""
+    """The sum that tells a text that was changed from the one that was written."""
     return digest_of(hashlib.sha256(data))
 
 
@@ -118,7 +118,7 @@ def write_json(path: Path, value: object, *, summed: bool = True) -> None:
 
 
 def json_text(value: object, *, summed: bool = True) -> str:
-    """What `write_json` writes."""
+    """The text that `write_json` writes."""
     record = to_json(value)
     if summed:
         record = record if isinstance(record, dict) else {_ITEMS: record}
@@ -153,14 +153,14 @@ def _read(descriptor: int, path: Path, most: int) -> bytes:
     return content
 
 
-def read_own(path: Path, folders: int = 2) -> bytes:
-    """The content of a file that is run: it and so many `folders` above it are this user's alone.
+def read_own(path: Path) -> bytes:
+    """The content of a file that is run: it and two folders above it are this user's alone.
 
     Each part is looked at as it is opened, so that nobody swaps it in between. SweeperError for
     what another user owns or may write; else as `read_bounded`.
     """
-    parts = path.parts[-folders:]
-    descriptor = os.open(path.parents[folders - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    parts = path.parts[-2:]
+    descriptor = os.open(path.parents[1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     for part in (*parts, None):
         if not is_own(descriptor):
             os.close(descriptor)
@@ -308,7 +308,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 def _check_events(events: Iterable[Any]) -> None:
     """ValueError for a document of more values, or deeper, than a record, aliases written out."""
-    known: dict[str, tuple[int, int]] = {}  # of an anchor its values and its depth
+    anchors: dict[str, tuple[int, int]] = {}  # of an anchor its values and its depth
     open_nodes: list[tuple[str | None, int, int]] = [(None, 0, 0)]
     for event in events:
         kind = type(event).__name__
@@ -316,18 +316,18 @@ def _check_events(events: Iterable[Any]) -> None:
             open_nodes.append((event.anchor, 1, 0))
             count, depth = 0, len(open_nodes)
         elif kind == "AliasEvent":
-            if event.anchor not in known:
+            if event.anchor not in anchors:
                 raise ValueError(f"the alias *{event.anchor} stands for nothing, or for itself")
-            count, depth = known[event.anchor]
+            count, depth = anchors[event.anchor]
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             anchor, count, depth = open_nodes.pop()
             depth += 1
             if anchor:
-                known[anchor] = (count, depth)
+                anchors[anchor] = (count, depth)
         elif kind == "ScalarEvent":
             count, depth = 1, 0
             if event.anchor:
-                known[event.anchor] = (count, depth)
+                anchors[event.anchor] = (count, depth)
         else:
             continue
         anchor, values, deepest = open_nodes[-1]

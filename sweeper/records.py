@@ -93,20 +93,20 @@ def to_json(value: Any) -> Any:
     if written := getattr(value, "to_json", None):
         return written()
     # For people and other programs; `from_json` passes over them, as they follow from the fields.
-    shown = {name: to_json(getattr(value, name)) for name in getattr(value, "JSON_SHOWS", ())}
+    record = {name: to_json(getattr(value, name)) for name in getattr(value, "JSON_SHOWS", ())}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
         if field.metadata.get("not_written"):
             continue
         if not field.metadata.get("written_if_set") or item != _default(field):
-            shown[field.name] = to_json(item)
+            record[field.name] = to_json(item)
         if field.metadata.get("names_class"):
             if not dataclasses.is_dataclass(item):
                 kind = type(item).__name__
                 raise TypeError(f"{kind} is no dataclass: it cannot go to other processes")
             target = f"{type(item).__module__}.{type(item).__qualname__}"
-            shown[field.name] = {"_target_": target, **shown[field.name]}
-    return shown
+            record[field.name] = {"_target_": target, **record[field.name]}
+    return record
 
 
 def from_json(kind: type[T], record: object) -> T:
@@ -314,7 +314,7 @@ def _call(
             values[name] = reader(name, value)
         elif name in takes.names or takes.others:
             values[name] = value
-        elif name not in takes.shown:  # those may stand in a file, and are made anew
+        elif name not in takes.properties:  # those may stand in a file, and are made anew
             choices = takes.names - offered.keys()
             raise ConfigError(name, value, f"{UNKNOWN_KEY}; {suggest(name, choices)}")
     for name in takes.required:
@@ -331,7 +331,7 @@ class _Takes:
     required: list[str]
     others: bool
     readers: dict[str, Reader]
-    shown: tuple[str, ...]
+    properties: tuple[str, ...]
 
 
 @cache
@@ -356,7 +356,7 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
         required=[n for n in names if parameters[n].default is inspect.Parameter.empty],
         others=inspect.Parameter.VAR_KEYWORD in variadic.values(),
         readers=readers,
-        shown=getattr(target, "JSON_SHOWS", ()) if file else (),
+        properties=getattr(target, "JSON_SHOWS", ()) if file else (),
     )
 
 

@@ -104,7 +104,7 @@ def takes_eps(optimizer: str, arguments: Mapping[str, Any]) -> bool:
 
 @cache
 def _optimizers_with_eps() -> Mapping[str, bool]:
-    """Of each optimizer that has a config. A plan asks for every parameter."""
+    """Whether its config has an eps, of each optimizer."""
     configs = (conf_folder() / "optimizer").glob("*.yaml")
     return {path.stem: "\neps:" in path.read_text(encoding="utf-8") for path in configs}
 

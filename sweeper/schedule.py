@@ -25,14 +25,14 @@ Factor = Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """What a schedule is told of a run: steps, those of the warm-up among them, the last factor."""
+    """The part of a run that a schedule sees: its steps, its warm-up, its last factor."""
 
     steps: int
     warmup: int
     final_lr: float
 
     def falling(self, step: int, first: int, last: int, shape: Callable[[float], float]) -> float:
-        """From 1 at step `first` to `final_lr` at step `last`; `shape` falls from 1 at 0 to 0."""
+        """Factors from 1 at step `first` to `final_lr` at step `last`, by a `shape` from 1 to 0."""
         # `last` is the last step that is trained, and has `final_lr` itself; torch's schedules get
         # there a step later.
         progress = (step - first) / max(1, last - first)
@@ -61,7 +61,7 @@ class LinearDecay(Bounded):
     steady: ClassVar[bool] = False
 
     def factor(self, step: int, span: Span) -> float:
-        """As LinearLR; with one step less, as get_linear_schedule_with_warmup."""
+        """PyTorch's LinearLR; with one step less, get_linear_schedule_with_warmup."""
         return span.falling(step, span.warmup, span.steps - 1, _SHAPES["linear"])
 
     def decay_start(self, span: Span) -> int:
@@ -76,7 +76,7 @@ class Cosine(Bounded):
     steady: ClassVar[bool] = False
 
     def factor(self, step: int, span: Span) -> float:
-        """As CosineAnnealingLR; with one step less, as get_cosine_schedule_with_warmup."""
+        """PyTorch's CosineAnnealingLR; with one step less, get_cosine_schedule_with_warmup."""
         progress = (step - span.warmup) / max(1, span.steps - 1 - span.warmup)
         # Not by `falling`: the order of these products is part of all losses so far.
         return span.final_lr + (1 - span.final_lr) * 0.5 * (1 + math.cos(math.pi * progress))
@@ -98,7 +98,7 @@ class Wsd(Bounded):
     shape: Shape = "linear"
 
     def factor(self, step: int, span: Span) -> float:
-        """As get_wsd_schedule with one step of decay less: the last step trains at `final_lr`."""
+        """get_wsd_schedule with one step of decay less: the last step trains at `final_lr`."""
         start = self.decay_start(span)
         return (
             1.0 if step < start else span.falling(step, start, span.steps - 1, _SHAPES[self.shape])
@@ -185,8 +185,8 @@ def built_in(config: Config) -> BuiltIn | None:
     name = record.get("name") if isinstance(record, Mapping) else config
     if not isinstance(name, str) or name not in SCHEDULES:
         by_user = f"or {{{TARGET}: package.module.function}}"
-        known = suggest(str(name), SCHEDULES)
-        raise ConfigError("schedule", name, f"one of {', '.join(SCHEDULES)} ({known}), {by_user}")
+        near = suggest(str(name), SCHEDULES)
+        raise ConfigError("schedule", name, f"one of {', '.join(SCHEDULES)} ({near}), {by_user}")
     with key_prefix("schedule"):
         arguments = {key: value for key, value in record.items() if key != "name"}
         schedule: BuiltIn = call_checked(SCHEDULES[name], arguments, {})
@@ -244,6 +244,6 @@ def modules(config: Config) -> list[str]:
 
 def record(config: Config, span: Span) -> dict[str, Any]:
     """What a plan says of the schedule: the config's arguments, and its steps in numbers."""
-    known = built_in(config)
+    kind = built_in(config)
     parts = {**({} if isinstance(config, str) else config), "name": name_of(config), **asdict(span)}
-    return parts if known is None else parts | {"decay_start": known.decay_start(span)}
+    return parts if kind is None else parts | {"decay_start": kind.decay_start(span)}

@@ -241,10 +241,10 @@ class Table:
         if not rest:
             return [self]
         # One of them has to be shown in the next part, however wide it is.
-        shown = [self.columns[0], replace(rest[0], importance=None), *rest[1:]]
-        places = [[column.name for column in self.columns].index(column.name) for column in shown]
+        columns = [self.columns[0], replace(rest[0], importance=None), *rest[1:]]
+        places = [[column.name for column in self.columns].index(column.name) for column in columns]
         rows = [replace(row, values=[row.values[place] for place in places]) for row in self.rows]
-        below = replace(self, title="", columns=shown, rows=rows)
+        below = replace(self, title="", columns=columns, rows=rows)
         return [self, *below.parts(width)]
 
     def _widths(self) -> dict[str, int]:
@@ -275,11 +275,11 @@ class Table:
         if _across(widths, dropped) > options.max_width and len(self.columns) > 1:
             dropped = [*dropped, self.columns[0]]
             above = [_terminal_text(row.values[0], self.columns[0]) for row in self.rows]
-        shown = self._rich(dropped)
+        rendered = self._rich(dropped)
         # As wide as it is: within the terminal's width rich would break cells.
         wide = options.update(width=_across(widths, dropped), height=None)
         # Rich draws a blank edge above the head, and the rule below it.
-        _, head, rule, *rows = console.render_lines(shown, wide, pad=False)
+        _, head, rule, *rows = console.render_lines(rendered, wide, pad=False)
         names = iter(above)
         for line in (head, rule, *rows):
             if line is not head and line is not rule and above and _is_written(line):
@@ -314,8 +314,8 @@ class Table:
         for index, column in enumerate(self.columns):
             fields = [_fields(row.values[index]) for row in self.rows]
             ends = dict.fromkeys(end for row in fields for end in row)
-            for record, known in zip(records, fields, strict=True):
-                record |= {f"{column.name}{end}": known.get(end) for end in ends}
+            for record, values in zip(records, fields, strict=True):
+                record |= {f"{column.name}{end}": values.get(end) for end in ends}
         return records
 
     def to_csv(self) -> str:

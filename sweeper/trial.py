@@ -97,7 +97,7 @@ class TrainSettings:
 
     @property
     def span(self) -> Span:
-        """What the schedule is told of the run."""
+        """The run as its schedule sees it."""
         warmup = round(self.warmup * self.steps)
         return Span(steps=self.steps, warmup=warmup, final_lr=self.final_lr)
 
@@ -117,8 +117,8 @@ class TrainSettings:
 
         Of a schedule of the user's own nobody knows: the end of its warm-up.
         """
-        known = built_in(self.schedule)
-        return known.decay_start(self.span) if known else self.span.warmup
+        schedule = built_in(self.schedule)
+        return schedule.decay_start(self.span) if schedule else self.span.warmup
 
 
 UNSTACKED = {"llama", "vit", "mlp", "encoder_decoder"}
@@ -149,14 +149,14 @@ def numerics_beside(
     names = [name.lower() for name in plugins]
     unit = any("umup" in name for name in names)
     clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
-    found = {"norm_gains": 2} if unit and clipped else {}
+    versions = {"norm_gains": 2} if unit and clipped else {}
     if {"muon", "shampoo", "soap"}.intersection(names) and not UNSTACKED.intersection(names):
-        found["stacks"] = 2
+        versions["stacks"] = 2
     if not {*UNSTACKED, "moe"}.intersection(names):
-        found["body"] = 2
+        versions["body"] = 2
     if "adafactor" in names and {"spectral_mup", "moe"}.intersection(names):
-        found["relative"] = 2
-    return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
+        versions["relative"] = 2
+    return versions | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 
 Status = Literal["complete", "diverged", "pruned", "failed"]

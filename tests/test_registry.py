@@ -24,9 +24,9 @@ def test_the_configs_lie_beside_a_checkout() -> None:
 
 
 def test_lists_every_option_of_every_group() -> None:
-    found = registry.groups()
-    assert {"mup", "standard", "umup"} <= set(found["parameterization"])
-    assert found.keys() == {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}
+    listed = registry.groups()
+    assert {"mup", "standard", "umup"} <= set(listed["parameterization"])
+    assert listed.keys() == {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}
 
 
 def test_adds_the_users_options_to_the_groups(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_adds_the_users_options_to_the_groups(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = registry.groups(tmp_path)
-    assert found["search"] == sorted([*registry.groups()["search"], "mine"])
-    assert found.keys() == registry.groups().keys()
+    listed = registry.groups(tmp_path)
+    assert listed["search"] == sorted([*registry.groups()["search"], "mine"])
+    assert listed.keys() == registry.groups().keys()
 
 
 def test_refuses_a_folder_that_is_none(tmp_path: Path, golden: Golden) -> None:
@@ -154,8 +154,8 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         spec = settings.spec(placeholder_data(settings), "float32", settings.base)
         return Trial(spec=spec, log2_hps={"eta": -6.0})
 
-    words = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
-    tree = compose_tree(words)
+    arguments = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
+    tree = compose_tree(arguments)
     before = trial(tree)
     record = to_json(Result(trial=before, status="complete", objective=1.0))
     kept = to_yaml(tree)
@@ -166,9 +166,9 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(relative, "Renamed", Renamed, raising=False)
     monkeypatch.delattr(relative, "MuP")
-    found = {group: dict(classes) for group, classes in registry.plugins().items()}
-    found["parameterization"]["mup"] = "sweeper.scaling.relative.Renamed"
-    monkeypatch.setattr(registry, "plugins", lambda: found)
+    listed = {group: dict(classes) for group, classes in registry.plugins().items()}
+    listed["parameterization"]["mup"] = "sweeper.scaling.relative.Renamed"
+    monkeypatch.setattr(registry, "plugins", lambda: listed)
     preparing.prepare.cache_clear()
     again = registry.with_targets("parameterization", {"_target_": "mup"})
     assert again == {"_target_": "sweeper.scaling.relative.Renamed"}

@@ -40,16 +40,16 @@ def factors(train: TrainSettings) -> np.ndarray:
 def of_scheduler(make: Callable[[Any], Any], steps: int) -> np.ndarray:
     """The learning rates of a scheduler of others, whose optimizer has the peak 1."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler, found = make(optimizer), []
+    scheduler, rates = make(optimizer), []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return np.array(found)
+    return np.array(rates)
 
 
-@pytest.mark.parametrize("warmup", [1, 2, 10, 30])
-@pytest.mark.parametrize("final", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("warmup", [1, 10])
+@pytest.mark.parametrize("final", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
 def test_it_is_that_of_pytorch(name: str, warmup: int, final: float) -> None:
     steps = 100

@@ -73,9 +73,9 @@ def test_columns_go_by_importance(width: int, gone: list[str]) -> None:
     made = table(ROW)
     assert [column.name for column in made.dropped(width)] == gone
     head = printed(made, width).splitlines()[1]
-    shown = [name for name in NAMES if name not in gone]
+    rendered = [name for name in NAMES if name not in gone]
     # Where too little goes, the first column's cells stand above the others.
-    assert head.split() == (shown if width > 20 else shown[1:])
+    assert head.split() == (rendered if width > 20 else rendered[1:])
 
 
 def test_sections_and_details() -> None:
@@ -128,8 +128,8 @@ def mixed() -> Table:
         legend=["A legend."],
         remarks=["a remark"],
     )
-    known = Estimate(value=1 / 3, low=0.25, high=0.5)
-    made.add("<a>", known, 0.25, BaseToTarget(base=0.5, target=1 / 8), answer("holds"))
+    estimate_known = Estimate(value=1 / 3, low=0.25, high=0.5)
+    made.add("<a>", estimate_known, 0.25, BaseToTarget(base=0.5, target=1 / 8), answer("holds"))
     why = {"note": "every run diverged", "subject": "width 64"}
     made.add(Cell("b", "b", link="b.html"), UNKNOWN, math.inf, None, answer("fails"), **why)
     return made
@@ -142,10 +142,10 @@ def test_on_a_terminal() -> None:
 
 
 def test_on_the_page(golden: Golden) -> None:
-    shown = fragment(Report(title="", sections=[Section("", [mixed()])]), "t", SHELL)
-    text = " ".join(re.sub("<[^>]*>", " ", shown).split())
+    rendered = fragment(Report(title="", sections=[Section("", [mixed()])]), "t", SHELL)
+    text = " ".join(re.sub("<[^>]*>", " ", rendered).split())
     golden.says(text)
-    golden.says(shown)
+    golden.says(rendered)
     assert text.endswith("A legend. a remark")
 
 

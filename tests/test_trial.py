@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
-from sweeper.files import RECORD_ERRORS
-from sweeper.records import RecordError, from_json, to_json
+from sweeper.errors import ConfigError
+from sweeper.records import from_json, to_json
 from sweeper.trial import (
     FORMAT,
     Axis,
@@ -114,44 +113,6 @@ def test_plain_values_are_powers_of_two() -> None:
         log2({"eta": 0.0})
 
 
-@given(specs)
-def test_a_specification_survives_strict_json(spec: TrialSpec) -> None:
-    text = json.dumps(to_json(spec), allow_nan=False)
-    back = from_json(TrialSpec, json.loads(text))
-    assert back == spec and hash(back) == hash(spec) and to_json(back) == to_json(spec)
-    assert replace(spec, width=spec.width + 1) != spec
-
-
-@pytest.mark.parametrize(
-    ("change", "key", "value"),
-    [
-        ({"width": "64"}, "width", "64"),
-        ({"depth": True}, "depth", True),
-        ({"model": {"nam": "llama"}}, "model.nam", "llama"),
-        ({"model": "llama"}, "model", "llama"),
-        ({"optimizer": {"name": "adamw", "arguments": [1]}}, "optimizer.arguments", [1]),
-        ({"runner": "engine"}, "runner", "engine"),
-        ({"train": {"steps": 0, "batch_size": 1, "seq_len": 1}}, "train.steps", 0),
-        ({"train": None}, "train", None),
-        ({"more": 1}, "more", 1),
-    ],
-)
-def test_a_damaged_specification_is_refused(
-    change: dict[str, object], key: str, value: object
-) -> None:
-    with pytest.raises(RecordError) as caught:
-        from_json(TrialSpec, to_json(SPEC) | change)
-    assert (caught.value.key, caught.value.value) == (key, value)
-
-
-@pytest.mark.parametrize("part", to_json(SPEC))
-def test_a_specification_with_a_part_missing_is_refused(part: str) -> None:
-    record = to_json(SPEC)
-    del record[part]
-    with pytest.raises(RECORD_ERRORS):
-        from_json(TrialSpec, record)
-
-
 @given(trials)
 def test_a_trial_survives_strict_json(trial: Trial) -> None:
     back = from_json(Trial, json.loads(json.dumps(to_json(trial), allow_nan=False)))
@@ -172,14 +133,6 @@ def test_result_with_another_trial_than_its_key_is_refused(result: Result, seed:
     record = to_json(result)
     record["trial"]["seed"] = result.trial.seed + 1 + seed
     with pytest.raises(ValueError, match="does not match"):
-        from_json(Result, record)
-
-
-@pytest.mark.parametrize("gone", ["format", "key", "trial", "objective", "status"])
-def test_result_record_with_a_part_missing_is_refused(gone: str) -> None:
-    record = to_json(Result(trial=TRIAL, status="complete", objective=1.0))
-    del record[gone]
-    with pytest.raises((ValueError, KeyError, TypeError)):
         from_json(Result, record)
 
 
@@ -210,11 +163,6 @@ def test_key_sees_through_spelling() -> None:
 def test_key_never_changes_between_versions() -> None:
     """A new spelling of the key would run every trial of every study again."""
     assert TRIAL.key == "8745fabec13759aea96827ce4f9eaeda"
-
-
-def test_trial_shows_its_size_and_its_values() -> None:
-    assert (TRIAL.width, TRIAL.depth) == (64, 2)
-    assert TRIAL.hps == {"eta": 2.0, "alpha": 1.0}
 
 
 def test_a_record_holds_both_kinds_of_values_and_they_must_agree() -> None:
@@ -279,23 +227,6 @@ def test_defaults_of_a_space() -> None:
     }
 
 
-def test_encode_reaches_everywhere() -> None:
-    value = {"a": (math.inf, [-math.inf, {"b": math.nan}]), "c": 1, "d": "x", "e": None}
-    assert to_json(value) == {"a": ["inf", ["-inf", {"b": "nan"}]], "c": 1, "d": "x", "e": None}
-
-
 @given(st.dictionaries(st.text(), scalars))
 def test_digest_ignores_the_order(value: dict[str, object]) -> None:
     assert digest(value) == digest(dict(reversed(value.items())))
-
-
-def test_config_error_says_key_value_and_what_is_allowed() -> None:
-    error = ConfigError("width", 3, "an even number").below("model").below("")
-    assert str(error) == "model.width=3 is refused: an even number"
-    assert isinstance(error, BadInput) and isinstance(error, SweeperError)
-
-
-def test_suggest_names_near_misses_or_else_everything() -> None:
-    assert suggest("widht", ["width", "depth"]) == "did you mean width?"
-    assert suggest("zzz", ["width", "depth"]) == "known: depth, width"
-    assert suggest("zzz", []) == "nothing is allowed here"

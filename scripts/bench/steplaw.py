@@ -18,7 +18,7 @@ import numpy as np
 
 from scripts.bench.findings import Findings
 from sweeper.evidence.rates.decision import RateTarget, law_of
-from sweeper.evidence.rates.optima import Cell, Optimum, optima_of
+from sweeper.evidence.rates.optima import RateCell, RateOptimum, optima_of
 from sweeper.evidence.rates.reading import RateRuns, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
@@ -46,7 +46,7 @@ class Told:
     regret: float
 
 
-def regret(cell: Cell, at: Array) -> float:
+def regret(cell: RateCell, at: Array) -> float:
     """What `at` loses, by a smooth surface through the runs of a cell that lose at most 3 %."""
     from scipy.interpolate import RBFInterpolator
 
@@ -58,7 +58,7 @@ def regret(cell: Cell, at: Array) -> float:
     return float(surface(at[None])[0] - surface(grid).min())
 
 
-def tell(runs: RateRuns, found: Sequence[Optimum], kept: Sequence[int], of: int) -> Told:
+def tell(runs: RateRuns, found: Sequence[RateOptimum], kept: Sequence[int], of: int) -> Told:
     """What the sizes `kept` say of another."""
     part, sizes = replace(runs, cells=tuple(runs.cells[i] for i in kept)), runs.cells[of].sizes
     params, tokens = float(sizes["params"]), float(sizes["tokens"])

@@ -28,8 +28,7 @@ import pandas
 from tables import Findings
 
 from sweeper.decide.target import OVER_TOKENS, TURNING, Prior, Shape, predict
-from sweeper.evidence.judge.decision import judge_runs
-from sweeper.evidence.judge.verdict import TableQuestion, TableVerdict
+from sweeper.evidence.judge.decision import TableQuestion, TableVerdict, judge_runs
 from sweeper.evidence.runs.grid import grid_of, ladder_runs
 from sweeper.evidence.runs.run import Runs
 from sweeper.stats.curve import BIAS, OWN_OPTIMUM, fit_curves

@@ -23,5 +23,5 @@ def columns_text(columns: Any) -> str:
 
 def ignored(names: str | tuple[str, ...]) -> tuple[str, ...]:
     """Columns that may differ, one by one."""
-    words = names.split(",") if isinstance(names, str) else names
-    return tuple(filter(None, (word.strip() for word in words)))
+    columns = names.split(",") if isinstance(names, str) else names
+    return tuple(filter(None, (word.strip() for word in columns)))

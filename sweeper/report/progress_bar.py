@@ -113,7 +113,7 @@ class SweepProgress:
         self._time.proposed(missing)
         self._show()
 
-    def told(self, sentence: str, expected: int) -> None:
+    def announce(self, sentence: str, expected: int) -> None:
         """Say what a look at the results found; `expected` trials are likely needed in all."""
         self.planned = expected
         self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)

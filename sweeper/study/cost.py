@@ -33,8 +33,8 @@ class Cost:
     def to_json(self) -> dict[str, float | None]:
         """Plain JSON; null: not known."""
         numbers = {"flops": self.flops, "seconds": self.seconds}
-        known = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        return {"trials": self.trials, **known}
+        counts = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+        return {"trials": self.trials, **counts}
 
 
 NOTHING = Cost(trials=0, flops=0.0, seconds=0.0)

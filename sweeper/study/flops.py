@@ -54,17 +54,17 @@ def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
 
     # The file first: to count anew builds the model, by a class that may be a stranger's.
     def flops(spec: TrialSpec) -> float:
-        known = counted.get(spec.digest)
-        return float(known) if isinstance(known, int | float) else flops_of(spec)
+        count = counted.get(spec.digest)
+        return float(count) if isinstance(count, int | float) else flops_of(spec)
 
     return flops
 
 
-def relative_flops(spec: TrialSpec, flops: Callable[[TrialSpec], float] = flops_of) -> float:
+def relative_flops(spec: TrialSpec) -> float:
     """FLOPs of a whole run; where nobody knows, what is in proportion to them."""
-    known, train = flops(spec), spec.train
+    count, train = flops_of(spec), spec.train
     tokens = train.steps * train.batch_size * train.seq_len
-    return float(spec.width**2 * spec.depth * tokens) if math.isnan(known) else known
+    return float(spec.width**2 * spec.depth * tokens) if math.isnan(count) else count
 
 
 # How fast trials trained: tokens a second, and the fraction of the device's peak.
@@ -91,7 +91,7 @@ vendors' data sheets."""
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What trials of one size cost on one device, and the tokens that they trained on."""
+    """The cost of trials of one size on one device, and the tokens that they trained on."""
 
     width: int
     depth: int

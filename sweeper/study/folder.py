@@ -190,9 +190,9 @@ def read_document(path: Path, make: Make[T], notes: list[str]) -> T | None:
             why = f"{why[:100]} ... {why[-80:]}"
         # One remedy for the curves of all hyperparameters, validation-NAME.json.
         name = re.sub(r"^validation-.*", VALIDATION, path.name)
-        told = f"cannot be read ({why}): {spelled(_REMEDIES[name])}"
-        notes.append(f"{path} {told}")
-        note_record(path, told)  # where its reader says nothing of it, the verb's end does
+        reason = f"cannot be read ({why}): {spelled(_REMEDIES[name])}"
+        notes.append(f"{path} {reason}")
+        note_record(path, reason)  # where its reader says nothing of it, the verb's end does
         return None
 
 

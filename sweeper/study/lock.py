@@ -51,7 +51,7 @@ class Holder:
     started: float
 
     def __str__(self) -> str:
-        """As a message shows it."""
+        """The holder as a message shows it."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.started))
         return f"process {self.pid} on {self.host}, since {since}"
 

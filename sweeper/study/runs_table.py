@@ -34,7 +34,7 @@ class ValidatedRuns:
 
     @classmethod
     def latest(cls, folder: Path) -> ValidatedRuns | None:
-        """That of the study in `folder`; None without one, BadInput where it cannot be read."""
+        """The runs of the latest validation; None without one, BadInput where it cannot be read."""
         path = next(iter(StudyFolder(folder).validations()), None)
         if path is None:
             return None
@@ -45,7 +45,7 @@ class ValidatedRuns:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> ValidatedRuns:
-        """Of a validation's record, of which the verdicts themselves are passed over."""
+        """The runs of a validation's record; its verdicts are passed over."""
         sizes = {
             ladder["axis"]: [
                 (from_json(LadderSize, size["size"]), bool(size.get("is_base")))
@@ -119,7 +119,7 @@ def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def by_design(results: Sequence[Result]) -> list[Result]:
-    """By size, length, hyperparameters and seed: which of them ended first must change no number.
+    """Results in an order that does not depend on which ended first.
 
     A bootstrap draws runs by their places, and after a kill they end in another order.
     """

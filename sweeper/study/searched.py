@@ -88,8 +88,8 @@ class Searched:
         space: Space = {str(name): _axis(axis) for name, axis in record["space_log2"].items()}
 
         def places(log2: Mapping[str, Any]) -> dict[str, Any]:
-            known = {name: space[name].choices for name in log2 if name in space}
-            return {n: known[n].index(v) if known.get(n) else v for n, v in log2.items()}
+            choices = {name: space[name].choices for name in log2 if name in space}
+            return {n: choices[n].index(v) if choices.get(n) else v for n, v in log2.items()}
 
         # The record holds more than a conclusion: its fields are picked out.
         names = {each.name for each in fields(Conclusion)}

@@ -133,11 +133,11 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
     kept = kept or _last_searched(results)
     if not results or kept is None or not (changed := changes(kept, spec)):
         return
-    shown = [_sentence(key, old, new) for key, (old, new) in changed.items()]
-    more = f"; and {len(shown) - 6} more" if len(shown) > 6 else ""
+    sentences = [_sentence(key, old, new) for key, (old, new) in changed.items()]
+    more = f"; and {len(sentences) - 6} more" if len(sentences) > 6 else ""
     raise BadInput(
         f"the study {folder.name!r} has {len(results)} trials of another setup: "
-        f"{'; '.join(shown[:6])}{more}. Choose another study with ",
+        f"{'; '.join(sentences[:6])}{more}. Choose another study with ",
         Keyword("study", ...),
         ", or add ",
         Keyword("new_setup"),
@@ -259,9 +259,9 @@ _ASKED: ContextVar[str] = ContextVar("asked", default="")
 
 
 @contextmanager
-def asked(words: Sequence[str]) -> Iterator[None]:
+def asked(arguments: Sequence[str]) -> Iterator[None]:
     """What is recorded in here was asked for by the words of this command line."""
-    token = _ASKED.set(shlex.join(map(redact_word, words)))
+    token = _ASKED.set(shlex.join(map(redact_word, arguments)))
     try:
         yield
     finally:

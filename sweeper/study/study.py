@@ -243,7 +243,7 @@ class Study:
             if repair:
                 self._lines[path.name] -= len(damage)
         last = max(self._lines, default="")
-        for name, (count, known) in written.items():
+        for name, (count, begun) in written.items():
             lines = self._lines.get(name, 0)
             if lines < count:
                 self._tell(
@@ -252,7 +252,7 @@ class Study:
                     "run again",
                 )
             # A driver that was killed later has left more lines in its own file, the last.
-            elif self._begun[name] != known or (lines > count and name != last):
+            elif self._begun[name] != begun or (lines > count and name != last):
                 self._tell(
                     folder / name,
                     f"is not what was written ({count} lines, and now {lines}): what was put in is "
@@ -321,12 +321,12 @@ def _first(path: Path, lines: int) -> bytes:
 def _written(folder: Path) -> dict[str, tuple[int, str]]:
     """How many lines each file of results had when it was closed, and their sum."""
     kept = try_json(folder / COUNTS).items()
-    told = dict[str, tuple[int, str]]()
+    counts = dict[str, tuple[int, str]]()
     for name, each in kept:
         lines, summed = (each.get("lines"), each.get("sum")) if isinstance(each, dict) else (0, "")
         if isinstance(lines, int) and lines > 0 and isinstance(summed, str):
-            told[name] = lines, summed
-    return told
+            counts[name] = lines, summed
+    return counts
 
 
 def check_folder(folder: Path) -> None:

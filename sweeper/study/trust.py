@@ -37,9 +37,9 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
     runner, launcher, model = (_group(tree, name) for name in ("runner", "launcher", "model"))
     if command := runner.get("command"):
         # config.yaml may come from anywhere, and nothing has checked its types yet.
-        words = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
+        parts = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
         runs["runner.command"] = (
-            f"run the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
+            f"run the command `{shlex.join(parts)}` in {runner.get('cwd') or '.'}"
         )
     for key in _SHELL:
         if value := launcher.get(key):

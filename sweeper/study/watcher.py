@@ -43,7 +43,7 @@ class ProgressDisplay(ProgressListener, Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
-    def told(self, sentence: str, expected: int) -> None:
+    def announce(self, sentence: str, expected: int) -> None:
         """Say what a look at the results found; `expected` trials are likely needed in all."""
 
 

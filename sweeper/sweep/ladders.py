@@ -332,7 +332,7 @@ def validate(
                 beginning = Beginning(keys=tuple(settling.began_with))
                 write_json(files.settling_of(rule.hyperparameter), beginning)
                 sweep.settle(
-                    settling, lambda: bar.told(watcher.sentence(settling), settling.likely)
+                    settling, lambda: bar.announce(watcher.sentence(settling), settling.likely)
                 )
                 by_axis, confidence = settling.by_axis(), settling.looks[-1].confidence
         notices += study.notices

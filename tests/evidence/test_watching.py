@@ -23,7 +23,7 @@ pytestmark = pytest.mark.faults
 FOLLOW = ["follow", "--metric", "jsonl:log.jsonl:loss", "--prediction"]
 
 
-def found(folder: Path) -> str:
+def last_page(folder: Path) -> str:
     """What the last look wrote: the page, its drawing aside, which has names of its own."""
     return re.sub(r"<svg.*?</svg>", "", (folder / "w/follow.html").read_text(), flags=re.DOTALL)
 
@@ -43,9 +43,9 @@ def test_following_is_killed(harness: Harness, seed: int) -> None:
     assert kept.code in (0, 3), kept
     log.write_text("")
     kills, at = 0, 0
-    words = [*FOLLOW, "killed/w/prediction.json", "--every", "0.02"]
+    arguments = [*FOLLOW, "killed/w/prediction.json", "--every", "0.02"]
     while kills < 12:
-        driver = harness.start(*words)
+        driver = harness.start(*arguments)
         # The last of them meet a run that has ended.
         end = time.monotonic() + generator.uniform(0.2, 1.1) * seconds
         while driver.lives(0.05) and time.monotonic() < end:
@@ -61,8 +61,8 @@ def test_following_is_killed(harness: Harness, seed: int) -> None:
         kills += 1
     with log.open("a") as file:
         file.writelines(f"{row}\n" for row in rows[at:])
-    answer = harness.run(*words)
+    answer = harness.run(*arguments)
     assert answer.code == kept.code and not answer.crashed, answer
-    assert found(harness.folder / "killed") == found(harness.folder / "kept")
+    assert last_page(harness.folder / "killed") == last_page(harness.folder / "kept")
     assert 'http-equiv="refresh"' not in (harness.folder / "killed/w/follow.html").read_text()
     assert not list(harness.folder.rglob(".*.tmp"))

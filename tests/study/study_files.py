@@ -38,17 +38,17 @@ def files(folder: Path) -> list[Path]:
 
 def filed(folder: Path) -> dict[str, tuple[str, float]]:
     """What the record says, by key: status and objective (failed ones as None)."""
-    found = {}
+    outcomes = {}
     for line in "".join(path.read_text() for path in files(folder)).splitlines():
         result = from_json(Result, json.loads(line))
         value = None if result.status == "failed" else result.objective
-        found[result.key] = (result.status, value)  # what gives way comes first
-    return found
+        outcomes[result.key] = (result.status, value)  # what gives way comes first
+    return outcomes
 
 
 def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float]]:
     """What Optuna says, read as any dashboard would read it; the newest trial of a key counts."""
-    trials = shown(folder) if url is None else in_database(url, folder.name)
+    trials = journal_trials(folder) if url is None else in_database(url, folder.name)
     assert all(t.state.is_finished() for t in trials)
     return {t.user_attrs["key"]: (status_of(t), t.value) for t in trials}
 
@@ -60,7 +60,7 @@ def status_of(trial: FrozenTrial) -> str:
     return {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}[trial.state]
 
 
-def shown(folder: Path) -> list[FrozenTrial]:
+def journal_trials(folder: Path) -> list[FrozenTrial]:
     """The trials in the study's journal, read as a dashboard reads it."""
     storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
     return optuna.load_study(study_name=folder.name, storage=storage).trials

@@ -11,7 +11,7 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from sweeper.study.study import Study
@@ -20,35 +20,27 @@ from tests.study.study_files import make
 ANSWER = {"best": {"eta": 0.25}, "loss": 3.5, "loss_error": 0.1, "loss_of": "3 fresh seeds"}
 
 
-# Where it lies is the affair of `test_optuna_databases.py`.
-@pytest.fixture(params=["journal", pytest.param("database", marks=pytest.mark.long)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    return None if request.param == "journal" else f"sqlite:///{tmp_path / 'far.db'}"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "a"
 
 
-def storage_of(folder: Path, url: str | None) -> BaseStorage:
-    if url is not None:
-        return RDBStorage(url)
+def storage_of(folder: Path) -> BaseStorage:
     return JournalStorage(JournalFileBackend(str(folder / "study.journal")))
 
 
-def loaded(folder: Path, url: str | None) -> optuna.Study:
-    return optuna.load_study(study_name="a", storage=storage_of(folder, url))
+def loaded(folder: Path) -> optuna.Study:
+    return optuna.load_study(study_name="a", storage=storage_of(folder))
 
 
-def in_dashboard(folder: Path, url: str | None) -> dict[str, Any]:
+def in_dashboard(folder: Path) -> dict[str, Any]:
     """The study as the dashboard's own server sends it to its page."""
     dashboard = pytest.importorskip("optuna_dashboard")
     sent: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        application = dashboard.wsgi(storage_of(folder, url))
-        number = storage_of(folder, url).get_study_id_from_name("a")
+        application = dashboard.wsgi(storage_of(folder))
+        number = storage_of(folder).get_study_id_from_name("a")
         environment = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": f"/api/studies/{number}",
@@ -61,35 +53,35 @@ def in_dashboard(folder: Path, url: str | None) -> dict[str, Any]:
         }
         body = b"".join(application(environment, lambda status, *_: sent.append(status)))
     assert sent[0].startswith("200")
-    shown: dict[str, Any] = json.loads(body)
-    return shown
+    page: dict[str, Any] = json.loads(body)
+    return page
 
 
-def test_the_dashboard_shows_trials_and_the_answer(folder: Path, url: str | None) -> None:
-    with Study.open(folder, url) as study:
+def test_the_dashboard_shows_trials_and_the_answer(folder: Path) -> None:
+    with Study.open(folder) as study:
         study.propose([make(0).trial, make(1).trial, make(2).trial], {})
         study.record([make(0), make(1, "diverged")])
         study.describe({**ANSWER, "loss": 99.0})
         study.describe(ANSWER)
         assert study.notices == []
-    shown = in_dashboard(folder, url)
-    assert [trial["state"] for trial in shown["trials"]] == ["Complete", "Complete", "Fail"]
-    assert [trial.get("values") for trial in shown["trials"]][:2] == [[3.0], ["inf"]]
-    assert {p["name"] for p in shown["trials"][0]["params"]} == {"eta", "alpha_attn"}
-    assert loaded(folder, url).user_attrs == ANSWER
+    page = in_dashboard(folder)
+    assert [trial["state"] for trial in page["trials"]] == ["Complete", "Complete", "Fail"]
+    assert [trial.get("values") for trial in page["trials"]][:2] == [[3.0], ["inf"]]
+    assert {p["name"] for p in page["trials"][0]["params"]} == {"eta", "alpha_attn"}
+    assert loaded(folder).user_attrs == ANSWER
 
 
-def test_notes_of_a_dashboard_are_kept(folder: Path, url: str | None) -> None:
-    with Study.open(folder, url) as study:
+def test_notes_of_a_dashboard_are_kept(folder: Path) -> None:
+    with Study.open(folder) as study:
         study.record([make(0)])
-        storage = storage_of(folder, url)
+        storage = storage_of(folder)
         number = storage.get_study_id_from_name("a")
         storage.set_study_system_attr(number, "dashboard:note_str:0", "look here")
-        loaded(folder, url).set_user_attr("mine", 7)
+        loaded(folder).set_user_attr("mine", 7)
         study.record([make(1)])
         study.describe(ANSWER)
-    storage = storage_of(folder, url)
+    storage = storage_of(folder)
     number = storage.get_study_id_from_name("a")
     assert storage.get_study_system_attrs(number)["dashboard:note_str:0"] == "look here"
-    assert loaded(folder, url).user_attrs == {**ANSWER, "mine": 7}
-    assert len(loaded(folder, url).trials) == 2
+    assert loaded(folder).user_attrs == {**ANSWER, "mine": 7}
+    assert len(loaded(folder).trials) == 2

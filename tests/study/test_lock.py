@@ -107,29 +107,17 @@ def no_flock(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOLCK) -> None:
 
 def test_held_then_released(tmp_path: Path) -> None:
     assert live_holder(tmp_path / "s") is None
-    with StudyLock(tmp_path / "s") as held:
+    with StudyLock(tmp_path / "s") as holder:
         named = live_holder(tmp_path / "s")
         assert named is not None and (named.host, named.pid) == (HERE, os.getpid())
         assert abs(named.started - time.time()) < 10
-        assert held.previous is None
+        assert holder.previous is None
     assert live_holder(tmp_path / "s") is None
     assert (tmp_path / "s" / "lock").read_bytes() == b""
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
-    with StudyLock(tmp_path / "s"):
-        pass
-
-
-def test_lock_is_released_by_an_exception_and_usable_again(tmp_path: Path) -> None:
-    again = StudyLock(tmp_path)
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), again:
-            raise ZeroDivisionError
-        assert live_holder(tmp_path) is None
-
-
-def test_second_driver_in_one_process_is_refused(tmp_path: Path) -> None:
-    with StudyLock(tmp_path), pytest.raises(BadInput, match=str(os.getpid())), StudyLock(tmp_path):
-        pytest.fail("two drivers")
+    with pytest.raises(ZeroDivisionError), holder:  # usable again
+        raise ZeroDivisionError
+    assert live_holder(tmp_path / "s") is None
 
 
 def test_second_driver_is_refused_and_told_by_whom(tmp_path: Path, start: Start) -> None:
@@ -139,25 +127,15 @@ def test_second_driver_is_refused_and_told_by_whom(tmp_path: Path, start: Start)
     assert named is not None and named.pid == first.pid
     with pytest.raises(BadInput) as caught, StudyLock(tmp_path / "s"):
         pytest.fail("two drivers")
-    told = str(caught.value)
-    assert f"process {first.pid} on {HERE}" in told and str(named) in told
-    assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", told)
+    lines = str(caught.value)
+    assert f"process {first.pid} on {HERE}" in lines and str(named) in lines
+    assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", lines)
     first.communicate("")
-    with StudyLock(tmp_path / "s") as held:
-        assert held.previous is None
+    with StudyLock(tmp_path / "s") as holder:
+        assert holder.previous is None
 
 
-def test_killed_driver_is_succeeded_at_once(tmp_path: Path, start: Start) -> None:
-    first = start()
-    assert line(first) == "won None"
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    assert live_holder(tmp_path / "s") is None
-    with StudyLock(tmp_path / "s") as held:
-        assert held.previous is not None and held.previous.pid == first.pid
-
-
-def test_forked_child_does_not_keep_the_lock_of_a_killed_driver(
+def test_a_killed_driver_is_succeeded_at_once_though_its_forked_child_lives(
     tmp_path: Path, start: Start
 ) -> None:
     first = start("fork")
@@ -167,8 +145,9 @@ def test_forked_child_does_not_keep_the_lock_of_a_killed_driver(
         assert live_holder(tmp_path / "s") is not None
         first.kill()
         first.wait()
-        with StudyLock(tmp_path / "s") as held:
-            assert held.previous is not None
+        assert live_holder(tmp_path / "s") is None
+        with StudyLock(tmp_path / "s") as holder:
+            assert holder.previous is not None and holder.previous.pid == first.pid
         os.kill(child, 0)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -176,24 +155,24 @@ def test_forked_child_does_not_keep_the_lock_of_a_killed_driver(
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_forked_child_that_unwinds_does_not_release_the_lock(tmp_path: Path) -> None:
-    with StudyLock(tmp_path) as held:
+    with StudyLock(tmp_path) as holder:
         child = os.fork()
         if not child:
-            held.__exit__(None, None, None)
+            holder.__exit__(None, None, None)
             os._exit(0)
         os.waitpid(child, 0)
         assert live_holder(tmp_path) is not None
 
 
-@pytest.mark.parametrize("mode", ["flock", "nolock"])
+@pytest.mark.parametrize("mode", ["nolock", pytest.param("flock", marks=pytest.mark.long)])
 def test_of_many_that_start_together_one_wins(tmp_path: Path, start: Start, mode: str) -> None:
-    drivers = [start(mode, go="together") for _ in range(5)]
+    drivers = [start(mode, go="together") for _ in range(3)]
     (tmp_path / "together").touch()
-    told = [line(driver) for driver in drivers]
-    assert sorted(text.split()[0] for text in told) == ["lost"] * 4 + ["won"]
-    winner = drivers[next(i for i, text in enumerate(told) if text.startswith("won"))]
+    lines = [line(driver) for driver in drivers]
+    assert sorted(text.split()[0] for text in lines) == ["lost"] * 2 + ["won"]
+    winner = drivers[next(i for i, text in enumerate(lines) if text.startswith("won"))]
     if mode == "flock":
-        assert all(f"process {winner.pid} on" in text for text in told if text.startswith("lost"))
+        assert all(f"process {winner.pid} on" in text for text in lines if text.startswith("lost"))
 
 
 def test_driver_on_another_host_is_believed_while_it_gives_signs_of_life(tmp_path: Path) -> None:
@@ -218,24 +197,24 @@ def test_driver_on_another_host_without_signs_of_life_is_succeeded(
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
     sign(tmp_path, host="elsewhere", pid=1, age=age)
     assert age < 0 or live_holder(tmp_path) is None
-    with StudyLock(tmp_path) as held:
-        assert held.previous is not None and held.previous.host == "elsewhere"
+    with StudyLock(tmp_path) as holder:
+        assert holder.previous is not None and holder.previous.host == "elsewhere"
 
 
-@pytest.mark.parametrize("jump", [3 * 3600.0, -3 * 3600.0])
+@pytest.mark.parametrize("jump", [3 * 3600.0, pytest.param(-3 * 3600.0, marks=pytest.mark.long)])
 def test_driver_on_another_host_that_lives_keeps_the_lock_when_a_clock_jumps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     """Its file looks hours old, or not yet written; but its signs of life go on."""
-    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.4)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
     sign(tmp_path, host="elsewhere", pid=1, age=jump)
     beats = (
         "import os, sys, time\n"
-        "while True:\n    time.sleep(0.4); at = time.time() - float(sys.argv[2])\n"
+        "while True:\n    time.sleep(0.1); at = time.time() - float(sys.argv[2])\n"
         "    os.utime(sys.argv[1], (at, at))"
     )
-    words = [sys.executable, "-c", beats, str(tmp_path / "lock"), str(jump)]
-    with subprocess.Popen(words) as driver:
+    arguments = [sys.executable, "-c", beats, str(tmp_path / "lock"), str(jump)]
+    with subprocess.Popen(arguments) as driver:
         try:
             with pytest.raises(BadInput, match="process 1 on elsewhere"), StudyLock(tmp_path):
                 pytest.fail("two drivers")
@@ -257,14 +236,13 @@ def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_looking_never_locks_a_starting_driver_out(tmp_path: Path) -> None:
-    """As soon as the content names a dead driver, `live_holder` tries the lock for a moment."""
     looking = (
         "import sys\nfrom pathlib import Path\nfrom sweeper.study.lock import live_holder\n"
         "while True:\n    live_holder(Path(sys.argv[1]))"
     )
     observer = subprocess.Popen([sys.executable, "-c", looking, str(tmp_path)], cwd=ROOT)
     try:
-        for _ in range(15):
+        for _ in range(8):
             sign(tmp_path, host=HERE, pid=2**22 + 1)
             time.sleep(0.02)
             with StudyLock(tmp_path):
@@ -301,8 +279,8 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 def test_lock_file_of_nonsense_names_nobody(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").write_bytes(content)
     assert live_holder(tmp_path) is None
-    with StudyLock(tmp_path) as held:
-        assert held.previous is None
+    with StudyLock(tmp_path) as holder:
+        assert holder.previous is None
         assert live_holder(tmp_path) is not None
 
 
@@ -317,8 +295,8 @@ def test_without_kernel_locks_the_process_is_looked_for(
         pytest.fail("two drivers")
     sign(tmp_path, host=HERE, pid=dead())
     assert live_holder(tmp_path) is None
-    with StudyLock(tmp_path) as held:
-        assert held.previous is not None
+    with StudyLock(tmp_path) as holder:
+        assert holder.previous is not None
         assert live_holder(tmp_path) is not None
         with pytest.raises(BadInput), StudyLock(tmp_path):
             pytest.fail("two drivers")

@@ -3,12 +3,11 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.records import from_json, to_json
-from sweeper.study.logs.log import JsonLines, Ledger, NoLog, loss_curve, notice_of, plan_line
+from sweeper.study.logs.log import JsonLines, Ledger, loss_curve, notice_of, plan_line
 from sweeper.trial import Result, Trial, curve
 from tests.golden import Golden
 from tests.report import samples
@@ -16,11 +15,6 @@ from tests.specs import spec_of
 
 TRIAL = Trial(spec=spec_of({"model": {"width": 8, "depth": 1}}), log2_hps={"eta": 1.0}, phase="eta")
 RESULT = Result(trial=TRIAL, status="diverged", objective=math.inf, curve=(3.0, math.inf))
-
-
-def test_no_log_writes_nothing(tmp_path: Path) -> None:
-    NoLog().log(tmp_path, RESULT)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_line_a_trial_in_strict_json_once(tmp_path: Path) -> None:
@@ -31,11 +25,6 @@ def test_a_line_a_trial_in_strict_json_once(tmp_path: Path) -> None:
     record = json.loads(lines[0])
     assert record["curve"] == [3.0, "inf"] and record["trial"]["phase"] == "eta"
     assert to_json(from_json(Result, record)) == to_json(RESULT)
-
-
-def test_a_folder_that_is_gone_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        JsonLines().log(tmp_path / "nope", RESULT)
 
 
 def test_a_line_cut_short_is_taken_off_and_what_was_whole_stays(tmp_path: Path) -> None:
@@ -60,10 +49,6 @@ def test_a_curve_s_points_lie_where_their_stretches_end(losses: list[float]) -> 
     starts = [0, *(step for step, _ in points[:-1])]
     for start, (end, loss) in zip(starts, points, strict=True):
         assert math.isclose(sum(losses[start:end]) / (end - start), loss, abs_tol=1e-5)
-
-
-def test_no_curve_no_points() -> None:
-    assert loss_curve(Result(trial=TRIAL, status="failed", objective=math.nan)) == []
 
 
 def test_a_failure_is_told_and_a_sentence_passed_on(golden: Golden) -> None:

@@ -14,22 +14,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(*words: str) -> str:
+def git(*arguments: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
-def test_names_versions_machine_command_and_date() -> None:
+def test_names_versions_machine_command_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
     with asked(["sweeper", "search", 'data.path="a b"']):
-        found = provenance()
-    assert found["command"] == """sweeper search 'data.path="a b"'"""
-    assert found.keys() >= {"sweeper", "python", "machine", "git", *PACKAGES}
-    assert all(found[name] != "unknown" for name in PACKAGES)
-    assert datetime.fromisoformat(found["date"]).tzinfo is not None
-
-
-def test_a_package_that_is_not_there_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+        record = provenance()
+    assert record["command"] == """sweeper search 'data.path="a b"'"""
+    assert record.keys() >= {"sweeper", "python", "machine", "git", *PACKAGES}
+    assert all(record[name] != "unknown" for name in PACKAGES)
+    assert datetime.fromisoformat(record["date"]).tzinfo is not None
     monkeypatch.setattr(module, "PACKAGES", ("nope-nope",))
     assert provenance()["nope-nope"] == "unknown"
 
@@ -63,14 +60,13 @@ def test_the_commit(folder: Path) -> None:
     assert provenance()["git"] == commit, "what runs was read before the change"
 
 
-def test_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert git_commit() is None
+def test_without_git_and_with_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert git_commit() is None
 
-
-def test_a_git_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(words: list[str], **_: object) -> None:
-        raise subprocess.TimeoutExpired(words, 10)
+    def hang(arguments: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(arguments, 10)
 
     monkeypatch.setattr("subprocess.run", hang)
     assert git_commit() is None

@@ -75,8 +75,8 @@ def test_horizons_that_warm_up_for_as_many_steps_are_a_ladder(tmp_path: Path) ->
     shorter = replace(steady, train=replace(steady.train, steps=4, warmup=1.0))
     other = replace(steady, train=replace(steady.train, steps=20, warmup=0.1))
     ladder = [result(spec, "validate") for spec in (longer, shorter, other)]
-    found = trials_of(study_of(tmp_path, result(steady), *ladder))
-    assert {r.trial.spec for r in found.current} == {steady, longer, shorter}
+    of_setup = trials_of(study_of(tmp_path, result(steady), *ladder))
+    assert {r.trial.spec for r in of_setup.current} == {steady, longer, shorter}
 
 
 def test_the_ladder_of_an_earlier_search_is_of_another_setup(tmp_path: Path) -> None:
@@ -165,9 +165,6 @@ def test_a_study_without_trials_takes_any_setup(tmp_path: Path) -> None:
     assert read_setup(study.folder) == BASE
     check_setup(study.folder, WARM)
     assert trials_of(study).others == 0
-
-
-def test_trials_that_failed_are_no_obstacle(tmp_path: Path) -> None:
     study = study_of(tmp_path, replace(result(BASE), status="failed", error="out of luck"))
     check_setup(study.folder, WARM)
 
@@ -179,13 +176,10 @@ def test_long_values_and_many_changes_are_cut(tmp_path: Path, golden: Golden) ->
     runner["modules"] = {"my.model": "0" * 64}
     with pytest.raises(BadInput) as refused:
         check_setup(study.folder, replace(BASE, runner=runner))
-    said = str(refused.value)
-    golden.says(said)
-    assert "x" * 50 not in said
-
-
-def test_a_digest_is_no_value_to_show(tmp_path: Path, golden: Golden) -> None:
-    study = study_of(tmp_path, result(BASE))
+    message = str(refused.value)
+    golden.says(message)
+    assert "x" * 50 not in message
+    # A digest is no value to show.
     runner = {**BASE.runner, "modules": {"my.model": "0" * 64}}
     with pytest.raises(BadInput) as caught:
         check_setup(study.folder, replace(BASE, runner=runner))

@@ -26,8 +26,8 @@ def result(number: int, **changes: Any) -> Result:
         seed=3,
         phase="eta",
     )
-    known = {"objective": 2.5, "curve": (3.0, 2.75, 2.5), "steps": 7, "seconds": 1.5}
-    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | known | changes))
+    fields = {"objective": 2.5, "curve": (3.0, 2.75, 2.5), "steps": 7, "seconds": 1.5}
+    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | fields | changes))
 
 
 def read(folder: Path) -> Any:
@@ -43,16 +43,16 @@ def test_a_folder_a_trial_with_curve_outcome_and_hyperparameters(tmp_path: Path)
     for number in range(20):
         TensorBoard().log(tmp_path, result(number))
     assert len(list((tmp_path / "tensorboard" / "eta").iterdir())) == 20
-    found = read(tmp_path / "tensorboard" / "eta" / result(2).key)
-    points = [(event.step, event.value) for event in found.Scalars("loss")]
+    events = read(tmp_path / "tensorboard" / "eta" / result(2).key)
+    points = [(event.step, event.value) for event in events.Scalars("loss")]
     assert points == [(3, 3.0), (5, 2.75), (7, 2.5)]
-    assert [(e.step, e.value) for e in found.Scalars("objective")] == [(7, 2.5)]
-    assert "heldout" not in found.Tags()["scalars"]
-    assert found.Tensors("status/text_summary")[0].tensor_proto.string_val == [b"complete"]
-    content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert [(e.step, e.value) for e in events.Scalars("objective")] == [(7, 2.5)]
+    assert "heldout" not in events.Tags()["scalars"]
+    assert events.Tensors("status/text_summary")[0].tensor_proto.string_val == [b"complete"]
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     values = HParamsPluginData.FromString(content).session_start_info.hparams
-    known = {name: value.number_value for name, value in values.items()}
-    assert known == {"eta": 4.0, "width": 8.0, "depth": 2.0, "seed": 3.0}
+    fields = {name: value.number_value for name, value in values.items()}
+    assert fields == {"eta": 4.0, "width": 8.0, "depth": 2.0, "seed": 3.0}
 
 
 @there
@@ -76,24 +76,16 @@ def test_a_folder_without_its_line_is_written_anew(tmp_path: Path) -> None:
 
 
 @there
-def test_a_diverged_run(tmp_path: Path) -> None:
-    one = result(0, status="diverged", objective=math.inf, heldout=math.inf, curve=(3.0, math.inf))
-    TensorBoard().log(tmp_path, one)
-    found = read(tmp_path / "tensorboard" / "eta" / one.key)
-    assert [event.value for event in found.Scalars("loss")] == [3.0, math.inf]
-
-
-@there
 def test_the_plan_and_its_verdict_are_texts(tmp_path: Path) -> None:
     folder = samples.study(tmp_path / "mine", w256=samples.validation())
     for _ in range(2):
         TensorBoard().plan(folder, folder / "transfer" / "w256-d2")
     (file,) = (folder / "tensorboard" / "plan" / "w256-d2").iterdir()
-    found = read(file.parent)
-    assert found.Tensors("transfer over width/text_summary")[0].tensor_proto.string_val == [
+    events = read(file.parent)
+    assert events.Tensors("transfer over width/text_summary")[0].tensor_proto.string_val == [
         b"holds"
     ]
-    assert b'"parameters"' in found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0]
+    assert b'"parameters"' in events.Tensors("plan/text_summary")[0].tensor_proto.string_val[0]
 
 
 def test_without_the_package_it_says_what_to_install(

@@ -36,15 +36,15 @@ def result(number: int, **changes: Any) -> Result:
         phase="lines" if number % 2 else "eta",
     )
     curve = tuple(3.0 - 0.1 * i for i in range(4))
-    known = {"objective": 2.5, "heldout": 2.75, "curve": curve, "steps": 10, "seconds": 1.5}
-    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | known | changes))
+    fields = {"objective": 2.5, "heldout": 2.75, "curve": curve, "steps": 10, "seconds": 1.5}
+    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | fields | changes))
 
 
 def by_key(folder: Path) -> dict[str, Run]:
     """The runs of the study in `folder` by their trial; fails on two of one trial or id."""
-    found = read_runs(folder / "wandb")
-    assert len({run.id for run in found}) == len(found)
-    return {run.config["key"]: run for run in found if "key" in run.config}
+    runs = read_runs(folder / "wandb")
+    assert len({run.id for run in runs}) == len(runs)
+    return {run.config["key"]: run for run in runs if "key" in run.config}
 
 
 @pytest.fixture(autouse=True)
@@ -80,31 +80,23 @@ def script(body: str, **environ: str) -> subprocess.Popen[str]:
 @pytest.mark.long
 def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) -> None:
     logger, results = WandB(), [result(number) for number in range(100)]
-    for one in results:
-        assert logger.log(folder, one) is None
-    found = by_key(folder)
-    assert len(found) == 100
-    for one in results:
-        run = found[one.key]
+    for each in results:
+        assert logger.log(folder, each) is None
+    runs = by_key(folder)
+    assert len(runs) == 100
+    for each in results:
+        run = runs[each.key]
         assert (run.group, run.project, run.exit_code) == ("mine", "sweeper", 0)
-        assert run.job_type == one.trial.phase
+        assert run.job_type == each.trial.phase
         # Ten steps in four stretches: 3, 3, 2 and 2 of them, as numpy's array_split has it.
         points = [(row["_step"], row["loss"]) for row in run.history]
-        assert points == list(zip([3, 6, 8, 10], one.curve, strict=True))
+        assert points == list(zip([3, 6, 8, 10], each.curve, strict=True))
         summary = {"objective": 2.5, "heldout": 2.75, "status": "complete", "seconds": 1.5}
         assert summary.items() <= run.summary.items()
-        assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
-        assert run.config["log2_hps"] == one.trial.log2_hps
-        assert run.config["spec"] == to_json(one.trial.spec)
+        assert run.config["hps"] == {"eta": 2.0 ** each.trial.log2_hps["eta"]}
+        assert run.config["log2_hps"] == each.trial.log2_hps
+        assert run.config["spec"] == to_json(each.trial.spec)
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
-
-
-@pytest.mark.long
-def test_a_second_process_logs_nothing_twice(folder: Path) -> None:
-    WandB().log(folder, result(0))
-    before = sorted(folder.rglob("*"))
-    WandB().log(folder, result(0))
-    assert sorted(folder.rglob("*")) == before
 
 
 def test_another_outcome_of_a_trial_takes_the_run_s_place(folder: Path) -> None:
@@ -112,27 +104,22 @@ def test_another_outcome_of_a_trial_takes_the_run_s_place(folder: Path) -> None:
     WandB().log(folder, failed)
     first = by_key(folder)[failed.key]
     assert first.summary["error"] == "no memory" and first.history == []
-    began = int(time.time())
-    while int(time.time()) == began:  # W&B names an offline run's folder by the second
-        time.sleep(0.05)
-    WandB().log(folder, result(0, finished_at=8.0))
+    # W&B names an offline run's folder by the second.
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    run.rename(run.with_name("offline-run-20010101_000000-" + run.name.rpartition("-")[2]))
+    diverged = {"status": "diverged", "objective": math.inf, "curve": (3.0, math.inf)}
+    WandB().log(folder, result(0, finished_at=8.0, **diverged))
     second = by_key(folder)[failed.key]
-    assert second.id == first.id and second.summary["status"] == "complete"
+    assert second.id == first.id and second.summary["objective"] == math.inf
+    assert [row["loss"] for row in second.history] == [3.0, math.inf]
 
 
-def test_a_diverged_run_keeps_its_infinities(folder: Path) -> None:
-    one = result(0, status="diverged", objective=math.inf, heldout=math.inf, curve=(3.0, math.inf))
-    WandB().log(folder, one)
-    run = by_key(folder)[one.key]
-    assert [row["loss"] for row in run.history] == [3.0, math.inf]
-    assert run.summary["objective"] == math.inf
-
-
+@pytest.mark.long
 def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
-    process = script(f"for n in range(24): WandB().log(Path({str(folder)!r}), result(n))")
+    process = script(f"for n in range(12): WandB().log(Path({str(folder)!r}), result(n))")
     ledger = folder / "wandb" / "logged"
     end = time.monotonic() + 120
-    while not (ledger.exists() and ledger.read_text().count("\n") >= 4):
+    while not (ledger.exists() and ledger.read_text().count("\n") >= 3):
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -140,16 +127,16 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     taken = ledger.read_text().count("\n")
-    assert 4 <= taken < 24
+    assert 3 <= taken < 12
     with ledger.open("a") as file:  # and the kill cut a line short
         file.write('["offline", "swee')
     logger = WandB()
-    for number in range(24):
+    for number in range(12):
         logger.log(folder, result(number))
-    found = by_key(folder)
-    assert len(found) == 24 and len(read_runs(folder / "wandb")) == 24
-    assert all(len(run.history) == 4 and run.exit_code == 0 for run in found.values())
-    assert len(set(ledger.read_text().splitlines())) == 24
+    runs = by_key(folder)
+    assert len(runs) == 12 and len(read_runs(folder / "wandb")) == 12
+    assert all(len(run.history) == 4 and run.exit_code == 0 for run in runs.values())
+    assert len(set(ledger.read_text().splitlines())) == 12
 
 
 def test_what_a_kill_left_of_a_run_gives_way_to_the_whole(folder: Path) -> None:
@@ -167,13 +154,13 @@ def test_what_a_kill_left_of_a_run_gives_way_to_the_whole(folder: Path) -> None:
 def test_without_a_key_and_a_terminal_it_goes_on_offline_and_says_so_once(folder: Path) -> None:
     body = f"""
 logger = WandB(mode="online")
-said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(3)]
+said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(2)]
 print([bool(sentence) for sentence in said], said[0])
 """
     out, _ = script(body).communicate(timeout=120)
-    assert out.startswith("[True, False, False] W&B cannot be reached (No API key")
+    assert out.startswith("[True, False] W&B cannot be reached (No API key")
     assert "logging offline from here on" in out
-    assert len(by_key(folder)) == 3
+    assert len(by_key(folder)) == 2
 
 
 @pytest.mark.long
@@ -189,8 +176,8 @@ print([bool(sentence) for sentence in said], *modes)
     out, _ = script(body, **server).communicate(timeout=120)
     modes = " ".join(["online", *["offline"] * 5])
     assert out.splitlines()[-1] == f"[True, False, False, False, False] {modes}"
-    found = by_key(folder)
-    assert len(found) == 5 and all(len(run.history) == 4 for run in found.values())
+    runs = by_key(folder)
+    assert len(runs) == 5 and all(len(run.history) == 4 for run in runs.values())
 
 
 def test_what_could_not_be_sent_is_sent_by_a_later_driver(
@@ -214,14 +201,14 @@ def test_a_failure_is_a_sentence_and_not_asked_for_a_fourth_time(
 
     asked: list[object] = []
 
-    def init(**given: object) -> None:
-        asked.append(given)
+    def init(**options: object) -> None:
+        asked.append(options)
         raise RuntimeError("no service")
 
     monkeypatch.setattr(wandb, "init", init)
     logger = WandB()
-    said = {notice_of(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
-    assert said == {"the log failed (RuntimeError: no service); no result is lost"}
+    sentences = {notice_of(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
+    assert sentences == {"the log failed (RuntimeError: no service); no result is lost"}
     assert len(asked) == FAILURES
     monkeypatch.undo()
     WandB().log(folder, result(0))

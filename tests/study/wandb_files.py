@@ -1,21 +1,16 @@
-"""Reading an offline W&B run back from the disk: its file is a LevelDB log of protobuf records."""
+"""Reading an offline W&B run back from the disk."""
 
 from __future__ import annotations
 
 import json
-import struct
 import time
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wandb.proto.wandb_internal_pb2 import Record
+from sweeper.command.metrics import wandb_key
 
 SETTLE_SECONDS = 10.0
-BLOCK, HEADER = 32768, 7
-WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 @dataclass
@@ -49,14 +44,13 @@ def read_whole(path: Path) -> Run:
 
 def read_run(path: Path) -> Run:
     run = Run()
-    for data in log_records(path.read_bytes()):
-        record = Record.FromString(data)
+    for record in wandb_key._parsed(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
-            found = record.run
-            run.id, run.group, run.job_type = found.run_id, found.run_group, found.job_type
-            run.name, run.project = found.display_name, found.project
-            run.config |= json_items(found.config.update)
+            saved = record.run
+            run.id, run.group, run.job_type = saved.run_id, saved.run_group, saved.job_type
+            run.name, run.project = saved.display_name, saved.project
+            run.config |= json_items(saved.config.update)
         elif kind == "history":
             run.history.append(json_items(record.history.item))
         elif kind == "summary":
@@ -75,22 +69,3 @@ def read_run(path: Path) -> Run:
 
 def json_items(pairs: Any) -> dict[str, Any]:
     return {".".join(p.nested_key) or p.key: json.loads(p.value_json) for p in pairs}
-
-
-def log_records(data: bytes) -> Iterator[bytes]:
-    """The log's records, checked; what is cut off at the end is left out."""
-    assert data[:4] == b":W&B"
-    place, parts = HEADER, b""
-    while place + HEADER <= len(data):
-        if BLOCK - place % BLOCK < HEADER:
-            place += BLOCK - place % BLOCK
-            continue
-        checksum, length, kind = struct.unpack("<IHB", data[place : place + HEADER])
-        payload = data[place + HEADER : place + HEADER + length]
-        if kind == 0 or len(payload) < length:
-            return
-        assert zlib.crc32(bytes([kind]) + payload) == checksum
-        place += HEADER + length
-        parts = payload if kind in (WHOLE, FIRST) else parts + payload
-        if kind in (WHOLE, LAST):
-            yield parts

@@ -61,13 +61,13 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     if len(levels) < FEWEST_BATCHES or len(batches) <= FEWEST_BATCHES:
         return CriticalBatch(code="too_few", loss=loss, batches=levels, runs=len(batches))
 
-    def left(log_critical: float) -> Array:
+    def residuals(log_critical: float) -> Array:
         """Log S less its shape: log S_min, and what the runs are off."""
         return np.asarray(np.log(steps) - np.log1p(np.exp(log_critical) / batches))
 
     ends = math.log(levels[0] / BEYOND), math.log(levels[-1] * BEYOND)
     fit = least_squares(
-        lambda p: left(p[1]) - p[0],
+        lambda p: residuals(p[1]) - p[0],
         (np.log(steps).mean(), np.log(batches).mean()),
         bounds=([-math.inf, ends[0]], [math.inf, ends[1]]),
     )
@@ -77,7 +77,7 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
 
     def refused(log_critical: float) -> float:
         """Above 0 where the runs are too far off; F(1, freedom) is Student's t squared."""
-        off = left(log_critical) - left(log_critical).mean()
+        off = residuals(log_critical) - residuals(log_critical).mean()
         return float(off @ off - 2 * fit.cost - variance * student**2)
 
     # An interval that reaches an end is cut there by what was looked at, not by the runs.
@@ -89,7 +89,7 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
         code = "open" if low_open and high_open else "at_most" if low_open else "at_least"
     # The interval is of B_crit; what the mean itself is off by comes on top.
     error = math.exp(math.sqrt(variance / len(batches)) * student)
-    fewest = [math.exp(left(each).mean()) for each in (best, low, high)]
+    fewest = [math.exp(residuals(each).mean()) for each in (best, low, high)]
     examples = [steps * math.exp(at) for steps, at in zip(fewest, (best, low, high), strict=True)]
     # At an end that is open steps or examples are as few as anything.
     return CriticalBatch(

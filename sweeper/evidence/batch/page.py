@@ -21,34 +21,34 @@ from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
 
-def critical_lines(told: CriticalBatch) -> list[str]:
-    """What steps and examples for one loss say of the batch, the answer last."""
-    ran = f"batches {told.batches[0]} to {told.batches[-1]}" if told.batches else "no batch"
-    where = f"at a loss of {told.loss:.4g}, by {counted(told.runs, 'run')} of {ran}"
-    match told.code:
+def critical_lines(critical: CriticalBatch) -> list[str]:
+    """Sentences on the critical batch, the answer last."""
+    batch, batches = critical.batch, critical.batches
+    ran = f"batches {batches[0]} to {batches[-1]}" if batches else "no batch"
+    where = f"at a loss of {critical.loss:.4g}, by {counted(critical.runs, 'run')} of {ran}"
+    match critical.code:
         case "too_few":
             return [
                 f"No critical batch: that takes {FEWEST_BATCHES} batches and a run more that reach "
-                f"one loss, and there are {told.runs} runs of {len(told.batches)}."
+                f"one loss, and there are {critical.runs} runs of {len(batches)}."
             ]
         case "open":
             return [f"The critical batch cannot be said {where}: steps scatter too much."]
         case "at_least":
             return [
-                f"The critical batch is at least {told.batch.low:.3g} {where}: larger ones still "
+                f"The critical batch is at least {batch.low:.3g} {where}: larger ones still "
                 "save steps nearly in proportion."
             ]
         case "at_most":
             return [
-                f"The critical batch is at most {told.batch.high:.3g} {where}: larger ones save "
+                f"The critical batch is at most {batch.high:.3g} {where}: larger ones save "
                 "hardly any steps."
             ]
     return [
-        f"The loss takes {_range(told.least_steps)} steps at least, and "
-        f"{_range(told.least_examples)} examples at least; a run's steps scatter by "
-        f"{told.error:.1%}.".replace("%", " %"),
-        f"The critical batch is {_range(told.batch)} {where}: there it takes twice the least of "
-        "both.",
+        f"The loss takes {_range(critical.least_steps)} steps at least, and "
+        f"{_range(critical.least_examples)} examples at least; a run's steps scatter by "
+        f"{critical.error:.1%}.".replace("%", " %"),
+        f"The critical batch is {_range(batch)} {where}: there it takes twice the least of both.",
     ]
 
 
@@ -70,49 +70,49 @@ def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
 
 def critical_shown(answer: CriticalAnswer) -> Shown:
     """The critical batch where the runs tell nothing else; its page and picture are written."""
-    told = answer.critical
+    critical = answer.critical
     report = Report(
         title="How large a batch?",
         about="Steps and examples for one loss. Nothing was trained.",
-        answer=" ".join(critical_lines(told)),
-        sections=[replace(critical_section(told), is_answer=True), rests_on(answer.facts)],
+        answer=" ".join(critical_lines(critical)),
+        sections=[replace(critical_section(critical), is_answer=True), rests_on(answer.facts)],
         notes=answer.notes,
     )
-    drawn = {"critical": critical_figure(told)}
+    drawn = {"critical": critical_figure(critical)}
     record = critical_record(answer)
     return paged(report, answer.folder, "critical", record, drawn=drawn, kind="verdict")
 
 
-def critical_section(told: CriticalBatch) -> Section:
-    """What is said of it, and its picture where there are points."""
+def critical_section(critical: CriticalBatch) -> Section:
+    """The sentences, and the picture where there are points."""
     caption = (
         "Points: runs, by the steps that they take to one loss. Line and band: what these follow, "
         "with the 95 % of the critical batch, which is dotted and shaded."
     )
-    said = Sentence(" ".join(critical_lines(told)))
-    drawing = Drawing(lambda: critical_figure(told), caption=caption)
-    return Section("The critical batch", [said, *[drawing] * bool(told.points)])
+    sentence = Sentence(" ".join(critical_lines(critical)))
+    drawing = Drawing(lambda: critical_figure(critical), caption=caption)
+    return Section("The critical batch", [sentence, *[drawing] * bool(critical.points)])
 
 
 @rc_context(STYLE)
-def critical_figure(told: CriticalBatch) -> Figure:
+def critical_figure(critical: CriticalBatch) -> Figure:
     """Steps over batch as they were run, what they follow, and the critical batch."""
     figure, (ax,) = new_panels(1, 3.2, width=5.5)
-    ran, steps = np.array(told.points).T
+    ran, steps = np.array(critical.points).T
     low, high = ran.min() / 2, ran.max() * 2
-    if told.code == "critical":
-        low, high = min(low, told.batch.low / 1.5), max(high, told.batch.high * 1.5)
-        ax.axvspan(told.batch.low, told.batch.high, color=STRIP, zorder=0)
-        ax.axvline(told.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
+    if critical.code == "critical":
+        low, high = min(low, critical.batch.low / 1.5), max(high, critical.batch.high * 1.5)
+        ax.axvspan(critical.batch.low, critical.batch.high, color=STRIP, zorder=0)
+        ax.axvline(critical.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
     at = np.geomspace(low, high, 200)
     # An open end of the interval is drawn as far as the picture goes.
-    ends = np.clip([told.batch.low, told.batch.high], low / 100, high * 100)
-    edges = np.array([told.steps_at(at, float(critical)) for critical in ends])
+    ends = np.clip([critical.batch.low, critical.batch.high], low / 100, high * 100)
+    edges = np.array([critical.steps_at(at, float(end)) for end in ends])
     ax.fill_between(at, edges.min(0), edges.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
-    line = told.steps_at(at, told.batch.value)
+    line = critical.steps_at(at, critical.batch.value)
     ax.plot(at, line, color=LINE_COLOR, linewidth=1.2)
     ax.plot(ran, steps, "o", color=INK, markersize=3.5)
     ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)", xlim=(low, high))
-    ax.set_ylabel(f"steps to a loss of {told.loss:.4g}")
+    ax.set_ylabel(f"steps to a loss of {critical.loss:.4g}")
     ax.set_ylim(min(*steps, *line) / 1.5, steps.max() * 1.5)
     return figure

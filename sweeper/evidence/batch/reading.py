@@ -74,9 +74,13 @@ def batch_runs(runs: Runs) -> BatchRuns | None:
         # Steps count from 0, and their logarithm is taken.
         curves = [
             BatchCurve(
-                int(row.batch), row.rate, row.seed, np.array(one.steps) + 1.0, np.array(one.losses)
+                int(row.batch),
+                row.rate,
+                row.seed,
+                np.array(series_of.steps) + 1.0,
+                np.array(series_of.losses),
             )
-            for row, one in zip(table.itertuples(), kept, strict=True)
+            for row, series_of in zip(table.itertuples(), kept, strict=True)
         ]
         return BatchRuns(curves=tuple(curves), notes=(*notes, WITHIN))
     table = table[np.isfinite(table["loss"])]
@@ -185,7 +189,7 @@ def _one_model(runs: Runs, table: pandas.DataFrame) -> tuple[pandas.DataFrame, l
 
 
 def _ends(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Of each batch and length the runs at the rate that is best there: a curve through ends."""
+    """The runs at the best rate of each batch and length: a curve through their ends."""
     means = table.groupby(["batch", "step", "rate"], dropna=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby(["batch", "step"])["loss"].idxmin(), ["batch", "step", "rate"]]
     kept = table.merge(best, on=["batch", "step", "rate"], how="inner")

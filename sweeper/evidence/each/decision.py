@@ -46,7 +46,7 @@ ERROR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class GainAtSize:
-    """What the base's best value gains at a `size`, with 90 %, and the optimum there in log2."""
+    """The gain of the base's best value at a `size`, with 90 %, and the optimum there in log2."""
 
     size: float
     gain: Estimate
@@ -93,7 +93,7 @@ class HyperparameterGain:
 
 @dataclass(frozen=True, kw_only=True)
 class EachAnswer:
-    """What is said of every hyperparameter, those that are carried first.
+    """The answers to all hyperparameters, those that are carried first.
 
     `noise` is the deviation of a run at the base, `seen` the gain that a run of each would show.
     """
@@ -122,14 +122,14 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
     flat = FLAT * abs(float(np.median([loss for loss in losses if math.isfinite(loss)] or [0.0])))
     seen = min(float(stats.norm.isf(ERROR)) * math.sqrt(2) * noises[sizes[-1]].deviation, flat)
     tried = [
-        Tried.of([line for line in varied.lines if line.name == name], noises)
+        TriedSetting.of([line for line in varied.lines if line.name == name], noises)
         for name in sorted({line.name for line in varied.lines})
     ]
-    errors = iter(_holm([p for one in tried for p in one.errors]))
-    tests = sum(len(one.errors) for one in tried)
-    found = [
-        _answered(one, min([next(errors) for _ in one.errors], default=1.0), tests, seen)
-        for one in tried
+    errors = iter(_holm([p for settings in tried for p in settings.errors]))
+    tests = sum(len(settings.errors) for settings in tried)
+    gains = [
+        _answered(settings, min([next(errors) for _ in settings.errors], default=1.0), tests, seen)
+        for settings in tried
     ]
 
     def place(gain: HyperparameterGain) -> tuple[int, float, str]:
@@ -137,7 +137,7 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         return ORDER.index(gain.answer), math.inf if math.isnan(value) else -value, gain.name
 
     return EachAnswer(
-        hyperparameters=tuple(sorted(found, key=place)),
+        hyperparameters=tuple(sorted(gains, key=place)),
         axis=varied.axis,
         sizes=tuple(sizes),
         noise=noises[sizes[0]].deviation,
@@ -167,28 +167,28 @@ class RunNoise:
     `paired`: beside another run of its seed, of which what the seed does to both is no part.
     """
 
-    known: KnownNoise | None
+    spread: KnownNoise | None
     paired: bool
     by: Literal["", "seeds", "curves", "given"]
 
     @property
     def deviation(self) -> float:
         """NaN where nothing shows it."""
-        return self.known.deviation if self.known else math.nan
+        return self.spread.deviation if self.spread else math.nan
 
     @classmethod
-    def of(cls, lines: Sequence[SettingLine], given: float | None) -> RunNoise:
-        """As seeds show it, else what smooth curves leave."""
-        if given is not None:
-            return cls(KnownNoise(deviation=given, freedom=10**6), True, "given")
-        if known := _pooled([*chain.from_iterable(map(_beside, lines))]):
-            return cls(known, True, "seeds")
-        if known := _pooled(_within(lines)):
-            return cls(known, False, "seeds")
+    def of(cls, lines: Sequence[SettingLine], noise: float | None) -> RunNoise:
+        """The noise that seeds show, else what smooth curves leave."""
+        if noise is not None:
+            return cls(KnownNoise(deviation=noise, freedom=10**6), True, "given")
+        if spread := _pooled([*chain.from_iterable(map(_beside, lines))]):
+            return cls(spread, True, "seeds")
+        if spread := _pooled(_within(lines)):
+            return cls(spread, False, "seeds")
         # One run a cell: what a cubic leaves. A line that no cubic fits would make it all too
         # large, so it is the median, which tells as much as 2 / pi of the lines.
-        left = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
-        squares, freedoms = left.T
+        rests = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
+        squares, freedoms = rests.T
         if freedoms.sum() < 2 or not squares.sum() > 0:
             return cls(None, True, "")
         level = float(np.median(squares / stats.chi2.median(freedoms)))
@@ -197,7 +197,7 @@ class RunNoise:
 
 
 def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:
-    """By what means over the axes of so many values leave of losses; the kurtosis with it."""
+    """The noise of residuals, each with the lengths of the axes whose means were taken out."""
     freedom = sum(math.prod(count - 1 for count in counts) for _, counts in rests)
     squares = sum(float((rest**2).sum()) for rest, _ in rests)
     if not freedom or not squares > 0:
@@ -235,7 +235,7 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
 
 
 def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
-    """What values and seeds leave of the losses, and how many they are; none of too few."""
+    """The residuals of a line's losses from the means of its values and its seeds."""
     # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
@@ -247,7 +247,7 @@ def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
 
 
 def _within(lines: Sequence[SettingLine]) -> list[tuple[Array, tuple[int, ...]]]:
-    """Of every cell its runs about their mean."""
+    """The residuals of the runs of every cell from their mean."""
     # Once each, since the point's own cell lies on every line, and in their order.
     cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
@@ -270,7 +270,7 @@ def _rest(line: SettingLine) -> tuple[float, int]:
 
 @dataclass(frozen=True, eq=False)
 class LineGains:
-    """Of a line's other values [values], ascending: gain over the default, its variance, freedom.
+    """The gains of a line's values [values], ascending, over its default, and their variances.
 
     The default's own runs are in all of them: `shared` is that part of each variance.
     """
@@ -298,7 +298,7 @@ class LineGains:
             shared = noise.deviation**2 / len(ours)
             variance = shared + noise.deviation**2 / len(theirs)
             counts = len(ours), len(theirs)
-            freedom = noise.known.freedom_of_difference(counts) if noise.known else 1
+            freedom = noise.spread.freedom_of_difference(counts) if noise.spread else 1
             rows.append((value, float(gain), variance, shared, freedom, len(theirs)))
         if not rows:
             return None
@@ -315,7 +315,7 @@ class LineGains:
         return float(stats.t.isf(error, self.freedom))
 
     def high(self) -> float:
-        """What no value gains more than."""
+        """The highest gain that any value may have."""
         return float((self.gains + self.quantile(ERROR) * np.sqrt(self.variances)).max())
 
     def errors(self) -> list[float]:
@@ -341,9 +341,9 @@ class LineGains:
         for value in self.values:
             parts = np.array(
                 [
-                    (one.gains[at], one.variances[at], one.shared[at], one.freedom)
-                    for one in (self, *others)
-                    for at in np.flatnonzero(one.values == value)
+                    (line.gains[at], line.variances[at], line.shared[at], line.freedom)
+                    for line in (self, *others)
+                    for at in np.flatnonzero(line.values == value)
                 ]
             )
             weights = 1 / parts[:, 1] / (1 / parts[:, 1]).sum()
@@ -386,7 +386,7 @@ def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class TriedSetting:
     """One hyperparameter's lines, ascending in size, the first is the base's, with their gains.
 
     `gains` are None where the base's default was not run or diverged; `larger` are those of other
@@ -399,8 +399,8 @@ class Tried:
     larger: Mapping[float, LineGains]
 
     @classmethod
-    def of(cls, lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> Tried:
-        """With the base's best value on every line."""
+    def of(cls, lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> TriedSetting:
+        """The lines with the base's best value on each, and what their values gain."""
         base, *others = sorted(lines, key=lambda line: line.size)
         # Of a chord a default seems worse than it is: at the base it must have been run.
         gains, larger = None, dict[float, LineGains]()
@@ -409,9 +409,13 @@ class Tried:
         for line in others:
             if gains is None:
                 break
-            found = LineGains.of(_with(line, gains.best), noises[line.size])
-            if found and np.isfinite(found.variances).all() and gains.best in found.values:
-                larger[line.size] = found
+            gains_there = LineGains.of(_with(line, gains.best), noises[line.size])
+            if (
+                gains_there
+                and np.isfinite(gains_there.variances).all()
+                and gains.best in gains_there.values
+            ):
+                larger[line.size] = gains_there
         return cls([base, *others], noises, gains, larger)
 
     @property
@@ -423,7 +427,7 @@ class Tried:
 
     @property
     def errors(self) -> list[float]:
-        """Of each value's gain over all sizes."""
+        """The chance of each value's gain over all sizes without one."""
         return self.everywhere.errors() if self.everywhere else []
 
 
@@ -434,7 +438,7 @@ def _with(line: SettingLine, value: float) -> SettingLine:
     return replace(line, losses=dict(sorted({**line.losses, value: cell}.items())))
 
 
-def _answered(tried: Tried, error: float, tests: int, seen: float) -> HyperparameterGain:
+def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> HyperparameterGain:
     """The answer by the gain, then by the sizes, then by where the optimum goes."""
     base, gains, everywhere = tried.lines[0], tried.gains, tried.everywhere
     values = sorted(base.losses)
@@ -443,7 +447,7 @@ def _answered(tried: Tried, error: float, tests: int, seen: float) -> Hyperparam
         if gains
         else min(finite := _finite_means(base), key=finite.__getitem__, default=base.default)
     )
-    found = HyperparameterGain(
+    result = HyperparameterGain(
         name=base.name,
         answer="cannot say",
         default=_shown(base, base.default),
@@ -459,25 +463,25 @@ def _answered(tried: Tried, error: float, tests: int, seen: float) -> Hyperparam
     def lacks(
         what: Lacking, at: Sequence[float], sizes: Sequence[float], seeds: int
     ) -> HyperparameterGain:
-        shown = tuple(_shown(base, value) for value in sorted(set(at)))
-        runs = TellingRuns(values=shown, sizes=tuple(filter(None, sizes)), seeds=seeds)
-        return replace(found, lacking=what, next=(runs,))
+        values_at = tuple(_shown(base, value) for value in sorted(set(at)))
+        runs = TellingRuns(values=values_at, sizes=tuple(filter(None, sizes)), seeds=seeds)
+        return replace(result, lacking=what, next=(runs,))
 
     around, place = [base.default, best], values.index(best)
     around += values[max(0, place - 1) : place + 2]
     if gains is None:
-        return lacks("runs around", (base.default, best), (base.size,), max(3, 2 * found.seeds))
+        return lacks("runs around", (base.default, best), (base.size,), max(3, 2 * result.seeds))
     if everywhere is None:
         # Without any noise three seeds of the default are the cheapest runs that show it.
         return lacks("noise", (base.default,), (base.size,), 3)
-    gain = found.gain
+    gain = result.gain
     if error <= ERROR and not base.choices:
         moved = movement(tried.lines, tried.noises)
     else:  # where nothing is gained there is no optimum that could move
         moved = Moved({}, UNKNOWN, UNKNOWN, UNKNOWN)
     at_sizes = {size: other.at(best) for size, other in tried.larger.items()}
-    found = replace(
-        found,
+    result = replace(
+        result,
         gain=replace(gain, low=max(0.0, gain.low), value=max(0.0, gain.value))
         if error <= ERROR
         else gain,
@@ -490,7 +494,7 @@ def _answered(tried: Tried, error: float, tests: int, seen: float) -> Hyperparam
     )
     # All sizes together say that no value gains what would be seen: that settles it, moved or not.
     if everywhere.high() < seen:
-        return replace(found, answer="leave", lacking="fades" if gain.low > 0 else "")
+        return replace(result, answer="leave", lacking="fades" if gain.low > 0 else "")
     if error > ERROR:
         # A gain worth having takes seeds at the two values; a small one may belong to any of them.
         at = (base.default, best) if gain.value > seen / 2 else values
@@ -505,15 +509,15 @@ def _answered(tried: Tried, error: float, tests: int, seen: float) -> Hyperparam
     # It moves for sure, by what is seen at the largest size, and something is to be gained there.
     moves = moved.slope.low > 0 or moved.slope.high < 0
     if moves and moved.regret.value > seen and min(_holm(tried.larger[size].errors())) <= ERROR:
-        return replace(found, answer="retune")
+        return replace(result, answer="retune")
     if there.high < seen:
-        return replace(found, answer="leave", lacking="fades")
+        return replace(result, answer="leave", lacking="fades")
     # Of a flat optimum nobody knows where it goes, and it matters little. At an end there is a
     # gain, and where the optimum lies is open on the far side alone.
     stays = bool(base.choices) or max(-moved.shift.low, moved.shift.high) <= LadderRule.max_shift
-    stays = stays or found.at_end or moved.regret.value <= max(seen, there.value / 2)
+    stays = stays or result.at_end or moved.regret.value <= max(seen, there.value / 2)
     if there.low > 0 and stays:
-        return replace(found, answer="carry")
+        return replace(result, answer="carry")
     return lacks("seeds at sizes", around, (size,), 2 * tried.larger[size].seeds)
 
 
@@ -561,7 +565,7 @@ def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> 
 
 def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
     """The curve of a line's means with the noise of their seeds; None where it has none."""
-    if line.choices or noise.known is None:
+    if line.choices or noise.spread is None:
         return None
     # The thinnest cell decides how noisy a mean is taken to be: never less than it is.
     deviation = noise.deviation / math.sqrt(min(map(len, line.losses.values())))
@@ -570,6 +574,6 @@ def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
         # A size's width is a name here: the fit asks for a size, and draws by it.
         size=LadderSize(width=max(1, int(line.size)), depth=1, batch_size=1, steps=1),
         losses=means,
-        noise=replace(noise.known, deviation=max(deviation, 1e-12)),
+        noise=replace(noise.spread, deviation=max(deviation, 1e-12)),
     )
     return fit_curves([curve], 0.0)[curve.size]

@@ -30,14 +30,16 @@ LACKING = {
 
 def each_sentence(each: EachAnswer) -> str:
     """Which hyperparameters to carry, to retune and to leave."""
-    said: Mapping[EachCode, str] = {
+    clauses: Mapping[EachCode, str] = {
         "carry": "carry {}",
         "retune": "retune {}",
         "leave": "leave {} at the default",
         "cannot say": "cannot say of {}",
     }
     parts = [
-        text.format(listed(names)) for answer, text in said.items() if (names := each.named(answer))
+        text.format(listed(names))
+        for answer, text in clauses.items()
+        if (names := each.named(answer))
     ]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
@@ -64,14 +66,14 @@ def each_table(each: EachAnswer) -> Table:
             f"low end holds for all hyperparameters at once.{seen}"
         ],
     )
-    for one in each.hyperparameters:
+    for gain in each.hyperparameters:
         table.add(
-            one.name,
-            Cell(one.answer, tone=TONE[one.answer]),
-            Cell(one.gain.value, ends_text(one.gain, "+.4f")),
-            Cell(one.best, _value(one.best)),
-            Cell(one.default, _value(one.default)),
-            *[Cell(one.octaves_per_doubling.value, ends_text(one.octaves_per_doubling, "+.2f"))]
+            gain.name,
+            Cell(gain.answer, tone=TONE[gain.answer]),
+            Cell(gain.gain.value, ends_text(gain.gain, "+.4f")),
+            Cell(gain.best, _value(gain.best)),
+            Cell(gain.default, _value(gain.default)),
+            *[Cell(gain.octaves_per_doubling.value, ends_text(gain.octaves_per_doubling, "+.2f"))]
             * several,
         )
     return table
@@ -89,13 +91,13 @@ def ends_text(estimate: Estimate, form: str) -> str:
     return f"{value} ({ends})" if value != "none" else "-"
 
 
-def why_text(one: HyperparameterGain) -> str:
-    """What an answer lacks, and which runs would tell."""
-    parts = [LACKING[one.lacking]]
+def why_text(gain: HyperparameterGain) -> str:
+    """The reason for an answer, and which runs would tell."""
+    parts = [LACKING[gain.lacking]]
     # Where the best lies of what gains nothing tells nobody anything.
-    if one.at_end and one.answer != "leave":
+    if gain.at_end and gain.answer != "leave":
         parts.append("its best value is the last one that was run")
-    return "; ".join(filter(None, [*parts, *map(telling_text, one.next)]))
+    return "; ".join(filter(None, [*parts, *map(telling_text, gain.next)]))
 
 
 def telling_text(runs: TellingRuns) -> str:
@@ -108,7 +110,7 @@ def telling_text(runs: TellingRuns) -> str:
 def each_items(each: EachAnswer) -> list[Item]:
     """The table of an answer; where the noise of a run is from."""
     items: list[Item] = [each_table(each)]
-    whys = [f"{one.name}: {why}" for one in each.hyperparameters if (why := why_text(one))]
+    whys = [f"{gain.name}: {why}" for gain in each.hyperparameters if (why := why_text(gain))]
     items += [Sentence(why, listed=True) for why in whys]
     return [*items, Sentence(noise_text(each), detail=True)]
 

@@ -98,8 +98,8 @@ def varied_settings(
     # Runs without a seed are no pairs: each has one of its own.
     table["seed"] = [f"#{row}" for row in range(len(runs))]
     if "seed" in runs.columns:
-        told = runs.frame[runs.columns["seed"]].reset_index(drop=True)
-        table["seed"] = told.map(str).where(told.notna(), table["seed"])
+        seeds = runs.frame[runs.columns["seed"]].reset_index(drop=True)
+        table["seed"] = seeds.map(str).where(seeds.notna(), table["seed"])
     table = with_diverged(runs, ended_runs(runs, table, notes), None, notes, "width")
     lines, used = list[SettingLine](), set[int]()
     for size, there in table.groupby("width"):
@@ -176,7 +176,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
     frame = runs.frame.reset_index(drop=True)
     roles = {column: role for role, column in runs.columns.items()}
     place = pandas.Series(sizes)
-    found = list[str]()
+    varied = list[str]()
     for name in map(str, frame.columns):
         role, values = roles.get(name, ""), frame[name]
         if name in runs.ignore or values.nunique(dropna=False) < 2 or is_one_number(values):
@@ -189,11 +189,11 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
         if role not in (*RATES, *counts) and values.nunique() >= NEARLY_ALL * len(values):
             continue
         if not follows(values, place):
-            found.append(name)
+            varied.append(name)
     # What the size and another setting fix is no setting of its own: steps, of batch and tokens.
-    found.sort(key=lambda name: roles.get(name) not in (*RATES, "batch_size"))
+    varied.sort(key=lambda name: roles.get(name) not in (*RATES, "batch_size"))
     kept = list[str]()
-    for name in found:
+    for name in varied:
         pairs = (frame.groupby([place, frame[other]], dropna=False).ngroup() for other in kept)
         if not any(follows(frame[name], pair) for pair in pairs):
             kept.append(name)
@@ -245,8 +245,8 @@ def study_lines(folder: Path) -> VariedSettings:
     space = searched.space if searched is not None else {}
     defaults = {name: round(axis.default, 12) for name, axis in space.items() if not axis.choices}
     try:
-        found = varied_settings(replace(frame_runs(rows), name=str(folder)), None, defaults)
-        return replace(found, columns={})  # its names are nobody's to tell
+        varied = varied_settings(replace(frame_runs(rows), name=str(folder)), None, defaults)
+        return replace(varied, columns={})  # its names are nobody's to tell
     except BadInput:
         raise BadInput(
             f"no hyperparameter of {folder.name} was varied around a point: ",

@@ -19,6 +19,7 @@ from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAn
 from sweeper.evidence.judge.words import worded_judged
 from sweeper.evidence.rates.page import rates_figure, rates_record, rates_report, rates_tables
 from sweeper.evidence.rates.words import rates_lines, rates_notes
+from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
 from sweeper.report.notebook import html
 from sweeper.report.present import Silent, perform, present
@@ -26,7 +27,6 @@ from sweeper.report.present import Silent, perform, present
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     from matplotlib.axes import Axes
-from sweeper.evidence.sources import source_of
 
 
 class Judgement(Answer):
@@ -35,16 +35,16 @@ class Judgement(Answer):
     Over the batch `critical` is the critical one, None where nothing tells it.
     """
 
-    def __init__(self, told: JudgeAnswer) -> None:
+    def __init__(self, answer: JudgeAnswer) -> None:
         """Show what was judged."""
-        self.judged, self.critical = worded_judged(told.judged, PYTHON), told.critical
+        self.judged, self.critical = worded_judged(answer.judged, PYTHON), answer.critical
         self.document = self.judged.record
-        beside = (spelled(as_text(note), PYTHON) for note in told.notes)
+        beside = (spelled(as_text(note), PYTHON) for note in answer.notes)
         self.notes = (*self.judged.notes, *beside)
         lines = [*headline(self.judged), *trend_lines(self.judged)]
-        if told.critical is not None:
-            lines += critical_lines(told.critical)
-            self.document["critical_batch"] = to_json(told.critical)
+        if answer.critical is not None:
+            lines += critical_lines(answer.critical)
+            self.document["critical_batch"] = to_json(answer.critical)
         self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
 
     @property
@@ -74,21 +74,23 @@ class Judgement(Answer):
 class Critical(Answer):
     """The critical batch of runs that are no ladder of rates; `told` has all of it."""
 
-    def __init__(self, told: CriticalAnswer) -> None:
-        """Show what was told."""
-        self.told, self.document = told.critical, critical_record(told)
+    def __init__(self, answer: CriticalAnswer) -> None:
+        """Show what was found."""
+        self.told, self.document = answer.critical, critical_record(answer)
         self.notes, self.text = self.document["notes"], "\n".join(self.document["sentences"])
 
 
 class Rates(Answer):
     """The rate and the batch over models and horizons; `law` has all of it. Nothing was written."""
 
-    def __init__(self, told: RatesAnswer) -> None:
-        """Show what was told."""
-        self.law, self.facts = told.law, told.facts
-        self.document = rates_record(told.law, told.facts)
-        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(told.law))
-        self.text = "\n".join([*rates_lines(told.law), *(f"Note: {note}." for note in self.notes)])
+    def __init__(self, answer: RatesAnswer) -> None:
+        """Show what was found."""
+        self.law, self.facts = answer.law, answer.facts
+        self.document = rates_record(answer.law, answer.facts)
+        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(answer.law))
+        self.text = "\n".join(
+            [*rates_lines(answer.law), *(f"Note: {note}." for note in self.notes)]
+        )
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The batches of the target, else the sizes that were run, a row each."""
@@ -113,20 +115,20 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
     request = request_of(JudgeRequest, {**keywords, "source": source_of(source)})
     with TURNS:
         answer = perform(request, Silent())
-        found: Judgement | Rates | Critical | Answer
+        result: Judgement | Rates | Critical | Answer
         match answer:
             case EachJudgeAnswer():
-                found = Answer()
-                found.text, found.document = each_text(answer.each), to_json(answer.each)
+                result = Answer()
+                result.text, result.document = each_text(answer.each), to_json(answer.each)
             case RatesAnswer():
-                found = Rates(answer)
+                result = Rates(answer)
             case CriticalAnswer():
-                found = Critical(answer)
+                result = Critical(answer)
             case JudgeAnswer():
-                found = Judgement(answer)
+                result = Judgement(answer)
             case _:
                 raise TypeError(type(answer).__name__)
         if request.out is not None:
             written = present("judge", answer).places
-            found.places = {name: Path(str(place)) for name, place in written.items()}
-    return found
+            result.places = {name: Path(str(place)) for name, place in written.items()}
+    return result

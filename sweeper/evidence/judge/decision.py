@@ -7,24 +7,164 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 
-from sweeper.decide.ladder_verdict import worst
+from sweeper.decide.ladder_verdict import Advice, Answer, Verdict, worst
 from sweeper.decide.target import prior_for
+from sweeper.decide.trend import Trend
 from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
-from sweeper.evidence.judge.next_runs import next_of_one_size, next_runs_of
-from sweeper.evidence.judge.verdict import UNDECIDED, Edge, TableQuestion, TableVerdict
 from sweeper.evidence.runs.cells import step_of
-from sweeper.evidence.runs.grid import Grid, grid_of, ladders_of
+from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladders_of
+from sweeper.evidence.runs.roles import AXES
 from sweeper.evidence.runs.run import Runs, unit_of
 from sweeper.evidence.runs.sizes import axis_name, axis_of_size
-from sweeper.stats.curve import CurveFit, fit_curves
-from sweeper.stats.ladder import LadderRule, LadderSize
+from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET, to_json
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit, fit_curves
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve
 from sweeper.table import counted
+
+UNDECIDED: Answer = "cannot say yet"
+SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
+"""Where an optimum lies that a curve does not bracket."""
+Finding = Literal["", "ladder", "ladders", "one_size"]
+NextReason = (
+    Literal["", "edge", "one_seed", "sizes", "no_noise", "seeds", "longer_ladder", "errors"]
+    | Literal["finer", "longer_curves"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextRuns:
+    """Runs of one size that would tell more: `runs` more at each of `etas` (log2).
+
+    `code` says why; a record has `why` in words.
+    """
+
+    size: Mapping[str, int]
+    etas: tuple[float, ...]
+    runs: int
+    why: str = ""
+    code: NextReason = field(default="", compare=False, metadata=NOT_WRITTEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """A curve whose best value is its last (`side` 1) or first (-1), or its only one (0)."""
+
+    size: LadderSize
+    side: int
+    log2: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableVerdict:
+    """What `judge.json` holds: the answer, and the verdict behind it, if any.
+
+    `finding` says what it rests on, `edges` where an optimum is not bracketed. `ours`: the runs are
+    of a study of ours, whose settings mean something to the user. `rounded` is the step that losses
+    are rounded to, `bits` the column that is in bits per byte, `remarks` what made the curves
+    unlike a ladder's. A record has `sentences`, `ends` and `notes` in words instead.
+
+    `curves` are what was judged, `next_runs` would tell more. `bound` is set where the transferred
+    value is the base's best and the base's optimum lies "at or above" or "at or below" it.
+    `predicted` is log2 of the best learning rate at the target `to`, where it is asked about and
+    the optima tell it.
+
+    Of a table with several values of a further size, `ladders` are the verdicts on each, with its
+    `key`, and the answer is the worst.
+    """
+
+    answer: Answer
+    sentences: tuple[str, ...] = ()
+    axis: str
+    hyperparameter: str = "eta"
+    transferred_log2_eta: float = math.nan
+    bound: str = ""
+    to: int | None = None
+    predicted: Estimate | None = None
+    axes: tuple[Verdict, ...] = ()
+    trend: Trend | None = None
+    curves: tuple[SizeCurve, ...] = ()
+    ends: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    next_runs: tuple[NextRuns, ...] = ()
+    overrides: tuple[str, ...] = ()
+    noise: str = ""
+    runs: int = 0
+    plain: bool = True
+    source: str = ""
+    sha256: str = ""
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+    parameterization: str = ""
+    command: str = ""
+    key: Mapping[str, int] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
+    ladders: tuple[TableVerdict, ...] = field(default=(), metadata=WRITTEN_IF_SET)
+    finding: Finding = field(default="", compare=False, metadata=NOT_WRITTEN)
+    edges: tuple[Edge, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+    ours: bool = field(default=False, compare=False, metadata=NOT_WRITTEN)
+    rounded: float = field(default=0.0, compare=False, metadata=NOT_WRITTEN)
+    remarks: tuple[Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+    bits: str = field(default="", compare=False, metadata=NOT_WRITTEN)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The ladder's verdict; None where there is none, as with one size."""
+        return self.axes[0] if self.axes else None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the losses, and of what is lost."""
+        return "bits/byte" if self.bits else "nats"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Plain JSON, in the form of a study's validation where it says the same."""
+        record: dict[str, Any] = to_json(self)
+        return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableQuestion:
+    """What is asked of a table: how to read it, the target, the value to judge, the thresholds.
+
+    `eta` is the transferred learning rate, None: the base's optimum. `theory`: whether the runs are
+    of a parameterization whose optima converge, None: by the column of that name.
+    """
+
+    reading: GridOptions = field(default_factory=GridOptions)
+    to: int | None = None
+    eta: float | None = None
+    max_shift: float = 1.0
+    max_loss_gap: float = 0.01
+    theory: bool | None = None
+
+    def __post_init__(self) -> None:
+        """ConfigError for a number that is none."""
+        for name, keyword in POSITIVE.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(Keyword(keyword), value, "a positive number")
+        # A logarithm below all numbers is that of a learning rate of 0.
+        if self.eta is not None and not (math.isfinite(self.eta) and 2.0 ** min(self.eta, 0.0)):
+            raise ConfigError(
+                Keyword("eta"), self.eta, "a learning rate, or its log2 where it is negative"
+            )
+
+
+POSITIVE = {
+    "to": "to_width",
+    "max_shift": "max_shift",
+    "max_loss_gap": "max_loss_gap",
+}
+"""Fields that are numbers above 0, and the keywords that give them."""
 
 
 def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableVerdict:
@@ -43,19 +183,19 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
     for axis, key, part in parts:
         reading = replace(question.reading, axis=axis if key else question.reading.axis)
         try:
-            found = judge_grid(grid_of(part, reading), question)
+            verdict = judge_grid(grid_of(part, reading), question)
         except BadInput as error:
             refused.append(error)
             sizes = ", ".join(f"{axis_name(role)} {value}" for role, value in key.items())
             left_out.append((f"left out, at {sizes}: ", *error.args))
             continue
-        verdicts.append(replace(found, key=key, **facts))
+        verdicts.append(replace(verdict, key=key, **facts))
     if not verdicts:
         raise refused[0]
     first = verdicts[0]
-    told = _of_tokens(runs, first, question)
+    of_tokens = _of_tokens(runs, first, question)
     if len(verdicts) == 1 and not refused:
-        return replace(first, remarks=(*first.remarks, *told))
+        return replace(first, remarks=(*first.remarks, *of_tokens))
     return TableVerdict(
         answer=worst(verdict.answer for verdict in verdicts),
         finding="ladders",
@@ -64,14 +204,14 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
         runs=sum(verdict.runs for verdict in verdicts),
         plain=first.plain,
         noise=first.noise,
-        remarks=(*left_out, *told),
+        remarks=(*left_out, *of_tokens),
         ladders=tuple(verdicts),
         **facts,
     )
 
 
 def _of_tokens(runs: Runs, first: TableVerdict, question: TableQuestion) -> list[Text]:
-    """For how many tokens a target's rate is, where a column says how many runs had."""
+    """A note on the tokens that a target's rate is for, where a column says how many runs had."""
     if question.to is None or first.axis != "width" or "tokens" not in runs.columns:
         return []
     if "tokens" in first.key:
@@ -197,11 +337,10 @@ def _transferred(
 
 
 def _bound(grid: Grid, question: TableQuestion, edges: tuple[Edge, ...]) -> str:
-    """Where the base's optimum lies from the transferred value, if that is only a bound of it."""
+    """The side of the transferred value on which the base's optimum lies, if it is a bound."""
     if question.eta is not None or grid.transferred is not None:
         return ""
-    said = {-1: "at or below", 0: "anywhere around", 1: "at or above"}
-    return next((said[edge.side] for edge in edges if edge.size == grid.base), "")
+    return next((SIDES[edge.side] for edge in edges if edge.size == grid.base), "")
 
 
 def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge, ...]:
@@ -213,3 +352,108 @@ def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge
         best = min(sorted(curve.losses), key=lambda eta: float(np.mean(curve.losses[eta])))
         edges.append(Edge(size=curve.size, side=fit.side, log2=best))
     return tuple(edges)
+
+
+# Runs that would tell more: cells of the grid, of which size, and how many at each.
+
+
+def _key(size: LadderSize, axis: str) -> dict[str, int]:
+    if axis != JOINT_AXIS:
+        return {axis: int(getattr(size, axis))}
+    return {key: int(value) for key, value in asdict(size).items() if key in AXES and value > 1}
+
+
+def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
+    """The values of a curve within so many octaves of its best, its neighbours at least."""
+    etas = sorted(curve.losses)
+    at = int(np.argmin([np.mean(curve.losses[eta]) for eta in etas]))
+    within = [abs(eta - etas[at]) <= reach + 1e-9 for eta in etas]
+    return tuple(eta for i, eta in enumerate(etas) if within[i] or abs(i - at) <= 1)
+
+
+def _beyond(curve: SizeCurve, side: int) -> tuple[float, ...]:
+    """Two values more beyond one end of a curve, in its own steps."""
+    # At least a quarter of an octave: very fine grids would need many runs to leave their end.
+    etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
+    if len(etas) == 1:  # it has no side
+        return tuple(etas[0] + step * i for i in (-2, -1, 1, 2))
+    end = etas[-1] if side > 0 else etas[0]
+    return tuple(sorted(end + side * step * i for i in (1, 2)))
+
+
+def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextRuns, ...]:
+    """Beyond the end of the one curve, and curves of two sizes more."""
+    (curve,) = grid.curves
+    key, seeds, proposed = _key(curve.size, grid.axis), max(2, grid.seeds), list[NextRuns]()
+    etas = tuple(sorted(curve.losses))
+    if curve.size in sides:
+        beyond = _beyond(curve, sides[curve.size])
+        proposed.append(NextRuns(size=key, etas=beyond, runs=seeds, code="edge"))
+        etas = tuple(sorted((*_near(curve), *beyond)))
+    if grid.seeds < 2 and not grid.noise:
+        # One run more: beside the one that is there it shows the noise.
+        proposed.append(NextRuns(size=key, etas=_near(curve), runs=1, code="one_seed"))
+    for times in (2, 4):
+        larger = {name: times * value for name, value in key.items()}
+        proposed.append(NextRuns(size=larger, etas=etas, runs=seeds, code="sizes"))
+    return tuple(proposed)
+
+
+def next_runs_of(
+    grid: Grid,
+    verdict: Verdict,
+    fits: Mapping[LadderSize, CurveFit | None],
+    rule: LadderRule,
+    sides: Mapping[LadderSize, int],
+) -> tuple[NextRuns, ...]:
+    """The cells that would settle an open answer, by the verdict's advice; none if settled."""
+    # A ladder that fails is settled by that, whatever is open about a target.
+    target = verdict.target
+    open_target = target is not None and target.answer == "cannot say yet"
+    if verdict.answer == "fails" or (verdict.answer == "holds" and not open_target):
+        return ()
+    # Where the noise is known one run a cell does, as in the table.
+    axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
+    curves, proposed = {curve.size: curve for curve in grid.curves}, list[NextRuns]()
+
+    def more(
+        size: LadderSize, etas: tuple[float, ...], code: NextReason, runs: int = seeds
+    ) -> None:
+        proposed.append(NextRuns(size=_key(size, axis), etas=etas, runs=runs, code=code))
+
+    for size, side in sides.items():
+        more(size, _beyond(curves[size], side), "edge")
+    for size, fit in fits.items():
+        if fit is not None and fit.noise_unknown:
+            more(size, _near(curves[size]), "no_noise", 1)
+    # Ends and noise first: what else is advised rests on curves that have both.
+    if proposed:
+        return tuple(proposed)
+    advice = verdict.advice
+    if needed := advice.needed if advice.seeds is not None else {}:
+        # As many as the size that needs least: the base is no noisier than any.
+        least = min(needed.values())
+        for s, c in curves.items():
+            if s in needed or s == grid.base:
+                extra = max(needed.get(s, 0), least) - rule.seeds
+                more(s, _near(c, NOISE_RADIUS), "seeds", extra)
+        return tuple(proposed)
+    # Of several sizes the largest stands for one beyond: its curve lies nearest.
+    widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
+    for asked in (advice, target.advice if target else Advice()):
+        etas = _near(widest, NOISE_RADIUS)
+        proposed += [
+            NextRuns(size={axis: size}, etas=etas, runs=seeds, code="longer_ladder")
+            for size in asked.ladder
+            if size not in {getattr(s, axis) for s in curves}
+        ]
+        for s, c in curves.items():
+            if "seeds" in asked.settings:
+                extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
+                more(s, _near(c, NOISE_RADIUS), "errors", extra)
+            if "step" in asked.settings:
+                more(s, tuple((a + b) / 2 for a, b in pairwise(_near(c))), "finer")
+            if asked.settings.keys() & {"span", "extend"}:
+                more(s, _beyond(c, -1), "longer_curves")
+                more(s, _beyond(c, 1), "longer_curves")
+    return tuple(proposed)

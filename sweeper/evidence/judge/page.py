@@ -17,8 +17,8 @@ from sweeper.decide.validation import Validation
 from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.batch.page import critical_figure, critical_section, critical_shown
 from sweeper.evidence.each.page import each_items, each_sentence
+from sweeper.evidence.judge.decision import TableVerdict
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
-from sweeper.evidence.judge.verdict import TableVerdict
 from sweeper.evidence.judge.words import (
     gap_text,
     key_text,
@@ -71,17 +71,17 @@ def rate_lines(judged: TableVerdict) -> list[str]:
     """
     if not math.isfinite(judged.transferred_log2_eta):
         return []
-    said = f"The transferred learning rate: {value_text(judged.transferred_log2_eta)}"
+    line = f"The transferred learning rate: {value_text(judged.transferred_log2_eta)}"
     if judged.bound:
-        said += f", a bound: the best one of the base lies {judged.bound} it"
+        line += f", a bound: the best one of the base lies {judged.bound} it"
     if (best := judged.predicted) is not None:
-        said += (
+        line += (
             f"; at {axis_name(judged.axis)} {judged.to} the best one is predicted to be "
             f"{range_text(best)}"
         )
     sizes = judged.verdict.sizes if judged.verdict is not None else ()
     if any(each.is_base and getattr(each.size, judged.axis, None) == judged.to for each in sizes):
-        said += f", the best at {axis_name(judged.axis)} {judged.to}, which is the base"
+        line += f", the best at {axis_name(judged.axis)} {judged.to}, which is the base"
     lines = []
     if judged.predicted is not None and (trend := judged.trend) is not None:
         predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
@@ -89,7 +89,7 @@ def rate_lines(judged: TableVerdict) -> list[str]:
             f"At {axis_name(judged.axis)} {judged.to} the predicted one would lose {predicted}, "
             f"the transferred one {kept}."
         )
-    return [*lines, f"{said}."]
+    return [*lines, f"{line}."]
 
 
 def trend_lines(judged: TableVerdict) -> list[str]:
@@ -106,14 +106,14 @@ def _capital(text: str) -> str:
 
 def tables(judged: TableVerdict) -> list[Table]:
     """The verdict's sizes, and the runs that would tell more."""
-    shown = []
+    made = []
     if judged.ladders:
-        shown.append(ladders_table(judged))
+        made.append(ladders_table(judged))
     if judged.verdict is not None:
-        shown.append(verdict_table(judged.verdict, unit=judged.unit))
+        made.append(verdict_table(judged.verdict, unit=judged.unit))
     if judged.next_runs:
-        shown.append(runs_table(judged))
-    return shown
+        made.append(runs_table(judged))
+    return made
 
 
 def ladders_table(judged: TableVerdict) -> Table:
@@ -135,7 +135,7 @@ def ladders_table(judged: TableVerdict) -> Table:
         sizes = ladder.verdict.sizes if ladder.verdict else ()
         values = sorted(getattr(size.size, ladder.axis) for size in sizes)
         shifts = [size.shift_log2 for size in sizes if not size.is_base]
-        shift = max(shifts, key=lambda one: abs(one.value), default=None)
+        shift = max(shifts, key=lambda estimate: abs(estimate.value), default=None)
         there = range_text(ladder.predicted) if ladder.predicted else "-"
         table.add(
             *ladder.key.values(),
@@ -214,14 +214,11 @@ def judged_report(
         at = key_text(ladder)
         items += [replace(t, title=f"{t.title} at {at}", detail=True) for t in tables(ladder)]
         items += [Sentence(f"At {at}: {line}", detail=True) for line in headline(ladder)]
+    lines = [*answers(judged), *end_lines(judged), *trend_lines(judged), *rate_lines(judged)]
     sections = [
         Section(
             {"holds": "It holds", "fails": "It fails"}.get(judged.answer, "Cannot say yet"),
-            [
-                Sentence(line, listed=True)
-                for line in (*answers(judged), *end_lines(judged), *trend_lines(judged))
-            ]
-            + [Sentence(line, listed=True) for line in rate_lines(judged)],
+            [Sentence(line, listed=True) for line in lines],
             is_answer=True,
             code=judged.answer,
         ),
@@ -296,11 +293,11 @@ def each_shown(answer: EachJudgeAnswer) -> Shown:
         "runs": varied.runs,
         "on lines through the point": varied.used,
     }
-    said = each_sentence(each)
-    answered = Section("The answer", [Sentence(said), *each_items(each)], is_answer=True)
+    sentence = each_sentence(each)
+    answered = Section("The answer", [Sentence(sentence), *each_items(each)], is_answer=True)
     report = Report(
         title="One hyperparameter at a time",
-        answer=said,
+        answer=sentence,
         sections=[answered, rests_on(facts)],
         notes=varied.notes,
     )

@@ -20,9 +20,8 @@ from sweeper.evidence.batch.reading import (
 from sweeper.evidence.each.decision import EachAnswer, judge_each
 from sweeper.evidence.each.reading import VariedSettings, study_lines, varied_settings
 from sweeper.evidence.flags import columns_text, ignored
-from sweeper.evidence.judge.decision import judge_runs
+from sweeper.evidence.judge.decision import TableQuestion, TableVerdict, judge_runs
 from sweeper.evidence.judge.request import JudgeRequest
-from sweeper.evidence.judge.verdict import TableQuestion, TableVerdict
 from sweeper.evidence.rates.decision import RateLaw, RateTarget, law_of_runs
 from sweeper.evidence.rates.reading import of_two_sizes
 from sweeper.evidence.runs.divergence import HUGE
@@ -55,7 +54,7 @@ class JudgeAnswer(VerbAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class EachJudgeAnswer(VerbAnswer):
-    """What is said of every setting that was varied, and the folder that it belongs into."""
+    """An answer to every setting that was varied, and the folder that it belongs into."""
 
     each: EachAnswer
     varied: VariedSettings
@@ -119,7 +118,8 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         objective=objective,
         axis=axis if target is None else EVERY_LADDER,
     )
-    facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where}
+    folder, command = request.out or _folder(source, runs.name, root), command_line()
+    facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where, "command": command}
     # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
     plain = {request.axis, request.to_width, request.eta, request.base} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
@@ -129,33 +129,33 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
             if request.strict and law.answer != "predicted"
             else Outcome.DONE,
             law=law,
-            facts={**facts, "columns": law.columns, "command": command_line()},
-            folder=request.out or _folder(source, runs.name, root),
+            facts={**facts, "columns": law.columns},
+            folder=folder,
         )
     critical, notes = None, tuple[Text, ...]()
-    if over_batch and (found := _curves(source, runs, root)) is not None:
-        critical = critical_of(found)
-        notes = () if critical.code == "too_few" else tuple(map(as_text, found.notes))
+    if over_batch and (curves := _curves(source, runs, root)) is not None:
+        critical = critical_of(curves)
+        notes = () if critical.code == "too_few" else tuple(map(as_text, curves.notes))
         # Series are no cells that settings could be compared by.
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
     elif over_batch:
         if study_folder(source, root) is None:
             runs.with_roles(LADDER_ROLES).check_columns({"batch_size": "the batch"})
         notes = (NO_CURVES,)
-    told = critical is not None and critical.code != "too_few"
+    is_critical = critical is not None and critical.code != "too_few"
     try:
-        judged = judge_runs(ladder_runs(runs, objective), question, command_line())
-        if told and all(one_rate(each) for each in judged.ladders or (judged,)):
+        judged = judge_runs(ladder_runs(runs, objective), question, command)
+        if is_critical and all(one_rate(each) for each in judged.ladders or (judged,)):
             raise BadInput("it takes several at each batch")
     except BadInput as error:
         # Runs that are no ladder of rates may still tell the critical batch.
-        if critical is None or not told:
+        if critical is None or not is_critical:
             raise
         return CriticalAnswer(
             notes=(*notes, ("no verdict on the learning rate: ", *error.args)),
             critical=critical,
-            facts={**facts, "command": command_line()},
-            folder=request.out or _folder(source, runs.name, root),
+            facts=facts,
+            folder=folder,
         )
     if request.to_width is not None and axis is None and judged.axis not in ("width", JOINT_AXIS):
         raise BadInput(
@@ -169,7 +169,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         if request.strict and judged.answer != "holds"
         else Outcome.DONE,
         judged=judged,
-        folder=request.out or _folder(source, judged.source, root),
+        folder=folder,
         root=root,
     )
 
@@ -190,9 +190,9 @@ def one_rate(judged: TableVerdict) -> bool:
 
 def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> EachJudgeAnswer:
     """One setting at a time, of the runs that differ from a point in it alone."""
-    if given := [name for name in OF_LADDERS if getattr(request, name)]:
+    if others := [name for name in OF_LADDERS if getattr(request, name)]:
         raise BadInput(
-            *(Keyword(given[0], ...), " is of learning rates along sizes, and not of "),
+            *(Keyword(others[0], ...), " is of learning rates along sizes, and not of "),
             *(Keyword("each"), ": leave one of them out"),
         )
     if request.noise is not None and not 1 / HUGE <= request.noise <= HUGE:
@@ -215,11 +215,11 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
 
 def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
     """Losses over steps at several batches, where a source has them."""
-    found = batch_runs(runs)
+    curves = batch_runs(runs)
     folder = study_folder(source, root)
     # A study's table has the ends of runs: their curves are in its results.
-    if folder is None or (found is not None and any(len(c.steps) > 1 for c in found.curves)):
-        return found
+    if folder is None or (curves is not None and any(len(c.steps) > 1 for c in curves.curves)):
+        return curves
     return of_results(Study.read(folder).results())
 
 
@@ -248,7 +248,7 @@ def _rates_asked(request: JudgeRequest) -> RateTarget | None:
 
 
 def _folder(source: object, name: str, root: Path) -> Path:
-    """Where a verdict on a source lies: in its study, or beside all studies."""
+    """The folder of a verdict on a source: in its study, or beside all studies."""
     if (study := study_folder(source, root)) is not None:
         return StudyFolder(study).judged
     name = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "runs"

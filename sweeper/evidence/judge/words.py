@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from sweeper.decide.ladder_verdict import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
 from sweeper.errors import SHELL, Keyword, Spelling, spelled
-from sweeper.evidence.judge.next_runs import NextReason, NextRuns
-from sweeper.evidence.judge.verdict import UNDECIDED, TableVerdict
+from sweeper.evidence.judge.decision import SIDES, UNDECIDED, NextReason, NextRuns, TableVerdict
 from sweeper.evidence.runs.sizes import axis_name, name_size
 from sweeper.report.sentences_transfer import (
     SAID,
@@ -36,7 +35,6 @@ WHY: dict[NextReason, str] = {
     "finer": "a finer grid",
     "longer_curves": "longer curves",
 }
-SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
 
 
 def worded_judged(judged: TableVerdict, spelling: Spelling = SHELL) -> TableVerdict:
@@ -80,10 +78,10 @@ def key_text(judged: TableVerdict) -> str:
 def several_text(judged: TableVerdict) -> str:
     """How many ladders have which answer."""
     counts = Counter(verdict.answer for verdict in judged.ladders)
-    said = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
+    verbs = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
     of_open = SAID["cannot say yet"]
     answers = [
-        f"{counts[answer]} {said.get(answer, (of_open, of_open))[counts[answer] > 1]}"
+        f"{counts[answer]} {verbs.get(answer, (of_open, of_open))[counts[answer] > 1]}"
         for answer in WORST_FIRST[::-1]
         if counts[answer]
     ]
@@ -121,9 +119,9 @@ def _sentences(judged: TableVerdict) -> list[str]:
         return []
     axis = axis_name(judged.axis)
     only = name_size(judged.curves[0].size, judged.axis)
-    said = [f"There is one {axis}, so nothing transfers: {only} alone"]
+    sentence = [f"There is one {axis}, so nothing transfers: {only} alone"]
     noise = "There is one seed a cell: nothing shows the noise"
-    return said if judged.noise else [*said, noise]
+    return sentence if judged.noise else [*sentence, noise]
 
 
 def _ends(judged: TableVerdict) -> list[str]:
@@ -158,16 +156,16 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = S
         return size
 
     todo = _plain_advice(judged, verdict, spelling, no_noise=no_noise)
-    said = worded(verdict, judged.unit)
-    target = said.target and _plain_target(judged, said.target)
-    sizes = tuple(map(plain_size, said.sizes))
-    return replace(said, todo=todo, sizes=sizes, target=target)
+    worded_verdict = worded(verdict, judged.unit)
+    target = worded_verdict.target and _plain_target(judged, worded_verdict.target)
+    sizes = tuple(map(plain_size, worded_verdict.sizes))
+    return replace(worded_verdict, todo=todo, sizes=sizes, target=target)
 
 
 def _plain_advice(
     judged: TableVerdict, verdict: Verdict, spelling: Spelling, *, no_noise: bool
 ) -> str:
-    """What would settle the verdict: the runs that are listed, where there are any."""
+    """The advice: the runs that are listed, where there are any."""
     advice, runs = verdict.advice, runs_text(judged.next_runs)
     if no_noise:
         key = spelling.keyword(Keyword("noise", ...))
@@ -227,7 +225,7 @@ def range_text(estimate: Estimate) -> str:
 
 
 def gap_text(gap: Estimate, unit: str) -> str:
-    """What is lost, with what it may be at most."""
+    """A loss gap, with its interval."""
     if not math.isfinite(gap.high):
         return f"{gap.value:.4f} {unit} or more, beyond what was measured"
     return f"{gap.value:.4f} {unit} ({max(0.0, gap.low):.4f} to {gap.high:.4f})"

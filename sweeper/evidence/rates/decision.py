@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
-from sweeper.evidence.rates.optima import Cell, Optimum, Ridge, optima_of
+from sweeper.evidence.rates.optima import RateCell, RateOptimum, Ridge, optima_of
 from sweeper.evidence.rates.reading import RateRuns, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.loss_runs import NEAR_A_LINE, SAME
@@ -75,14 +75,14 @@ class CellOptimum:
     batch_end: int = 0
 
     @classmethod
-    def of(cls, cell: Cell, found: Optimum | None) -> CellOptimum:
-        """What the table and the page say of a cell; nothing where it has too few runs."""
+    def of(cls, cell: RateCell, optimum: RateOptimum | None) -> CellOptimum:
+        """The record of a cell's optimum; UNKNOWN where it has too few runs."""
         count = cell.x.shape[1]
-        told, ends, loss = [UNKNOWN] * count, (0,) * count, math.nan
-        if found is not None:
-            told, ends, loss = [*map(found.estimate, range(count))], found.ends, found.loss
-        rate = cls(sizes=cell.sizes, eta=told[0], eta_end=ends[0], loss=loss)
-        return rate if count == 1 else replace(rate, batch=told[1], batch_end=ends[1])
+        values, ends, loss = [UNKNOWN] * count, (0,) * count, math.nan
+        if optimum is not None:
+            values, ends, loss = [*map(optimum.estimate, range(count))], optimum.ends, optimum.loss
+        rate = cls(sizes=cell.sizes, eta=values[0], eta_end=ends[0], loss=loss)
+        return rate if count == 1 else replace(rate, batch=values[1], batch_end=ends[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class AtBatch:
-    """What goes with a batch at the target: log2 of the rate, the loss above the plan's, steps."""
+    """A batch at the target with log2 of its rate, the loss above the plan's, and its steps."""
 
     batch: float
     eta: Estimate
@@ -107,7 +107,7 @@ class AtBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Miss:
-    """What is lost, in the loss's unit: by a rate an octave too low, too high, and by the plan."""
+    """The loss, in its unit, by a rate an octave too low, too high, and by the plan."""
 
     too_low: Estimate
     too_high: Estimate
@@ -142,7 +142,7 @@ class PowerLaw:
 
     @classmethod
     def of(cls, x: Array, optima: Array) -> PowerLaw:
-        """Of `optima` [cell, response] at `x` [cell, axis], both log2."""
+        """The law of `optima` [cell, response] at `x` [cell, axis], both log2."""
         from scipy.stats import invwishart
 
         count, responses = optima.shape
@@ -159,8 +159,8 @@ class PowerLaw:
             rows, values = root @ basis, root @ (optima - level)
             spread = np.linalg.inv(rows.T @ rows + prior)
             terms = spread @ rows.T @ values
-            left = values - rows @ terms
-            rest = COUNTS_AS * SCATTER**2 * np.eye(responses) + left.T @ left
+            residuals = values - rows @ terms
+            rest = COUNTS_AS * SCATTER**2 * np.eye(responses) + residuals.T @ residuals
             sizes = [np.linalg.slogdet(each)[1] for each in (root, spread, rest)]
             scores.append(responses * (sizes[0] + sizes[1] / 2) - freedom * sizes[2] / 2)
             terms[0] += level
@@ -238,7 +238,7 @@ class RateLaw:
 
     @property
     def answer(self) -> str:
-        """In a word."""
+        """predicted, or cannot say yet."""
         return "predicted" if self.code in ("predicted", "law") else "cannot say yet"
 
 
@@ -263,20 +263,24 @@ def rate_law(
 
 
 def law_of(
-    runs: RateRuns, found: Sequence[Optimum | None], target: RateTarget | None = None
+    runs: RateRuns, cell_optima: Sequence[RateOptimum | None], target: RateTarget | None = None
 ) -> RateLaw:
     """The law of optima that are known, and what it says of the target."""
-    told = [(cell, one) for cell, one in zip(runs.cells, found, strict=True) if one is not None]
-    inside = [(cell, one) for cell, one in told if one.is_inside]
+    pairs = [
+        (cell, optimum)
+        for cell, optimum in zip(runs.cells, cell_optima, strict=True)
+        if optimum is not None
+    ]
+    inside = [(cell, optimum) for cell, optimum in pairs if optimum.is_inside]
     law = RateLaw(
         code="too_few_cells",
         model=runs.model,
         horizon=runs.horizon,
         varied=runs.varied,
-        cells=tuple(map(CellOptimum.of, runs.cells, found)),
+        cells=tuple(map(CellOptimum.of, runs.cells, cell_optima)),
         usable=len(inside),
         needed=len(runs.varied) + BEYOND_LAW,
-        noise=next((one.noise for _, one in told), math.nan),
+        noise=next((optimum.noise for _, optimum in pairs), math.nan),
         unit=runs.unit,
         runs=runs.runs,
         columns=runs.columns,
@@ -285,21 +289,21 @@ def law_of(
     # One optimum for each exponent lies on any plane: the rest tell how far optima lie off it.
     if len(inside) < law.needed:
         return law
-    optima = np.array([one.best for _, one in inside])
+    optima = np.array([optimum.best for _, optimum in inside])
     powers = PowerLaw.of(np.array([runs.log2(cell.sizes) for cell, _ in inside]), optima)
     # Thrown out, cells at an end would bend the law towards those whose grids happened to fit.
     powers = powers.within(
         [
-            (runs.log2(cell.sizes), response, side, one.bound(response))
-            for cell, one in told
-            for response, side in enumerate(one.ends)
+            (runs.log2(cell.sizes), response, side, optimum.bound(response))
+            for cell, optimum in pairs
+            for response, side in enumerate(optimum.ends)
             if side
         ]
     )
     ridge = None
     if runs.tells_batch:
         # The ridge is read off cells that have both optima: the others do not show where it lies.
-        ridge = Ridge.of([cell for cell, _ in inside], [one for _, one in inside], DRAWS)
+        ridge = Ridge.of([cell for cell, _ in inside], [optimum for _, optimum in inside], DRAWS)
     names: tuple[Literal["eta"], Literal["batch"]] = ("eta", "batch")
     deviations = np.sqrt(np.diagonal(powers.scatter, axis1=1, axis2=2)).T
     law = replace(
@@ -319,7 +323,9 @@ def law_of(
     if target is None:
         return replace(law, code="law")
     at, taken = _target(runs, target)
-    predicted = _predict(runs, powers, ridge, at, target.batch, [one.gaps for _, one in inside])
+    predicted = _predict(
+        runs, powers, ridge, at, target.batch, [optimum.gaps for _, optimum in inside]
+    )
     wide = predicted.eta.high - predicted.eta.low > WIDEST
     return replace(
         law,
@@ -403,7 +409,7 @@ def _predict(
     planned = math.log2(batch) if batch else best.value
     lowest = ridge.cost(planned - drawn[:, 1])
     steps = at[runs.horizon] / runs.length if runs.length > 0 else math.nan
-    told = []
+    ridge_rows = []
     generator = np.random.default_rng(len(runs.cells))
     # Whole octaves around the planned batch, as batches are powers of two.
     near = [float(round(planned) + k) for k in range(-RIDGE, RIDGE + 1)]
@@ -420,9 +426,9 @@ def _predict(
         if log2 == planned:
             eta, lost = each.eta, curvature * (rates - each.eta.value) ** 2 + lowest
         if log2 != planned or batch:
-            told.append(each)
+            ridge_rows.append(each)
     miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-    return RatePrediction(eta=eta, batch=best, miss=miss, ridge=tuple(told), **common)
+    return RatePrediction(eta=eta, batch=best, miss=miss, ridge=tuple(ridge_rows), **common)
 
 
 def _spread(values: Sequence[float]) -> Estimate:

@@ -27,7 +27,7 @@ AT_END = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class RateCell:
     """Runs of one model and horizon, whose `sizes` are by axis.
 
     `x` [run, 1 or 2] are log2 of the rate and of the batch; a loss of +inf diverged.
@@ -39,7 +39,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Optimum:
+class RateOptimum:
     """A cell's best: log2 of rate and batch [response], draws of it [DRAWS, response], its loss.
 
     `ends` say of each that it lies at the lowest (-1) or highest (1) value that was run. `gaps` are
@@ -60,7 +60,7 @@ class Optimum:
         return not any(self.ends)
 
     def bound(self, response: int) -> float:
-        """Where a best that lies at an end is, at least or at most, with 95 %.
+        """The bound of a best that lies at an end, with 95 %.
 
         The estimate is none: of those that are called the end's a third lie inside of it.
         """
@@ -85,8 +85,8 @@ class Optimum:
 
 
 def optima_of(
-    cells: Sequence[Cell], noise: float | None = None, draws: int = DRAWS
-) -> list[Optimum | None]:
+    cells: Sequence[RateCell], noise: float | None = None, draws: int = DRAWS
+) -> list[RateOptimum | None]:
     """The optimum of each; None where too few runs are finite. `noise` is a run's, where known."""
     level = noise or 0.0
     fits: list[_Fit | None] = []
@@ -128,8 +128,8 @@ class _Fit:
     freedom: float
 
     @classmethod
-    def of(cls, cell: Cell, noise: float) -> _Fit | None:
-        """With the runs of a window that is wide enough for that noise."""
+    def of(cls, cell: RateCell, noise: float) -> _Fit | None:
+        """The polynomial of the runs in a window that is wide enough for that noise."""
         finite = np.flatnonzero(np.isfinite(cell.losses))
         order = finite[np.argsort(cell.losses[finite], kind="stable")]
         x, losses = cell.x[order], cell.losses[order]
@@ -154,11 +154,11 @@ class _Fit:
         spread = np.asarray(np.linalg.pinv(rows.T @ rows + np.diag(prior)), dtype=float)
         level = losses.mean()
         terms = spread @ (rows.T @ (losses - level))
-        left = losses - level - rows @ terms
+        residuals = losses - level - rows @ terms
         # What the prior holds back of the terms is left to the noise.
         freedom = len(x) - float(np.trace(spread @ rows.T @ rows))
         terms[0] += level
-        return cls(x, centre, terms, spread, float(left @ left), freedom)
+        return cls(x, centre, terms, spread, float(residuals @ residuals), freedom)
 
     def at(self, points: Array) -> Array:
         """Losses at points."""
@@ -170,8 +170,8 @@ def _rank(x: Array) -> int:
 
 
 def _optimum(
-    cell: Cell, fit: _Fit, noise: float, draws: int, generator: np.random.Generator
-) -> Optimum:
+    cell: RateCell, fit: _Fit, noise: float, draws: int, generator: np.random.Generator
+) -> RateOptimum:
     low, high = fit.x.min(axis=0), fit.x.max(axis=0)
     points = _grid(low, high, fit.x)
     losses = fit.at(points)
@@ -193,7 +193,7 @@ def _optimum(
         _end(cell.x[:, k], best[k], drawn[:, k], float(cell.x[int(np.argmin(cell.losses)), k]))
         for k in range(len(best))
     )
-    return Optimum(best, drawn, ends, least, (gaps[0], gaps[1]), noise)
+    return RateOptimum(best, drawn, ends, least, (gaps[0], gaps[1]), noise)
 
 
 def _grid(low: Array, high: Array, runs: Array) -> Array:
@@ -211,7 +211,7 @@ def _grid(low: Array, high: Array, runs: Array) -> Array:
 
 
 def _end(values: Array, best: float, draws: Array, lowest: float) -> int:
-    """At which end of the values that were run the best lies: -1, 1, or 0 for neither."""
+    """The end of the values that were run at which the best lies: -1, 1, or 0 for neither."""
     for side, end in ((-1, values.min()), (1, values.max())):
         at_end = np.abs(draws - end) < 1e-9 if len(draws) else np.zeros(1)
         if end in (best, lowest) or at_end.mean() > AT_END:
@@ -236,14 +236,16 @@ class Ridge:
     scatter: float
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], optima: Sequence[Optimum], draws: int) -> Ridge | None:
-        """Of cells with their best inside; None where no other batch has a best rate inside."""
+    def of(
+        cls, cells: Sequence[RateCell], optima: Sequence[RateOptimum], draws: int
+    ) -> Ridge | None:
+        """The ridge of cells whose best lies inside; None where no other batch has such a rate."""
         rows = [_rows(cell, optimum) for cell, optimum in zip(cells, optima, strict=True)]
         every = np.concatenate(rows)
         if not len(every):
             return None
         # Slope and cost are ratios of sums over rows, so that cells are drawn by their sums.
-        sums = np.array([[_sums(found, side) for side in (-1, 1)] for found in rows])
+        sums = np.array([[_sums(cell_rows, side) for side in (-1, 1)] for cell_rows in rows])
         share, generator = np.full(len(cells), 1 / len(cells)), np.random.default_rng(len(cells))
         counts = np.vstack([np.ones(len(cells)), generator.multinomial(len(cells), share, draws)])
         drawn = np.einsum("dc,csk->dsk", counts, sums)
@@ -277,17 +279,17 @@ class Ridge:
         return of_side
 
 
-def _rows(cell: Cell, optimum: Optimum) -> Array:
-    """Of each batch whose best rate lies inside its rates: offset, octaves of rate, loss above."""
+def _rows(cell: RateCell, optimum: RateOptimum) -> Array:
+    """Rows [batch]: offset, octaves of rate, loss above, where its best rate lies inside."""
     batches = np.unique(cell.x[:, 1])
     rows = [cell.x[:, 1] == batch for batch in batches]
-    fits = optima_of([Cell({}, cell.x[row, :1], cell.losses[row]) for row in rows], draws=0)
-    found = [
+    fits = optima_of([RateCell({}, cell.x[row, :1], cell.losses[row]) for row in rows], draws=0)
+    offsets = [
         (batch - optimum.best[1], fit.best[0] - optimum.best[0], fit.loss - optimum.loss)
         for batch, fit in zip(batches, fits, strict=True)
         if fit is not None and fit.is_inside and batch != optimum.best[1]
     ]
-    return np.array(found).reshape(-1, 3)
+    return np.array(offsets).reshape(-1, 3)
 
 
 def _sums(rows: Array, side: int) -> tuple[float, float, float]:

@@ -12,10 +12,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sweeper.errors import SHELL, as_text, spelled
+from sweeper.evidence.judge.decision import SIDES
 from sweeper.evidence.judge.words import range_text
 from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.evidence.rates.words import (
-    ENDS,
     axis_text,
     batch_text,
     chosen_batch,
@@ -62,8 +62,8 @@ def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
 def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Plain JSON, with what it says in sentences."""
     record: dict[str, Any] = to_json(law)
-    found = [spelled(as_text(line), SHELL) for line in (*rates_lines(law), *rates_notes(law))]
-    return {"answer": law.answer, **record, **facts, "sentences": found}
+    sentences = [spelled(as_text(line), SHELL) for line in (*rates_lines(law), *rates_notes(law))]
+    return {"answer": law.answer, **record, **facts, "sentences": sentences}
 
 
 def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Report:
@@ -78,14 +78,14 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
         "command": facts["command"],
     }
     lines = rates_lines(law)
-    said = [Sentence(line, listed=True) for line in lines]
+    sentences = [Sentence(line, listed=True) for line in lines]
     code = "holds" if law.answer == "predicted" else law.answer
     return Report(
         title="The rate and the batch for any size",
         about=f"A law of sweeper of {law.runs} runs. Nothing was trained.",
         answer=lines[-1],
         sections=[
-            Section("The answer", said, is_answer=True, code=code),
+            Section("The answer", sentences, is_answer=True, code=code),
             Section(
                 "What was measured",
                 [Drawing(lambda: figure, caption=caption), *rates_tables(law)],
@@ -98,22 +98,24 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
 
 def rates_tables(law: RateLaw) -> list[Table]:
     """The batches that may be chosen at the target, and every size that was run."""
-    told = law.prediction
+    prediction = law.prediction
     return [
-        *([ridge_table(law, told)] if told is not None and told.ridge else []),
+        *([ridge_table(law, prediction)] if prediction is not None and prediction.ridge else []),
         cells_table(law),
     ]
 
 
-def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
+def ridge_table(law: RateLaw, prediction: RatePrediction) -> Table:
     """A row a batch: the rate that goes with it, and what it costs."""
-    chosen = chosen_batch(told)
+    chosen = chosen_batch(prediction)
     planned = (
-        chosen.batch if chosen else 2.0 ** (math.nan if told.batch is None else told.batch.value)
+        chosen.batch
+        if chosen
+        else 2.0 ** (math.nan if prediction.batch is None else prediction.batch.value)
     )
-    steps = all(math.isfinite(each.steps) for each in told.ridge)
+    steps = all(math.isfinite(each.steps) for each in prediction.ridge)
     table = Table(
-        f"At {target_text(law, told)}",
+        f"At {target_text(law, prediction)}",
         [
             Column("batch", left=True),
             Column("learning rate", left=True),
@@ -122,7 +124,7 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
         ],
         legend=[f"Loss more than at a batch of {planned:.0f}."],
     )
-    for each in told.ridge:
+    for each in prediction.ridge:
         taken = each.steps if steps else each.times_steps
         table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, taken)
     return table
@@ -156,7 +158,7 @@ def _told(estimate: Estimate, end: int, text: Callable[[Estimate], str]) -> str:
     if not math.isfinite(estimate.value):
         return "-"
     if end:
-        return f"{ENDS[end]} {text(estimate).partition(' (')[0]}"
+        return f"{SIDES[end]} {text(estimate).partition(' (')[0]}"
     return text(estimate) if math.isfinite(estimate.low) else text(estimate).partition(" (")[0]
 
 
@@ -166,19 +168,19 @@ def rates_figure(law: RateLaw) -> Figure:
     batches = any(cell.batch is not None for cell in law.cells)
     figure, panels = new_panels(1 + batches, 2.8, edge=0.5, sharey=False)
     models = sorted({cell.sizes[law.model] for cell in law.cells})
-    shown = models[:: math.ceil(len(models) / MOST_LINES)]
+    drawn_models = models[:: math.ceil(len(models) / MOST_LINES)]
     handles = []
-    for index, model in enumerate(shown):
-        color, marker = look_of(index, len(shown))
+    for index, model in enumerate(drawn_models):
+        color, marker = look_of(index, len(drawn_models))
         for response, ax in enumerate(panels[: 1 + batches]):
             _draw_model(ax, law, model, response, {"color": color, "marker": marker})
         text = sized(law.model, model)
         handles.append(legend_key(text, color=color, marker=marker, linestyle=""))
-    if (told := law.prediction) is not None:
-        for response, best in enumerate((told.eta, told.batch)):
+    if (prediction := law.prediction) is not None:
+        for response, best in enumerate((prediction.eta, prediction.batch)):
             if best is not None:
                 look = {"color": INK, "linewidth": 1, "capsize": 3, **STAR}
-                error_bar(panels[response], math.log2(told.horizon), best, **look)
+                error_bar(panels[response], math.log2(prediction.horizon), best, **look)
         handles.append(legend_key("target", color=LINE_COLOR, **STAR))
     for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
         ax.set(ylabel=f"best {what} (log2)", xlabel=f"{axis_text(law.horizon)} (log2)")

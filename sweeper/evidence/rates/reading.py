@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.errors import Text
-from sweeper.evidence.rates.optima import Cell
+from sweeper.evidence.rates.optima import RateCell
 from sweeper.evidence.runs.cells import final_losses
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.loss_runs import NEAR_A_LINE, SAME, groups_of, positive
@@ -50,7 +50,7 @@ class RateRuns:
 
     model: str
     horizon: str
-    cells: tuple[Cell, ...]
+    cells: tuple[RateCell, ...]
     tells_batch: bool
     length: float
     runs: int
@@ -60,7 +60,7 @@ class RateRuns:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Of what optima are a law: the sizes that differ between cells."""
+        """The sizes that differ between cells, of which optima are a law."""
         axes = [*self.cells[0].sizes] if self.cells else []
         return tuple(a for a in axes if len({cell.sizes[a] for cell in self.cells}) > 1)
 
@@ -124,7 +124,7 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
         axes, x = axes[:2], np.column_stack([table["eta"], np.log2(table["batch_size"])])
     losses = table["loss"].to_numpy(dtype=float)
     cells = [
-        Cell(dict(zip(axes, map(int, key), strict=True)), x[places], losses[places])
+        RateCell(dict(zip(axes, map(int, key), strict=True)), x[places], losses[places])
         for key, places in table.groupby(axes).indices.items()
     ]
     # Tokens of an example, where a table says them.
@@ -146,20 +146,20 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
 
 def _sizes(runs: Runs) -> dict[str, Counts]:
     """Whole numbers by role; the tokens are those of a column, else steps times batch."""
-    found: dict[str, Array] = {}
+    counts: dict[str, Array] = {}
     for role in COUNTS:
         if role in runs.columns:
             scale = runs.scale(role) if role in ("params", "tokens") else 1.0
-            found[role] = positive(runs, runs.columns[role], role) * scale
-    if "tokens" not in found and {"steps", "batch_size"} <= found.keys():
-        found["tokens"] = found["steps"] * found["batch_size"]
-    if "tokens" in found:
+            counts[role] = positive(runs, runs.columns[role], role) * scale
+    if "tokens" not in counts and {"steps", "batch_size"} <= counts.keys():
+        counts["tokens"] = counts["steps"] * counts["batch_size"]
+    if "tokens" in counts:
         # Horizons that differ by what whole steps leave are one: the middle of those.
-        levels, of = np.unique(found["tokens"], return_inverse=True)
+        levels, of = np.unique(counts["tokens"], return_inverse=True)
         groups = groups_of(np.log(levels), SAME)
         middles = np.array([np.median(levels[groups == g]) for g in range(groups[-1] + 1)])
-        found["tokens"] = middles[groups[of]]
-    return {role: np.round(values).astype(np.int64) for role, values in found.items()}
+        counts["tokens"] = middles[groups[of]]
+    return {role: np.round(values).astype(np.int64) for role, values in counts.items()}
 
 
 def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:

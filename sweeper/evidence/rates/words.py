@@ -10,7 +10,6 @@ from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
 NAMES = {"params": "parameters", "batch_size": "batch"}
-ENDS = {-1: "at or below", 1: "at or above"}
 
 
 def axis_text(axis: str) -> str:
@@ -23,9 +22,11 @@ def sized(axis: str, value: float) -> str:
     return f"width {value:.0f}" if axis == "width" else f"{value:.4g} {axis_text(axis)}"
 
 
-def target_text(law: RateLaw, told: RatePrediction) -> str:
+def target_text(law: RateLaw, prediction: RatePrediction) -> str:
     """The run that is asked about."""
-    return f"{sized(law.model, told.model)}, {told.horizon:.4g} {axis_text(law.horizon)}"
+    return (
+        f"{sized(law.model, prediction.model)}, {prediction.horizon:.4g} {axis_text(law.horizon)}"
+    )
 
 
 def batch_text(estimate: Estimate) -> str:
@@ -34,13 +35,15 @@ def batch_text(estimate: Estimate) -> str:
     return f"{value:.0f} ({low:.0f} to {high:.0f})"
 
 
-def chosen_batch(told: RatePrediction) -> AtBatch | None:
+def chosen_batch(prediction: RatePrediction) -> AtBatch | None:
     """The batch that was asked for."""
-    return next((at for at in told.ridge if at.times_steps == 1 and at.eta == told.eta), None)
+    return next(
+        (at for at in prediction.ridge if at.times_steps == 1 and at.eta == prediction.eta), None
+    )
 
 
 def rates_lines(law: RateLaw) -> list[str]:
-    """What is found, the answer last."""
+    """The sentences of a law, the answer last."""
     if law.code == "too_few_cells":
         inside = counted(law.usable, "size")
         return [
@@ -72,7 +75,7 @@ def rates_lines(law: RateLaw) -> list[str]:
 
 
 def _powers_text(law: RateLaw) -> str:
-    said = []
+    clauses = []
     for of, what in (("eta", "rate"), ("batch", "batch")):
         powers = [
             f"{axis_text(power.axis)}^{power.exponent.value:+.2f} ({power.exponent.low:+.2f} to "
@@ -81,32 +84,34 @@ def _powers_text(law: RateLaw) -> str:
             if power.of == of
         ]
         if powers:
-            said.append(f"the best {what} goes as {' '.join(powers)}")
-    text = "; ".join(said)
+            clauses.append(f"the best {what} goes as {' '.join(powers)}")
+    text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
-    miss, lines = told.miss, []
+def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
+    miss, lines = prediction.miss, []
     if math.isfinite(miss.too_low.value + miss.too_high.value):
         lines.append(
             f"At the target a rate half as high loses about {miss.too_low.value:.4f} {law.unit}, "
             f"one twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
             f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
         )
-    answer = f"At {target_text(law, told).replace(', ', ' and ')} the learning rate is "
-    answer += range_text(told.eta)
-    if told.at_batch is not None:
-        answer += f" at the batch of {told.at_batch:.0f}"
-    if told.batch is not None and (chosen := chosen_batch(told)) is not None:
-        answer += f" at the batch of {chosen.batch:.0f}; the best batch is {batch_text(told.batch)}"
-    elif told.batch is not None:
-        answer += f" at a batch of {batch_text(told.batch)}"
+    answer = f"At {target_text(law, prediction).replace(', ', ' and ')} the learning rate is "
+    answer += range_text(prediction.eta)
+    if prediction.at_batch is not None:
+        answer += f" at the batch of {prediction.at_batch:.0f}"
+    if prediction.batch is not None and (chosen := chosen_batch(prediction)) is not None:
+        answer += (
+            f" at the batch of {chosen.batch:.0f}; the best batch is {batch_text(prediction.batch)}"
+        )
+    elif prediction.batch is not None:
+        answer += f" at a batch of {batch_text(prediction.batch)}"
     return [*lines, f"{answer}."]
 
 
 def rates_notes(law: RateLaw) -> list[str]:
-    """What stands against the answer: bounds, and how far the sizes are off the law."""
+    """Notes on bounds, and on how far the sizes are off the law."""
     notes: list[str] = []
     ends = sum(bool(cell.eta_end or cell.batch_end) for cell in law.cells)
     if ends:

@@ -45,7 +45,7 @@ def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
 
 
 def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """Without losses of one size that stand under two learning rates to the last digit.
+    """The table without losses of one size that stand under two learning rates.
 
     Of such a pair the run is the copy whose cell has another loss too, else neither is known. Of
     losses with six digits some are alike by chance, and runs that came apart may end alike.
@@ -60,15 +60,15 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
         return table
     other = table.groupby([*size, "eta"])["loss"].transform("nunique") > 1
     # Where one of a pair is surely the copy, the other is the run.
-    known = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
-    copies = tied & (other | ~known)
+    certain = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
+    copies = tied & (other | ~certain)
     # A table in which every third loss is alike was made up, on both sides of its optima.
     if 3 * copies.sum() > len(table):
         return table
-    shown = ", ".join(f"{value:.6g}" for value in loss[copies].unique()[:3])
+    losses = ", ".join(f"{value:.6g}" for value in loss[copies].unique()[:3])
     notes.append(
         f"left out: {counted(int(copies.sum()), 'run')} whose loss stands under another learning "
-        f"rate to the last digit ({shown}), as copies do"
+        f"rate to the last digit ({losses}), as copies do"
     )
     return table[~copies]
 
@@ -89,7 +89,7 @@ def final_losses(
 def with_seeds(
     runs: Runs, table: pandas.DataFrame, notes: list[str | Text], rounded: float
 ) -> pandas.DataFrame:
-    """With a number of its seed to every run, and each run once.
+    """The runs, each once, with a number of its seed.
 
     A run without a seed gets a number that no run of its cell has.
     """
@@ -138,7 +138,7 @@ def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFra
 
 
 def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """With the means of `MOST_SEEDS` groups where a cell has more runs than that."""
+    """The table with means of `MOST_SEEDS` groups where a cell has more runs than that."""
     cell = [column for column in table.columns if column not in (*OUTCOMES, "seed")]
     most = int(table.groupby(cell)["loss"].size().max())
     if most <= MOST_SEEDS:
@@ -179,9 +179,9 @@ def curves_of(
         # A verdict pairs runs by seed, so that it takes a table without holes: [eta, seed].
         runs = np.full((len(etas), int(rows["seed"].max()) + 1), math.nan)
         runs[np.searchsorted(etas, rows["eta"].to_numpy()), rows["seed"].to_numpy()] = rows["loss"]
-        chosen, left = rectangle(etas, runs)
-        if left:
-            uncounted.append(f"{left} at {name_size(size, axis)}")
+        chosen, uncovered = rectangle(etas, runs)
+        if uncovered:
+            uncounted.append(f"{uncovered} at {name_size(size, axis)}")
         if chosen is not None:
             etas, losses = etas[chosen[0]], runs[np.ix_(*chosen)]
         else:  # no two seeds cover the best cell and its neighbours: means, without noise
@@ -210,7 +210,7 @@ def curves_of(
 
 def _with_noise(
     curves: list[SizeCurve],
-    shown: KnownNoise | None,
+    repeated: KnownNoise | None,
     asked: float | None,
     rounded: float,
     unit: str,
@@ -221,15 +221,15 @@ def _with_noise(
     of_rounding = rounded / 12**0.5
     if asked is not None:
         # What a user gives is taken as known: with so many degrees of freedom t is normal.
-        known = KnownNoise(deviation=math.hypot(asked, of_rounding), freedom=10**6)
-        return [replace(c, noise=known) for c in curves], f"given: {asked:g} {unit} a run"
+        noise = KnownNoise(deviation=math.hypot(asked, of_rounding), freedom=10**6)
+        return [replace(c, noise=noise) for c in curves], f"given: {asked:g} {unit} a run"
     if not few:
         return curves, "by the seeds of each size"
-    if shown is not None:
+    if repeated is not None:
         # Where some sizes have seeds, theirs show the rounding, too.
-        level = math.hypot(shown.deviation, of_rounding if len(few) == len(curves) else 0.0)
-        known = replace(shown, deviation=level)
-        curves = [replace(c, noise=known) if c in few else c for c in curves]
+        level = math.hypot(repeated.deviation, of_rounding if len(few) == len(curves) else 0.0)
+        noise = replace(repeated, deviation=level)
+        curves = [replace(c, noise=noise) if c in few else c for c in curves]
         return curves, f"{level:.4g} {unit} a run, by the repeated cells of the table"
     curves = with_noise_left(curves)
     levels = [f"{c.noise.deviation:.2g}" for c in curves if c.noise]

@@ -35,7 +35,7 @@ ROLES = {"params": LAW_ROLES["params"], "width": LADDER_ROLES["width"]}
 class EarlierRun:
     """A finished run: its losses by step, and its size, parameters or width; None: not known.
 
-    `told` are the steps of the whole run, where they are known beside those of its losses.
+    `whole_steps` are the steps of the whole run, where they are known beside those of its losses.
     """
 
     name: str
@@ -43,13 +43,13 @@ class EarlierRun:
     losses: Array
     size: float | None = None
     size_is: str = "params"
-    told: int | None = None
+    whole_steps: int | None = None
 
     @property
     def length(self) -> int:
         """Its steps: as many as it logs from 0 on, or its last where it logs now and then."""
-        if self.told is not None:
-            return self.told
+        if self.whole_steps is not None:
+            return self.whole_steps
         dense = bool(self.steps[0] == 0 and np.median(np.diff(self.steps)) <= 1)
         return max(int(self.steps[-1]) + dense, 1)
 
@@ -62,7 +62,9 @@ def earlier_runs(
     `metric` is where a run's loss is, as `follow` takes it: of every log or run below a folder.
     """
     study = study_folder(source, root)
-    if study is not None or _is_folder(source) or _is_log(source, metric):
+    place = isinstance(source, str | Path)
+    is_folder = place and (Path(source).is_dir() or _is_project(source))
+    if study is not None or is_folder or _is_log(source, metric):
         if columns:
             raise ConfigError(Keyword("columns"), columns, "given with a table")
         named = str(source)
@@ -110,10 +112,6 @@ def _check_alike(runs: Sequence[EarlierRun], source: str) -> None:
                 f"{source}: the runs {first!r} and {run.name!r} have the same losses: a copy is no "
                 "other seed; take one of them"
             )
-
-
-def _is_folder(source: object) -> bool:
-    return isinstance(source, str | Path) and (Path(source).is_dir() or _is_project(source))
 
 
 def _is_log(source: object, metric: str) -> bool:

@@ -35,7 +35,7 @@ EARLY = 0.9
 
 
 def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """Without runs that failed, still run or stopped early; a status says more than a loss."""
+    """The table without runs that failed, still run or stopped early."""
     if "status" not in runs.columns:
         return _whole_runs(runs, table, notes)
     status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
@@ -50,7 +50,7 @@ def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
 
 
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """Without runs whose last step lies well before that of others of their size."""
+    """The table without runs whose last step lies well before that of others of their size."""
     column = runs.columns.get("reached", "_step")  # W&B's own name of it in its exports
     if column not in runs.frame:
         return table
@@ -70,7 +70,7 @@ def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) ->
 def with_diverged(
     runs: Runs, table: pandas.DataFrame, threshold: float | None, notes: list[str | Text], axis: str
 ) -> pandas.DataFrame:
-    """With a loss of +inf for every run that diverged, and without those that have none.
+    """The table with a loss of +inf for every run that diverged, without runs that have none.
 
     A cell that was left empty is a run that was not made. Where a table cannot tell that from a
     NaN, the rates do: a run diverges by a learning rate that is too high, and where a higher one

@@ -92,13 +92,13 @@ def _with_ladder_columns(runs: Runs) -> Runs:
     # The user's word goes before a usual name.
     if "log2_eta" in columns and "eta" in columns and "eta" in runs.asked:
         del columns["log2_eta"]
-    found = replace(runs, columns=columns)
+    ladder = replace(runs, columns=columns)
     wanted = {} if "log2_eta" in columns else {"eta": "the learning rate"}
     wanted |= END_LOSS
     sized = {*AXES} & columns.keys() or columns.keys() - ROLES
     wanted |= {} if sized else {"width": ANY_SIZE}
-    found.check_columns(wanted)
-    return found
+    ladder.check_columns(wanted)
+    return ladder
 
 
 Key = Mapping[str, int]
@@ -119,9 +119,9 @@ def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
     if options.axis is None:
         tried += [role for role in KEYED_FIRST if role in sizes and role != axis]
     for along in tried:
-        found = _keyed(runs, along, sizes, rates)
-        if len(found) > 1:
-            return [(along, key, part) for key, part in found]
+        ladders = _keyed(runs, along, sizes, rates)
+        if len(ladders) > 1:
+            return [(along, key, part) for key, part in ladders]
         # No further size differs: the usual axis is that of one ladder.
         if along == axis and not _keys(axis, sizes):
             break
@@ -137,8 +137,8 @@ def _keys(axis: str, sizes: Mapping[str, Counts]) -> list[str]:
     for role in ("params", "tokens", *SIZES):
         if role in (axis, *keys) or role not in sizes:
             continue
-        given = pandas.DataFrame({name: sizes[name] for name in (axis, *keys)})
-        if not follows(sizes[role], given.groupby([*given.columns]).ngroup()):
+        counts = pandas.DataFrame({name: sizes[name] for name in (axis, *keys)})
+        if not follows(sizes[role], counts.groupby([*counts.columns]).ngroup()):
             keys.append(role)
     return keys
 
@@ -152,7 +152,7 @@ def _keyed(
     keys = _keys(axis, sizes)
     table = pandas.DataFrame({**{key: sizes[key] for key in keys}, "size": sizes[axis]})
     table["eta"] = rates
-    found: list[tuple[Key, Runs]] = []
+    ladders: list[tuple[Key, Runs]] = []
     for values, rows in table.groupby(keys) if keys else ():
         enough = rows.groupby("size")["eta"].nunique() >= LADDER_RATES
         if enough.sum() < LADDER_SIZES:
@@ -160,8 +160,8 @@ def _keyed(
         # Sizes with fewer rates are no curves.
         kept = rows[rows["size"].isin(enough.index[enough])].index
         key = {role: int(value) for role, value in zip(keys, values, strict=True)}
-        found.append((key, replace(runs, frame=runs.frame.iloc[kept.to_numpy()])))
-    return found
+        ladders.append((key, replace(runs, frame=runs.frame.iloc[kept.to_numpy()])))
+    return ladders
 
 
 def grid_of(runs: Runs, options: GridOptions) -> Grid:

@@ -77,7 +77,7 @@ class LossRuns:
         return len(self.loss)
 
     def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LossRuns:
-        """Those where `kept` is true."""
+        """The runs where `kept` is true."""
         labels = [label for label, keep in zip(self.labels, kept, strict=True) if keep]
         names = ["params", "tokens", "loss", "flops", "cluster"]
         names += [] if self.seconds is None else ["seconds"]
@@ -86,13 +86,13 @@ class LossRuns:
 
     @property
     def flops_per_second(self) -> float | None:
-        """Of the largest runs that say how long they took, their middle; None where none does."""
+        """The median of the largest runs that say how long they took; None where none does."""
         if self.seconds is None:
             return None
-        known = np.isfinite(self.seconds) & (self.seconds > 0)
-        if not known.any():
+        timed = np.isfinite(self.seconds) & (self.seconds > 0)
+        if not timed.any():
             return None
-        flops, seconds = self.flops[known], self.seconds[known]
+        flops, seconds = self.flops[timed], self.seconds[timed]
         large = flops >= flops.max() / LARGEST
         return float(np.median(flops[large] / seconds[large]))
 
@@ -112,14 +112,14 @@ class LossRuns:
 
     @property
     def cells(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Of every run the number of its (N, D): runs of one cell differ in their seed alone."""
+        """The number of each run's (N, D) [runs]: runs of one cell differ in their seed alone."""
         # A count that was written and one that was computed may differ in the last digit.
         keys = np.round(np.log(np.stack([self.params, self.tokens])) / 1e-6).T
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     @property
     def trainings(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Of every run the number of its training: points of several (N, D) that go together.
+        """The number of each run's training [runs]: points of several (N, D) that go together.
 
         Repeated runs of one (N, D) are trainings of their own, though they are resampled together.
         """
@@ -159,7 +159,7 @@ class Design:
         slope, level = np.polyfit(params, tokens, 1)
         off = tokens - (level + slope * params)
         # So few runs tell no more of what lies beside their line than of what lies on it.
-        few = distinct_cells(runs) <= FEW_CELLS
+        few = runs.cells.max() < FEW_CELLS
         if float(np.sqrt(np.mean(off**2))) < (NEAR_A_LINE if few else ON_A_LINE):
             ratio, unit = np.exp(tokens - params), runs.unit
             what = (
@@ -215,7 +215,7 @@ class Rungs:
 
     @classmethod
     def of(cls, runs: LossRuns, design: Design) -> Rungs:
-        """By budget where runs share budgets, else by size, by horizon, or by bins of compute."""
+        """Rungs are budgets where runs share them, else sizes, horizons, or bins of compute."""
         # Wider than sizes: whole steps and layers meet a budget but roughly.
         budgets = groups_of(np.log(runs.flops), 0.1)
         sizes = groups_of(np.log(runs.params), SAME)
@@ -249,11 +249,6 @@ class Rungs:
 def distinct(values: Array) -> int:
     """How many different sizes, or numbers of tokens, there are."""
     return int(groups_of(np.log(values), SAME).max()) + 1
-
-
-def distinct_cells(runs: LossRuns) -> int:
-    """How many different (N, D) there are."""
-    return int(runs.cells.max()) + 1
 
 
 def groups_of(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -315,24 +310,20 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
     cluster = _clusters(runs, params, tokens)
-    found = LossRuns(params, tokens, values["loss"], flops, cluster, labels)
+    points = LossRuns(params, tokens, values["loss"], flops, cluster, labels)
     return (
-        replace(found, seconds=runs.numbers(columns["seconds"])) if "seconds" in columns else found
+        replace(points, seconds=runs.numbers(columns["seconds"]))
+        if "seconds" in columns
+        else points
     )
 
 
 def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
-    """What is said of how a table's runs were read, and of what is unusual in them."""
-    return [
-        *runs.notes,
-        *odd_ratio(points),
-        *mixed_runs(runs),
-        *_units(runs),
-    ]
+    """Notes on how a table's runs were read, and on what is unusual in them."""
+    return [*runs.notes, *odd_ratio(points), *mixed_runs(runs), *_units(runs)]
 
 
 def _units(runs: Runs) -> list[str]:
-    """What names of columns say of their units, where those are none that go without saying."""
     notes = [
         f"{runs.columns[role]!r} is in {SCALE_NAMES.get(scale, f'{scale:g}')}, as its name says"
         for role in ("params", "tokens")
@@ -403,7 +394,7 @@ def _check_compute(runs: Runs, share: Array) -> None:
 
 
 def odd_ratio(points: LossRuns) -> list[str]:
-    """What is said of tokens per parameter that few train with; nothing where they are usual.
+    """A note on tokens per parameter that few train with; none where they are usual.
 
     Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
     """
@@ -458,7 +449,7 @@ def _tells_ends(column: str) -> bool:
 
 
 def mixed_runs(runs: Runs) -> list[Text]:
-    """What is said of a column that tells runs apart whose losses follow no common law."""
+    """Notes on columns that tell runs apart whose losses follow no common law."""
     notes: list[Text] = []
     for column in map(str, runs.frame.columns):
         if not _tells_ends(column) or column in runs.ignore:
@@ -482,9 +473,11 @@ def _tuned(runs: Runs) -> Runs:
     One whose loss is no finite number diverged there.
     """
     roles = (*RATES, "batch_size", "decay")
-    known = columns_by_role(runs.frame, runs.asked, {role: LADDER_ROLES[role] for role in roles})
+    columns = columns_by_role(runs.frame, runs.asked, {role: LADDER_ROLES[role] for role in roles})
     others = {column for role, column in runs.columns.items() if role not in roles}
-    varied = {role: known[role] for role in roles if known.get(role) not in {None, *runs.ignore}}
+    varied = {
+        role: columns[role] for role in roles if columns.get(role) not in {None, *runs.ignore}
+    }
     varied = {role: column for role, column in varied.items() if column not in others}
     rate = next((varied[role] for role in RATES if role in varied), None)
     if rate is None or not (rates := runs.numbers_or_nan(rate)).size:
@@ -506,32 +499,36 @@ def _tuned(runs: Runs) -> Runs:
         return runs
     _check_alike(runs, counts[0], losses)
     rest = runs.frame[[c for role, c in varied.items() if role not in RATES]].astype(str)
-    found = tuned(
+    best_runs = tuned(
         [
-            TriedRun(cell=cell, rate=one, rest=tuple(row), loss=loss if loss < HUGE else math.inf)
-            for cell, one, row, loss in zip(cells, log2, rest.to_numpy(), losses, strict=True)
+            TriedRun(
+                cell=cell, rate=log2_rate, rest=tuple(row), loss=loss if loss < HUGE else math.inf
+            )
+            for cell, log2_rate, row, loss in zip(cells, log2, rest.to_numpy(), losses, strict=True)
         ]
     )
     notes = list[str | Text](runs.notes)
-    off, ends = len(runs) - len(found.kept), sum(map(len, found.at_end.values()))
+    off, ends = len(runs) - len(best_runs.kept), sum(map(len, best_runs.at_end.values()))
     tried = " and ".join(map(repr, varied.values()))
     why = f"left out: {counted(off - ends, 'run')} off the best {tried} of their size"
     if ends:
         why += (
-            f", and the best {ends} of {counted(len(found.at_end), 'size')} at an end of its "
+            f", and the best {ends} of {counted(len(best_runs.at_end), 'size')} at an end of its "
             "rates, where others are not"
         )
-    if found.untuned:
-        why += f"; of {counted(found.untuned, 'size')} it lies at an end of the rates, and none is "
-        why += "known to be tuned"
+    if best_runs.untuned:
+        why += (
+            f"; of {counted(best_runs.untuned, 'size')} it lies at an end of the rates, and none "
+        )
+        why += "is known to be tuned"
     notes.append(
         (f"{why}. A law is one of tuned runs; ", Keyword("ignore", rate), " takes all of them")
     )
-    return replace(runs, frame=runs.frame.iloc[sorted(found.kept)], notes=tuple(notes))
+    return replace(runs, frame=runs.frame.iloc[sorted(best_runs.kept)], notes=tuple(notes))
 
 
 def _alike_counts(counts: Array) -> Sequence[float]:
-    """What says which counts are one: whole steps of several batches meet a horizon but roughly."""
+    """Numbers that are equal where counts are one: whole steps meet a horizon but roughly."""
     if (counts > 0).all() and np.isfinite(counts).all():
         groups = groups_of(np.log(counts), SAME / 4)
         spans = [np.ptp(np.log(counts[groups == group])) for group in np.unique(groups)]

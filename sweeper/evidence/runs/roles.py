@@ -103,8 +103,8 @@ def axis_key(name: str | None) -> str | None:
     if name is None or name in (*SIZES, JOINT_AXIS):
         return name
     usual = {role: LADDER_ROLES.get(role, LAW_ROLES.get(role, ())) for role in SIZES}
-    known = {plain_name(each): role for role, names in usual.items() for each in names}
-    return known.get(plain_name(name), re.sub(r"\W+", "_", name))
+    roles = {plain_name(each): role for role, names in usual.items() for each in names}
+    return roles.get(plain_name(name), re.sub(r"\W+", "_", name))
 
 
 def axis_column(frame: pandas.DataFrame, axis: str | None) -> dict[str, str]:
@@ -179,8 +179,10 @@ def missing_columns(frame: pandas.DataFrame, lacking: Mapping[str, str]) -> Conf
     """The error for roles that no column has; `lacking` are they, and what each would be."""
     # What several have in common is said once, behind the last of them.
     last = {what: role for role, what in lacking.items()}
-    told = {role: f" ({what})" * (last[what] == role) for role, what in lacking.items()}
-    wanted = " and ".join(f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in told.items())
+    meanings = {role: f" ({what})" * (last[what] == role) for role, what in lacking.items()}
+    wanted = " and ".join(
+        f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in meanings.items()
+    )
     return MissingValue(
         Keyword("columns"), f", {wanted} with one of the columns {columns_text(frame)}"
     )

@@ -62,14 +62,14 @@ class Runs:
         return len(self.frame)
 
     def only(self, where: str) -> Runs:
-        """Those that meet a condition; ConfigError where none does, BadInput of no runs at all."""
+        """The runs that meet a condition; ConfigError where none does, BadInput without rows."""
         if self.frame.empty:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
         usual = {role: LADDER_ROLES[role] for role in SMALL}
-        known = columns_by_role(self.frame, self.asked, usual)
-        small = {known[role] for role in SMALL if role in known}
+        columns = columns_by_role(self.frame, self.asked, usual)
+        small = {columns[role] for role in SMALL if role in columns}
         kept = self.frame[rows_where(self.frame, where, small)]
         if kept.empty:
             allowed = f"a condition that some of {len(self.frame)} rows meet"
@@ -77,7 +77,7 @@ class Runs:
         return replace(self, frame=kept, where=where)
 
     def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
-        """With the columns of these roles: those that were asked for, else by their usual names."""
+        """The runs with the columns of these roles: as asked for, else by their usual names."""
         return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
 
     def check_columns(self, wanted: Mapping[str, str]) -> None:
@@ -97,12 +97,12 @@ class Runs:
     def check_numbers(self, columns: Sequence[str]) -> None:
         """BadInput that names all cells of `columns` that are no numbers, and what to do."""
         faults, values, meant = list[str](), dict[str, list[object]](), ""
-        left = np.ones(len(self.frame), bool)
+        remaining = np.ones(len(self.frame), bool)
         for column in dict.fromkeys(columns):
             bad = np.flatnonzero(self._parsed(column)[1])
             if not len(bad):
                 continue
-            left[bad] = False
+            remaining[bad] = False
             cells = [self.frame[column].iloc[place] for place in bad]
             # What a condition can name: a cell from Python may hold anything, a table within it.
             plain = all(isinstance(cell, str | int | float) for cell in cells)
@@ -124,7 +124,7 @@ class Runs:
         ]
         parts += [f"; write {meant}"] if meant else []
         # Of no use where it leaves out all rows: such a condition is refused.
-        if left.any() and sum(map(len, values.values())) <= MOST_LEFT_OUT:
+        if remaining.any() and sum(map(len, values.values())) <= MOST_LEFT_OUT:
             parts += ["; ", where_none_of(values), " leaves such rows out"]
         raise BadInput(*parts)
 
@@ -143,7 +143,7 @@ class Runs:
         return np.array([math.nan if n is None else n for n in read], float), bad
 
     def left_empty(self, column: str) -> Mask:
-        """Of every row whether its cell was left empty, where the place tells that from NaN."""
+        """Which cells [rows] were left empty, where the place tells that from NaN."""
         if self.blank is None:
             return np.zeros(len(self), bool)
         return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
@@ -163,7 +163,7 @@ class Runs:
         return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
 
     def only_value(self, role: str) -> Any:
-        """What all runs have in the column of a role; None where they differ, or without one."""
+        """The value of all runs in the column of a role; None where they differ, or without it."""
         if role not in self.columns:
             return None
         values = self.frame[self.columns[role]].drop_duplicates()
@@ -175,7 +175,7 @@ class Runs:
         return unit_of(self.columns.get("loss", ""))
 
     def scale(self, role: str) -> float:
-        """In what the column of parameters or tokens counts: 1 for ones."""
+        """The unit of the column of parameters or tokens: 1 for ones."""
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
 
 
@@ -195,7 +195,7 @@ def unit_of(column: str) -> str:
 
 
 def scale_of(column: str, values: Array) -> float:
-    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    """The unit of a column of parameters or tokens, by the end of its name: 1 for ones."""
     if (power := _POWER_OF_TEN.search(column)) is not None and values.max() < IN_ONES:
         return float(f"1e{power[1]}")
     match = _SCALE.search(column)
@@ -234,11 +234,11 @@ def log2_of(runs: Runs, column: str) -> tuple[Array, str, bool]:
         # Grids in log2 lie on halves, quarters or eighths; tenths of a decade do not.
         if values.min() > LOG10_LEAST or (values * 8 % 1).any():
             # As log2 of what is log10, a shift by a factor of nine would be one octave.
-            shown = f"{values.min():g} to {values.max():g}"
+            range_of = f"{values.min():g} to {values.max():g}"
             raise ConfigError(
                 Keyword("columns"),
                 f"eta={column}",
-                f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
+                f"learning rates, or logarithms whose base is known: {range_of} may be log2, ln or "
                 f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
             )
         return (values.round(12), f"{column!r} has no positive value and is taken for log2", False)

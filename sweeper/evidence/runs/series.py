@@ -81,8 +81,8 @@ class Objective:
         stretch = max(1, math.ceil(self.window * steps))
         mean = float(series.dense(steps, whole=True)[-stretch:].mean())
         loss = mean if series.finite() else math.inf
-        told = {"loss": loss, "first_loss": series.losses[0], "last_step": series.last_step()}
-        return {**told, "series": series} if self.whole else told
+        facts = {"loss": loss, "first_loss": series.losses[0], "last_step": series.last_step()}
+        return {**facts, "series": series} if self.whole else facts
 
 
 @dataclass
@@ -127,12 +127,12 @@ def choose(names: Iterable[str], asked: str, where: str) -> str:
     first = next((usual[name] for name in LOSSES if name in usual), None)
     if not asked and first is not None:
         return first
-    shown = ", ".join(present[:20]) + ", ..." * (len(present) > 20)
+    listing = ", ".join(present[:20]) + ", ..." * (len(present) > 20)
     hint = f"; {suggest(asked, present)}" if asked and present else ""
     raise ConfigError(
         Keyword("series"),
         asked,
-        f"a series of the runs in {where}: {shown or 'there is none'}{hint}",
+        f"a series of the runs in {where}: {listing or 'there is none'}{hint}",
     )
 
 
@@ -179,7 +179,7 @@ def named_values(name: str) -> dict[str, Any]:
 
 
 def name_without_values(name: str) -> str:
-    """What of a run's name says no hyperparameter."""
+    """A run's name without its hyperparameters."""
     return _BARE.sub("", _PAIR.sub("", name)).strip("_-,/ ")
 
 

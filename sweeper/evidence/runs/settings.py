@@ -85,8 +85,8 @@ def _unlike(
     named = []
     for column, values, with_size in varied:
         kinds = values.drop_duplicates()
-        shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
-        named.append(f"{column} ({shown}{f', with the {axis_name(axis)}' * with_size})")
+        examples = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
+        named.append(f"{column} ({examples}{f', with the {axis_name(axis)}' * with_size})")
     # Runs of several sizes are several ladders, whatever is ignored: each is judged by itself.
     roles = {column: role for role, column in runs.columns.items()}
     sizes = [c for c, _, with_size in varied if not with_size and roles.get(c) in SIZES]

@@ -78,8 +78,8 @@ def axis_of(sizes: Mapping[str, Counts], asked: str | None) -> str:
     axis = asked
     varied = [role for role, values in sizes.items() if len(np.unique(values)) > 1]
     if axis is not None and axis != JOINT_AXIS and axis not in sizes:
-        known = ", ".join(sizes) or "none by its usual name"
-        allowed = f"a size that the table has, {known}, or a column of whole numbers by its name"
+        there = ", ".join(sizes) or "none by its usual name"
+        allowed = f"a size that the table has, {there}, or a column of whole numbers by its name"
         raise ConfigError(Keyword("axis"), axis, allowed)
     if axis is not None:
         return axis
@@ -116,7 +116,7 @@ def axis_name(axis: str) -> str:
 
 
 def size_maker(axis: str, keys: Sequence[str]) -> MakeSize:
-    """What makes a size of a row's values; what a table does not have is 1."""
+    """A function that makes a size of a row's values; what a table does not have is 1."""
     kind = size_of(axis)
     names = {part.name for part in fields(kind)}
 

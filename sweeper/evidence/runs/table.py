@@ -78,7 +78,7 @@ def file_runs(path: Path, objective: Objective) -> Runs:
 
 
 def piped_runs(objective: Objective) -> Runs:
-    """What comes by a pipe, as CSV."""
+    """The runs that come by a pipe, as CSV."""
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "stdin.csv"
         with path.open("wb") as file:
@@ -121,7 +121,7 @@ def frame_runs(frame: Any, name: str = "") -> Runs:
 
 
 def kind_of(path: Path) -> str:
-    """What a file holds by its name; BadInput where it is no table, or not there."""
+    """The format of a file, by its name; BadInput where it is no table, or not there."""
     suffixes = [end.lower() for end in path.suffixes if end.lower() not in UNPACKED]
     kind = READERS.get(suffixes[-1]) if suffixes else None
     if not path.exists():
@@ -280,7 +280,7 @@ def _head(path: Path, separator: str) -> tuple[Sequence[str], int]:
 
 
 def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Without empty rows; ValueError for a title above the names, and for a sum below the runs."""
+    """The rows that are not empty; ValueError for a title above the names, or a sum below."""
     unnamed = sum(column.startswith("Unnamed: ") for column in frame.columns)
     if unnamed and len(frame.columns) - unnamed <= 1:
         raise ValueError(
@@ -308,7 +308,7 @@ def _sums_up(frame: pandas.DataFrame) -> bool:
 
 
 def _unnested(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """With columns of settings in the place of mappings of them, and lists as texts."""
+    """The table with columns of settings in place of mappings of them, and lists as texts."""
     import pandas
 
     for column in [c for c in frame.columns if frame[c].dtype == object]:

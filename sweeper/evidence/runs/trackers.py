@@ -44,7 +44,7 @@ CONFIGS = (
 
 
 def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
-    """What files beside a run say, in its folder or in one above it up to `root`."""
+    """The settings in files beside a run, in its folder or in one above it up to `root`."""
     settings: dict[str, Any] = {}
     between = [folder, *folder.parents]
     # From the root down: what stands nearer to the run overrides the rest.
@@ -236,7 +236,7 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
     """
     import pandas
 
-    shown = redact(url)
+    place = redact(url)
     with read_storage(url) as (names, load):
         patterns = [part.strip() for part in objective.study.split(",") if part.strip()]
         chosen = [n for n in names if any(n == p or fnmatch(n, p) for p in patterns)]
@@ -244,7 +244,7 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
             chosen = names
         listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20) or "there is none"
         if not chosen:
-            allowed = f"studies of {shown}, by names or patterns such as 'w*,base': {listed}"
+            allowed = f"studies of {place}, by names or patterns such as 'w*,base': {listed}"
             raise ConfigError(Keyword("study"), objective.study, allowed)
         rows = []
         for name in chosen:
@@ -252,7 +252,7 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
             directions = [direction.name.lower() for direction in study.directions]
             if directions != ["minimize"]:
                 raise BadInput(
-                    f"the study {name!r} of {shown} does not minimize one value "
+                    f"the study {name!r} of {place} does not minimize one value "
                     f"({', '.join(directions)}): a verdict takes a loss"
                 )
             for trial in study.get_trials(deepcopy=False):
@@ -267,5 +267,5 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
                 state = {"state": trial.state.name.lower(), "trial": trial.number, "value": loss}
                 rows.append(facts | state)
     if not rows:
-        raise BadInput(f"the studies {', '.join(chosen)} of {shown} have no trials")
-    return pandas.DataFrame(rows), [f"trials of {', '.join(chosen)} in {shown}"]
+        raise BadInput(f"the studies {', '.join(chosen)} of {place} have no trials")
+    return pandas.DataFrame(rows), [f"trials of {', '.join(chosen)} in {place}"]

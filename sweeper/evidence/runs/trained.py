@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,12 +66,6 @@ def _example_length(folder: Path) -> int:
     return spec.train.seq_len
 
 
-def results_where(results: Sequence[Result], where: str) -> list[Result]:
-    """The results whose rows of `trials_table` meet a condition; ConfigError where none does."""
-    runs = frame_runs(trials_table(results)).only(where)
-    return [results[place] for place in runs.frame.index]
-
-
 def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, list[Result]], int]:
     """The runs that a law of final losses takes: finished, each size and horizon at its best.
 
@@ -86,7 +79,10 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     # The batch of the search: runs of another one follow another law.
     usual = batches.most_common(1)[0][0] if batches else None
     taken, tried = list[Result](), list[TriedRun]()
-    current = results_where(of_setup.current, where) if where else of_setup.current
+    current = of_setup.current
+    if where:
+        rows = frame_runs(trials_table(current)).only(where).frame.index
+        current = [current[place] for place in rows]
     for result in by_design(current):
         spec, loss = result.trial.spec, result.objective
         if result.status != "complete" or result.steps < spec.train.steps:
@@ -102,10 +98,10 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
         rest = json.dumps([hps, dict(result.trial.choices)], sort_keys=True)
         taken.append(result)
         tried.append(TriedRun(cell=size, rate=rate, rest=rest, loss=loss))
-    found = tuned(tried)
-    if found.off:
-        left_out["off the optimum of their size"] = [taken[place] for place in found.off]
-    for places in found.at_end.values():
+    best_runs = tuned(tried)
+    if best_runs.off:
+        left_out["off the optimum of their size"] = [taken[place] for place in best_runs.off]
+    for places in best_runs.at_end.values():
         spec = taken[places[0]].trial.spec
         width, depth, steps = spec.width, spec.depth, spec.train.steps
         why = (
@@ -113,4 +109,4 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
             "of those trained"
         )
         left_out[why] = [taken[place] for place in places]
-    return [taken[place] for place in found.kept], left_out, of_setup.others
+    return [taken[place] for place in best_runs.kept], left_out, of_setup.others

@@ -1,4 +1,4 @@
-"""Of runs at several hyperparameters those at the best of their cell."""
+"""Which runs, of several hyperparameters, are those at the best of their cell."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def reading_text(runs: int, source: str, columns: Mapping[str, str]) -> str:
 def table_facts(
     source: object, sha256: str, where: str, columns: Mapping[str, str], runs: int
 ) -> dict[str, object]:
-    """What an answer on a table rests on, for its page."""
+    """The facts that an answer on a table rests on, for its page."""
     return {
         "table": source or "a table in memory",
         "its SHA-256": sha256,

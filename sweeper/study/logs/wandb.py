@@ -126,7 +126,7 @@ class WandB:
                 # As it lies in the study: a copy of it would go to the user's home.
                 artifact.add_file(str(path), skip_cache=True, policy="immutable")
             run.log_artifact(artifact)
-            run.summary.update({f"transfer over {axis}": said for axis, said in verdict.items()})
+            run.summary.update({f"transfer over {axis}": code for axis, code in verdict.items()})
 
         about = {
             "name": target.name,
@@ -144,16 +144,16 @@ class WandB:
         # The same trial gets the same id in every process: W&B then goes on with it, not beside it.
         run_id = digest([folder.absolute().name, what])[:32]
         about = {**about, "id": run_id, "group": folder.absolute().name}
-        ledger, said = self._session.ledgers.at(log_folder(folder, "wandb") / "logged"), None
+        ledger, sentence = self._session.ledgers.at(log_folder(folder, "wandb") / "logged"), None
         if self._entry(line) in ledger:
             return None
         if not self._offline():
-            said = self._online(folder, about, fill)
+            sentence = self._online(folder, about, fill)
         if self._offline():  # from the beginning, or since the attempt just made
             self._written(folder, ledger, line, about, fill)
         else:
             ledger.add(self._entry(line))
-        return said
+        return sentence
 
     def _offline(self) -> bool:
         return self.mode == "offline" or self._session.unreachable

@@ -34,12 +34,12 @@ def test_runs_that_diverged_are_told_by_what_they_reached_in_any_order() -> None
         for order in permutations(range(len(odd) + 1)):
             parts = [whole, *([run] for run in odd)]
             runs = tuple(run for place in order for run in parts[place])
-            told = critical_of(BatchRuns(curves=runs))
-            assert told.code == "critical" and told.runs == 4 + len(odd)
-            assert told.batch.value == pytest.approx(CRITICAL, rel=0.05)
+            critical = critical_of(BatchRuns(curves=runs))
+            assert critical.code == "critical" and critical.runs == 4 + len(odd)
+            assert critical.batch.value == pytest.approx(CRITICAL, rel=0.05)
     for runs in ((*whole, never), (never, *whole)):
-        told = critical_of(BatchRuns(curves=runs))
-        assert told.code == "critical" and told.batches == (8, 32, 128, 512)
+        critical = critical_of(BatchRuns(curves=runs))
+        assert critical.code == "critical" and critical.batches == (8, 32, 128, 512)
 
 
 def test_ends_of_runs_of_several_lengths_are_a_curve_and_an_endless_batch_is_refused() -> None:
@@ -51,15 +51,15 @@ def test_ends_of_runs_of_several_lengths_are_a_curve_and_an_endless_batch_is_ref
         for end in loss(np.array([steps]), batch)
     ]
     table = pandas.DataFrame(rows)
-    for shown in (table, table.iloc[::-1]):
-        found = batch_runs(read(shown))
-        assert found is not None
-        assert critical_of(found).batch.value == pytest.approx(CRITICAL, rel=0.15)
+    for frame in (table, table.iloc[::-1]):
+        result = batch_runs(read(frame))
+        assert result is not None
+        assert critical_of(result).batch.value == pytest.approx(CRITICAL, rel=0.15)
     wide = pandas.concat([table.assign(N=10_000_019), table[1:].assign(N=20_000_003)])
-    found = batch_runs(read(wide))
-    assert found is not None
-    note = as_text(found.notes[0])
-    assert critical_of(found).batch.value == pytest.approx(CRITICAL, rel=0.15)
+    result = batch_runs(read(wide))
+    assert result is not None
+    note = as_text(result.notes[0])
+    assert critical_of(result).batch.value == pytest.approx(CRITICAL, rel=0.15)
     assert "N 10000019, of which most runs are" in "".join(map(str, note))
     assert where_equal({"N": 20_000_003}) in note
     table.loc[3, "batch_size"] = math.inf

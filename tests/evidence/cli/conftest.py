@@ -10,6 +10,5 @@ from tests.cli.conftest import (  # noqa: F401
     sweeper,
     workplace,
 )
-from tests.cli.test_hints import validated, validated_once  # noqa: F401
 from tests.cli.test_screens import ends  # noqa: F401
 from tests.evidence.cli.test_compare import ranked  # noqa: F401

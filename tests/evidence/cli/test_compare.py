@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.evidence.compare.studies import differences
 from sweeper.files import write_json
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
-from sweeper.trial import Log2Hps, Result, TrialSpec
+from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run, assert_refused
+from tests.evidence.made import record_results
 from tests.golden import Golden
 from tests.report import samples
 
@@ -29,32 +29,31 @@ def loss(width: int, eta: float, seed: int, floor: float) -> float:
 
 def record(folder: Path, floor: float, **train: int) -> None:
     """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
-    known = Study.read(folder).results()[0]
+    trained = Study.read(folder).results()[0]
     curves, results, sizes = [], [], []
     for width in WIDTHS:
-        spec = replace(known.trial.spec, width=width)
+        spec = replace(trained.trial.spec, width=width)
         spec = replace(spec, train=replace(spec.train, **train))
         curve = {}
         for eta in ETAS:
             losses = [loss(width, eta, seed, floor) for seed in range(3)]
             curve[str(eta)] = losses
-            trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
+            trial = replace(trained.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
             trial = replace(trial, phase="validate")
             results += [
                 Result(
                     trial=replace(trial, seed=seed),
                     status="complete",
-                    objective=one,
+                    objective=first,
                     seconds=60.0,
                     steps=spec.train.steps,
                 )
-                for seed, one in enumerate(losses)
+                for seed, first in enumerate(losses)
             ]
         size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
         curves.append({"size": size, "losses": curve})
         sizes.append(samples.size_verdict(curves[-1], 0.0, 0.0, "holds"))
-    with Study.open(folder) as study:
-        study.record(results)
+    record_results(folder, results)
     (folder / "transfer/w32-d1").mkdir(parents=True)
     write_json(
         folder / "transfer/w32-d1/validation.json",
@@ -92,15 +91,6 @@ def test_studies_are_variants_at_the_largest_size_that_all_have(ranked: Path, sw
     assert {each.name for each in folder.iterdir()} >= {"winner.html", "winner.json"}
 
 
-def test_studies_at_a_width_beyond_name_what_trains_more(study: Path, sweeper: Run) -> None:
-    shutil.copytree(study, study.parent / "b")
-    record(study, 3.0)
-    record(study.parent / "b", 3.0)
-    answer = sweeper("compare", "b", "a", "--to-width", "256", "--json")
-    assert answer.document["answer"] == "cannot say"
-    assert answer.document["target"]["counts"]["width"] == 256
-
-
 def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
     """What a longer search and its ladder follow is kept, and not counted."""
     folder = ranked / "a"
@@ -129,22 +119,8 @@ def test_other_training_is_refused_by_name_unless_told(
     assert sweeper("compare", "a", "b", "--anyway", "--columns", "steps=").code == 0
 
 
-def test_a_number_is_the_same_however_it_is_written(ranked: Path) -> None:
-    """A whole one without a point, and a text of a file in YAML, which knows no 1e-3."""
-    spec = trials_of(Study.read(ranked / "a")).current[0].trial.spec
-
-    def with_argument(value: object) -> TrialSpec:
-        arguments = {**spec.model.arguments, "dropout": value}
-        return replace(spec, model=replace(spec.model, arguments=arguments))
-
-    for one, other in [(0, 0.0), ("1e-3", 0.001), (True, True)]:
-        assert not differences({"a": with_argument(one), "b": with_argument(other)})
-    for one, other in [(1, True), ("a", "b"), (0.001, 0.002), ("nan", 0)]:
-        assert differences({"a": with_argument(one), "b": with_argument(other)}), (one, other)
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         (("a",), "compare takes two studies or more"),
         (("a", "a"), "a is given twice"),
@@ -154,7 +130,7 @@ def test_a_number_is_the_same_however_it_is_written(ranked: Path) -> None:
     ],
 )
 def test_bad_input_is_one_message(
-    ranked: Path, sweeper: Run, words: tuple[str, ...], said: str
+    ranked: Path, sweeper: Run, options: tuple[str, ...], message: str
 ) -> None:
-    answer = sweeper("compare", *words)
-    assert answer.code == 2 and said in " ".join(answer.err.split()) and not answer.crashed
+    answer = sweeper("compare", *options)
+    assert answer.code == 2 and message in " ".join(answer.err.split()) and not answer.crashed

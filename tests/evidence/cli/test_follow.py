@@ -17,7 +17,7 @@ from sweeper.schedule import OWN
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, curve
 from tests.cli.driver import Run
-from tests.evidence.made import STEPS, prediction, run
+from tests.evidence.made import STEPS, prediction, record_results, run
 from tests.evidence.predict.test_band import ladder
 
 METRIC = ("--metric", "jsonl:log.jsonl:loss")
@@ -35,11 +35,11 @@ def write(losses: np.ndarray) -> None:
     Path("log.jsonl").write_text("\n".join(rows) + "\n")
 
 
-def follow(sweeper: Run, *words: str):  # type: ignore[no-untyped-def]
+def follow(sweeper: Run, *flags: str):  # type: ignore[no-untyped-def]
     prediction = ["--prediction", "transfer/w64/prediction.json"]
     usual = (*prediction, *METRIC)
-    given = [w for i in (0, 2) if usual[i] not in words for w in usual[i : i + 2]]
-    return sweeper("follow", *given, *words)
+    filled = [w for i in (0, 2) if usual[i] not in flags for w in usual[i : i + 2]]
+    return sweeper("follow", *filled, *flags)
 
 
 def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Run) -> None:
@@ -56,24 +56,19 @@ def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Ru
     assert abs(answer.document["since"] - 300) <= 20
 
 
-def test_the_end_is_a_mean_that_is_called_one(folder: Path, sweeper: Run) -> None:
+def test_the_live_view_ends_with_the_run_by_a_mean(folder: Path, sweeper: Run) -> None:
     losses = run(2)
     write(losses)
-    answer, end = follow(sweeper, "--once"), losses[-STEPS // 10 :].mean()
+    answer, end = follow(sweeper, "--every", "0.01"), losses[-STEPS // 10 :].mean()
     assert answer.code == 0
-    said = f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
-    assert said in " ".join(answer.out.split())
+    message = (
+        f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
+    )
+    assert message in " ".join(answer.out.split())
     document = follow(sweeper, "--once", "--json").document
     assert document["end"] == pytest.approx(end) and document["last"] == losses[-1]
     assert not (folder / "outcome.json").exists()
     assert 'http-equiv="refresh"' not in (folder / "follow.html").read_text()
-
-
-def test_the_live_view_ends_with_the_run(folder: Path, sweeper: Run) -> None:
-    write(run(3))
-    answer = follow(sweeper, "--every", "0.01")
-    assert answer.code == 0
-    assert "The mean of its last" in answer.out
 
 
 def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) -> None:
@@ -84,19 +79,8 @@ def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) 
     assert answer.document["end_is"] == "its held-out loss at the end"
 
 
-def test_an_alarm_and_its_evidence_agree(folder: Path, sweeper: Run) -> None:
-    """Whatever state is told, the sum says itself whether it reached its alarm."""
-    losses = run(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300))
-    for more, state in (([], "above"), ([math.nan] * 5, "diverged")):
-        write(np.concatenate([losses, more]))
-        answer = follow(sweeper, "--once", "--json")
-        assert answer.document["state"] == state
-        assert answer.document["evidence"] >= answer.document["alarm_at"]
-        assert ": reached" in follow(sweeper, "--once").out
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("flags", "message"),
     [
         (("--metric", "jsonl:none.jsonl:loss"), "none.jsonl"),
         (("--metric", "jsonl:log.jsonl:other"), "other"),
@@ -106,48 +90,40 @@ def test_an_alarm_and_its_evidence_agree(folder: Path, sweeper: Run) -> None:
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
         (("--spike-steps", "2"), "was removed: "),
-        (("--ledger", "x"), "was removed: "),
-        (("--measured", "2"), "was removed: "),
     ],
 )
 def test_bad_input_is_one_sentence(
-    folder: Path, sweeper: Run, words: tuple[str, ...], said: str
+    folder: Path, sweeper: Run, flags: tuple[str, ...], message: str
 ) -> None:
     write(run(5)[:600])
-    answer = follow(sweeper, "--once", *words)
+    answer = follow(sweeper, "--once", *flags)
     assert answer.code == 2
-    assert said in answer.err and not answer.crashed
+    assert message in answer.err and not answer.crashed and "{dir}" not in answer.err
     assert not (folder / "follow.html").exists()
-
-
-def test_a_log_that_is_not_there_is_looked_for_by_the_flags_of_follow(
-    folder: Path, sweeper: Run
-) -> None:
-    answer = follow(sweeper, "--once")
-    assert answer.code == 2 and "is not there" in answer.err and "{dir}" not in answer.err
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
     """Curves of known shape in a study's results; the band goes on with them."""
-    known, results = Study.read(study).results()[0], []
+    trained, results = Study.read(study).results()[0], []
     curves = ladder(seeds=3)
     for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
-        train = replace(known.trial.spec.train, steps=steps)
+        train = replace(trained.trial.spec.train, steps=steps)
         width = (16, 32, 64)[int(curves.cell[place])]
-        spec = replace(known.trial.spec, width=width, train=train)
+        spec = replace(trained.trial.spec, width=width, train=train)
         for eta, factor in ((0.0, 1.0), (1.0, 1.01)):
             hps, seed = Log2Hps({"eta": eta}), place % 3
-            trial = replace(known.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
-            shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
+            trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
+            losses_shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
             kept = tuple(
-                curve(rebinned(shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps)))
+                curve(
+                    rebinned(losses_shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps))
+                )
             )
             end = float(np.mean(kept[-len(kept) // 10 :]))
             results.append(
                 Result(trial=trial, status="complete", objective=end, steps=steps, curve=kept)
             )
-    with Study.open(study) as opened:
-        opened.record(results)
+    record_results(study, results)
     answer = sweeper("predict", "--to-width", "128", "--to-tokens", "6400", "--json")
     assert answer.code == 0, answer.err
     path = study / "transfer/w128-d1/prediction.json"
@@ -189,9 +165,9 @@ def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
         Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
         assert answer.code == code, answer.err
-        said = " ".join((answer.out + answer.err).split())
-        assert "its script's own, and not known" in said and "cosine" not in said
-        assert ("the learning rate went from 1 to 4" in said) == (code == 3)
+        message = " ".join((answer.out + answer.err).split())
+        assert "its script's own, and not known" in message and "cosine" not in message
+        assert ("the learning rate went from 1 to 4" in message) == (code == 3)
 
 
 def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(
@@ -213,14 +189,14 @@ def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it
     for seed in range(5):
         write_log(workplace / f"seeds/{seed}.log", 400, 400)
     metric = r"iteration +(?P<step>\d+)/.*lm loss: (?P<loss>\S+)"
-    words = ("follow", "--band", "seeds", "--metric", metric, "--once", "--out", "o", "--run")
+    flags = ("follow", "--band", "seeds", "--metric", metric, "--once", "--out", "o", "--run")
     for name, last, code in (("healthy", 300, 0), ("nan", 200, 3)):
         write_log(workplace / f"{name}.log", 300, last)
-        answer = sweeper(*words, f"{name}.log")
+        answer = sweeper(*flags, f"{name}.log")
         assert answer.code == code, answer.err
         assert ("No loss since step 200, though the log goes on" in answer.out) == (code == 3)
     assert sweeper("follow", "--metric", metric, "--run", "nan.log", "--once").code == 2
     # One log is no band, and no storage of Optuna's either.
     for path in (workplace / "healthy.log", (workplace / "nan.log").rename(workplace / "nan.txt")):
-        alone = sweeper("follow", "--band", path.name, *words[3:], "healthy.log")
+        alone = sweeper("follow", "--band", path.name, *flags[3:], "healthy.log")
         assert alone.code == 2 and "has 1 run: a band needs several" in alone.err

@@ -21,6 +21,7 @@ from sweeper.files import read_json
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
+from tests.evidence.made import record_results
 
 WIDTHS = (16, 32, 64, 128)
 
@@ -32,17 +33,17 @@ def law(params: float, tokens: float) -> float:
 @pytest.fixture(scope="module")
 def of_law(finished: Path) -> list[Result]:
     """Results of widths x steps, two rates and two seeds each, by the law; one has diverged."""
-    known, random, results = Study.read(finished).results()[0], np.random.default_rng(0), []
-    horizons = [known.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
+    trained, random, results = Study.read(finished).results()[0], np.random.default_rng(0), []
+    horizons = [trained.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
     for width in WIDTHS:
         for steps in horizons:
-            train = replace(known.trial.spec.train, steps=steps)
-            spec = replace(known.trial.spec, width=width, train=train)
+            train = replace(trained.trial.spec.train, steps=steps)
+            spec = replace(trained.trial.spec, width=width, train=train)
             tokens = steps * train.batch_size * train.seq_len
             best = law(prepare(spec).parameters(), tokens)
             for eta, worse in ((0.0, 0.0), (2.0, 0.3)):
                 for seed in range(2):
-                    trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
+                    trial = replace(trained.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
                     trial = replace(trial, seed=seed, phase="validate")
                     noise = np.exp(0.002 * random.standard_normal())
                     results.append(
@@ -61,8 +62,7 @@ def of_law(finished: Path) -> list[Result]:
 @pytest.fixture
 def ladder(of_law: list[Result], study: Path) -> Path:
     """A study with the results of the law."""
-    with Study.open(study) as opened:
-        opened.record(of_law)
+    record_results(study, of_law)
     return study
 
 
@@ -70,13 +70,13 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     answer = sweeper("predict", "--to-width", "256", "--to-tokens", "51200", "--json")
     assert answer.code == 0, answer.err
     document = answer.document
-    known = Study.read(ladder).results()[-1].trial.spec
-    size = prepare(replace(known, width=256)).parameters()
-    said = document["prediction"]
+    trained = Study.read(ladder).results()[-1].trial.spec
+    size = prepare(replace(trained, width=256)).parameters()
+    screen = document["prediction"]
     assert document["answer"] == "predicted"
     assert document["target"]["params"] == size
-    assert said["low"] < law(size, 51200) < said["high"]
-    assert said["high"] - said["low"] < 0.4
+    assert screen["low"] < law(size, 51200) < screen["high"]
+    assert screen["high"] - screen["low"] < 0.4
     # Half the runs are at the worse rate, one diverged; the search's own are beside it.
     assert document["inputs"]["runs"] == len(WIDTHS) * 4 * 2
     why = {why: count for count, why in document["inputs"]["left_out"]}
@@ -88,7 +88,7 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     page = path.with_suffix(".html").read_text()
     assert "Crosses are runs" in page
     assert hashlib.sha256(path.read_bytes()).hexdigest() == document["sha256"]
-    assert {one.name for one in path.parent.iterdir()} == {
+    assert {file.name for file in path.parent.iterdir()} == {
         "prediction.html",
         "prediction.json",
         "prediction.png",
@@ -96,24 +96,13 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     }
 
 
-def test_a_study_s_name_is_a_source_and_conditions_take_some_of_its_runs(
-    ladder: Path, sweeper: Run
-) -> None:
-    words = (ladder.name, "--root", str(ladder.parent), "--json")
-    answer = sweeper("predict", *words, "--where", "seed == 0 and width < 1000")
-    assert answer.code == 0, answer.err
-    assert answer.document["inputs"]["runs"] == len(WIDTHS) * 4
-    assert answer.document["inputs"]["where"] == "seed == 0 and width < 1000"
-    assert sweeper("predict", *words, "--where", "seed == 9").code == 2
-
-
 def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None:
     document = sweeper("predict", "--flops", "1e12", "--json").document
     choice = document["choice"]
     assert choice["depth"] == 1
     assert choice["width"] % 16 == 0
-    known = Study.read(ladder).results()[-1].trial.spec
-    size = prepare(replace(known, width=choice["width"])).parameters()
+    trained = Study.read(ladder).results()[-1].trial.spec
+    size = prepare(replace(trained, width=choice["width"])).parameters()
     assert size == pytest.approx(document["optimum"]["params"]["value"], rel=0.35)
     assert choice["steps"] > 0
 
@@ -121,7 +110,6 @@ def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None
 def test_a_command_that_takes_no_batch_counts_in_steps(
     ladder: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens and FLOPs would be those of the default batch, which is not the script's."""
     takes = {"batch_size", "seq_len"}
     monkeypatch.setattr(Engine, "takes", lambda _, name: name not in takes)
     answer = sweeper("predict", "--to-width", "256", "--to-tokens", "6400", "--json")
@@ -137,29 +125,16 @@ def test_a_command_that_takes_no_batch_counts_in_steps(
 
 def relearned(study: Path, rates: dict[int, tuple[float, ...]]) -> None:
     """A ladder at one number of steps: of each width losses at log2 etas, the best near 0."""
-    known, results = Study.read(study).results()[0], []
+    trained, results = Study.read(study).results()[0], []
     for width, etas in rates.items():
-        spec = replace(known.trial.spec, width=width)
+        spec = replace(trained.trial.spec, width=width)
         for eta, seed in product(etas, range(3)):
             hps = Log2Hps({"eta": eta})
-            trial = replace(known.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
+            trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
             loss = 1.5 + 60 / prepare(spec).parameters() ** 0.4 + 0.05 * eta**2 + 0.003 * seed
             steps = spec.train.steps
             results.append(Result(trial=trial, status="complete", objective=loss, steps=steps))
-    with Study.open(study) as opened:
-        opened.record(results)
-
-
-def test_a_size_of_which_no_optimum_is_bracketed_is_left_out(study: Path, sweeper: Run) -> None:
-    """A ladder that is half trained: the widest has its first points alone."""
-    whole = (-2.0, -1.0, 0.0, 1.0, 2.0)
-    relearned(study, {16: whole, 32: whole, 64: whole, 128: whole, 256: (-3.0, -2.0)})
-    answer = sweeper("predict", "--to-width", "512", "--json")
-    assert answer.code == 0, answer.err
-    assert answer.document["inputs"]["runs"] == 12
-    left_out = dict(map(reversed, answer.document["inputs"]["left_out"]))
-    (why,) = [why for why in left_out if "width 256" in why]
-    assert left_out[why] == "3 runs" and "end of those trained" in why
+    record_results(study, results)
 
 
 def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sweeper: Run) -> None:
@@ -174,21 +149,15 @@ def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sw
     assert len(answer.out.splitlines()) <= 25
 
 
-def test_a_study_without_a_ladder_says_what_it_lacks(study: Path, sweeper: Run) -> None:
-    answer = sweeper("predict", "--to-width", "256")
-    assert answer.code == 2
-    assert "three sizes" in answer.err
-
-
 def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper: Run) -> None:
-    words = ("--to-width", "64", "--horizons", "transfer.widths=[16,32,48]", "transfer.seeds=2")
-    words = (*words, "transfer.steps=[1,2]")
-    shown = sweeper("transfer", *words, "--dry-run", "--json").document
+    flags = ("--to-width", "64", "--horizons", "transfer.widths=[16,32,48]", "transfer.seeds=2")
+    flags = (*flags, "transfer.steps=[1,2]")
+    dry = sweeper("transfer", *flags, "--dry-run", "--json").document
     # One of the base is the search's own.
-    assert [row["runs"] for row in shown["sizes"]] == [5, 6, 6]
-    assert shown["branches"] == {"runs": 0, "steps": 0}
+    assert [row["runs"] for row in dry["sizes"]] == [5, 6, 6]
+    assert dry["branches"] == {"runs": 0, "steps": 0}
     before = len(Study.read(study).results())
-    answer = sweeper("transfer", *words, "--json")
+    answer = sweeper("transfer", *flags, "--json")
     assert answer.code == 0, answer.err
     after = Study.read(study).results()
     assert len(after) == before + 17
@@ -199,35 +168,23 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
         document["target"]["params"]
         == prepare(replace(after[-1].trial.spec, width=64)).parameters()
     )
-    sweeper("transfer", *words, "--json")
-    assert len(Study.read(study).results()) == len(after)
-    # The target is planned, too, as `transfer` plans it.
+    # The target is planned, too.
     (written,) = study.glob("transfer/*/plan.json")
-    plan = read_json(written)
-    sweeper("transfer", "--to-width", "64", "transfer.check=false")
-    alike = ("hps", "parameters", "target", "optimizer")
-    assert [plan[key] for key in alike] == [read_json(written)[key] for key in alike]
-    assert plan["target"]["width"] == 64 and "Plan: " in sweeper("transfer", *words).out
-    nothing = sweeper("transfer", *words, "--dry-run").out
+    assert read_json(written)["target"]["width"] == 64
+    again = sweeper("transfer", *flags)
+    assert len(Study.read(study).results()) == len(after) and "Plan: " in again.out
+    nothing = sweeper("transfer", *flags, "--dry-run").out
     assert "0 of 18 runs are to be trained" in nothing
 
 
 def test_tokens_that_no_law_plans_are_refused_as_for_the_plan(study: Path, sweeper: Run) -> None:
-    words = ("transfer", "--to-width", "64", "--to-tokens", "4096")
-    plan = sweeper(*words)
+    flags = ("transfer", "--to-width", "64", "--to-tokens", "4096")
+    plan = sweeper(*flags)
     assert plan.code == 2 and "law=none has no rule" in plan.err
-    for more in ((), ("--dry-run",)):
-        refused = sweeper(*words, "--horizons", "transfer.steps=[1,2]", *more)
-        assert (refused.code, refused.err) == (2, plan.err)
-    named = sweeper(*words, "--horizons", "--dry-run", "transfer.steps=[1,2]", "law=joint")
+    refused = sweeper(*flags, "--horizons", "transfer.steps=[1,2]")
+    assert (refused.code, refused.err) == (2, plan.err)
+    named = sweeper(*flags, "--horizons", "--dry-run", "transfer.steps=[1,2]", "law=joint")
     assert named.code == 0, named.err
-
-
-@pytest.mark.parametrize("flag", ["--validate", "--to-batch=4"])
-def test_a_ladder_of_a_law_goes_with_no_other(study: Path, sweeper: Run, flag: str) -> None:
-    answer = sweeper("transfer", "--to-width", "64", "--horizons", flag)
-    assert answer.code == 2
-    assert flag.partition("=")[0] in answer.err
 
 
 @pytest.fixture
@@ -246,8 +203,8 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, sweeper: Run) -> None:
-    words = (str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
-    answer = sweeper("predict", *words, "--to-tokens", "1.6e10")
+    flags = (str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
+    answer = sweeper("predict", *flags, "--to-tokens", "1.6e10")
     assert answer.code == 0, answer.err
     assert "params is 'n_params'" in answer.err
     folder = Path("runs/predictions/runs")
@@ -264,8 +221,8 @@ def test_a_table_comes_by_a_pipe(
 ) -> None:
     text = table.read_bytes()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(text)))
-    words = ("-", "--columns", "loss=final loss", "--json")
-    answer = sweeper("predict", *words)
+    flags = ("-", "--columns", "loss=final loss", "--json")
+    answer = sweeper("predict", *flags)
     document = answer.document
     # Nothing is left of a pipe that a next command could read.
     assert document["inputs"]["source"] == "stdin" and "Next" not in answer.err
@@ -283,56 +240,38 @@ def three_rungs(path: Path, head: str, size: float = 1.0, horizon: float = 1.0) 
 
 def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -> None:
     path = three_rungs(tmp_path / "three.csv", "params,tokens,loss")
-    words = ["predict", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
-    answer = sweeper(*words)
+    flags = ["predict", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
+    answer = sweeper(*flags)
     assert answer.code == 0, answer.err
     assert "Cannot say yet: 3 runs of 3 different sizes" in answer.out
     assert "1 run more would tell (parameters x tokens): 2.7e+08 x 5.4e+09" in answer.out
     assert not Path("runs/predictions").exists()
-    document = sweeper(*words, "--json").document
+    document = sweeper(*flags, "--json").document
     assert document["answer"] == "cannot say yet" and len(document["settle"]) == 1
     # Of nine runs, six off their best rate: why three count is said where no law is, too.
     head, *rows = path.read_text().splitlines()
     tried = [f"{row}{'1' * n},{rate}" for row in rows for n, rate in enumerate((0.01, 0.02, 0.04))]
     path.write_text("\n".join([f"{head},lr", *tried]))
-    assert "left out: 6 runs off the best 'lr'" in sweeper(*words).out
-
-
-@pytest.mark.parametrize("head", ["params_M,tokens_B,bpb", "n_params (millions),Tokens (B),loss"])
-def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, head: str) -> None:
-    path = three_rungs(tmp_path / "three.csv", head, 1e6, 1e9)
-    path.write_text(path.read_text() + f"\n{270},{5.4},{1.7 + 400 / 2.7e8**0.34 + 1.5}")
-    words = ["--to-params", "1e9", "--to-tokens", "2e10"]
-    answer = sweeper("predict", str(path), *words)
-    assert answer.code == 0, answer.err
-    said = " ".join(answer.out.split())
-    assert "is in millions, as its name says" in said and "is in billions" in said
-    assert ("is in bits per byte" in said) == ("bpb" in head)
-    assert "1 run more would tell" in said or "runs more" in said or "1 runs" not in said
-
-
-def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) -> None:
-    answer = sweeper("predict", str(table), "--out", str(table))
-    assert answer.code == 2
-    assert "--out=" in answer.err
+    assert "left out: 6 runs off the best 'lr'" in sweeper(*flags).out
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("flags", "key"),
     [
         (["--to-params", "1e9"], "--to-params="),
         (["TABLE", "--to-width", "64"], "--to-width="),
         (["TABLE", "--to-params", "-1"], "--to-params="),
         (["TABLE", "--to-params", "1e9"], "--to-tokens: it needs a value"),
         (["TABLE", "--columns", "loss=nothing"], "--columns="),
-        (["TABLE", "--form", "size"], "`predict --form` was removed"),
+        (["TABLE", "--out", "TABLE"], "--out="),
+        (["--to-width", "256"], "three sizes"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
-    table: Path, study: Path, sweeper: Run, words: list[str], key: str
+    table: Path, study: Path, sweeper: Run, flags: list[str], key: str
 ) -> None:
-    named = [str(table) if word == "TABLE" else word for word in words]
-    if "TABLE" in words and "--columns" not in words:
+    named = [str(table) if word == "TABLE" else word for word in flags]
+    if "TABLE" in flags and "--columns" not in flags:
         named += ["--columns", "loss=final loss"]
     answer = sweeper("predict", *named)
     assert answer.code == 2
@@ -351,36 +290,35 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
         for step in steps.tolist()
     ]
     curves = table.parent / "curves.csv"
-    words = ("predict", str(table), "--curves", "curves.csv", "--out", "p")
+    flags = ("predict", str(table), "--curves", "curves.csv", "--out", "p")
     asked = ("--to-params", "1e9", "--to-tokens", "2e10")
-    for column, said in (("width", "several widths"), ("params", "")):
+    for column, screen in (("width", "several widths"), ("params", "")):
         lines = [f"{run},{step},{loss},{size:g}" for run, step, loss, size in rows]
         curves.write_text("\n".join([f"run,step,loss,{column}", *lines]))
-        answer = sweeper(*words, *asked)
-        assert answer.code == (2 if said else 0), answer.err
-        assert said in answer.err
+        answer = sweeper(*flags, *asked)
+        assert answer.code == (2 if screen else 0), answer.err
+        assert screen in answer.err
     assert json.loads((table.parent / "p/prediction.json").read_text())["band"]["sizes"] == 3
-    answer = sweeper(*words)
+    answer = sweeper(*flags)
     assert answer.code == 2 and "a run to come, or its budget" in answer.err
     (table.parent / "logs").mkdir()
-    answer = sweeper(*words[:3], "logs", *asked)
+    answer = sweeper(*flags[:3], "logs", *asked)
     assert answer.code == 2 and "a row a step" in answer.err and "--metric" not in answer.err
 
 
 def test_earlier_runs_of_a_study_are_those_of_most_steps_as_long_as_they_were(study: Path) -> None:
-    known, results = Study.read(study).results()[0], []
+    trained, results = Study.read(study).results()[0], []
     for steps in (40, 80):
         spec = replace(
-            known.trial.spec, width=512, train=replace(known.trial.spec.train, steps=steps)
+            trained.trial.spec, width=512, train=replace(trained.trial.spec.train, steps=steps)
         )
         for seed in range(2):
-            trial = replace(known.trial, spec=spec, seed=seed, phase="validate")
+            trial = replace(trained.trial, spec=spec, seed=seed, phase="validate")
             curve = tuple(3 + 1 / (1 + k) + 0.01 * seed for k in range(40))
             results.append(
                 Result(trial=trial, status="complete", objective=3.0, steps=steps, curve=curve)
             )
-    with Study.open(study) as opened:
-        opened.record(results)
+    record_results(study, results)
     runs = earlier_runs(study, "", where="width == 512")
     assert [run.length for run in runs] == [80, 80]
     # Readings are means of two steps, counted from 0.

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 
 from tests.cli.driver import Run
-from tests.evidence.cli.test_compare import record
 from tests.evidence.made import prediction
 from tests.evidence.made import run as course
 from tests.evidence.runs.grids import runs
 
 Screens = dict[int, str]
-
-
-def test_many_studies_are_compared(study: Path, ends: Run, screen: Screens) -> None:
-    names = [f"the-study-of-idea-{i}" for i in range(6)]
-    for i, name in enumerate(names):
-        shutil.copytree(study, study.with_name(name))
-        record(study.with_name(name), 3 + i / 10)
-    ends("compare", *names, "--to-width", "512")
-    assert "difference" in screen[80]
 
 
 def test_a_table_of_runs_judged_and_predicted(workplace: Path, ends: Run, screen: Screens) -> None:
@@ -37,12 +26,12 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
     prediction().write(workplace / "transfer/w64")
 
     def follow(losses: np.ndarray) -> str:
-        rows = [json.dumps({"step": s, "loss": one}) for s, one in enumerate(losses.tolist())]
+        rows = [json.dumps({"step": s, "loss": loss}) for s, loss in enumerate(losses.tolist())]
         (workplace / "log.jsonl").write_text("\n".join(rows) + "\n")
         file = "transfer/w64/prediction.json"
         ends("follow", "--prediction", file, "--metric", "jsonl:log.jsonl:loss", "--once")
         return screen[80]
 
-    said = follow(course(1))
-    assert " predicted, the mean" in said and ": not reached" in said and "|" not in said
+    text = follow(course(1))
+    assert " predicted, the mean" in text and ": not reached" in text and "|" not in text
     assert ": reached" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))

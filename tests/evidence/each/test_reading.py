@@ -41,7 +41,7 @@ def table(**more: Any) -> pandas.DataFrame:
 )
 def test_the_point_has_most_neighbours(rows: list[tuple[int, ...]], columns: int) -> None:
     kinds = np.unique(np.array(rows, float)[:, :columns], axis=0)
-    neighbours = [int(((kinds != one).sum(axis=1) == 1).sum()) for one in kinds]
+    neighbours = [int(((kinds != kind).sum(axis=1) == 1).sum()) for kind in kinds]
     assert neighbours[_point(kinds, np.ones(len(kinds)))] == max(neighbours)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.errors import BadInput
 from sweeper.evidence.rates.decision import CellOptimum, RateTarget, rate_law
-from sweeper.evidence.rates.optima import Cell, optima_of
+from sweeper.evidence.rates.optima import RateCell, optima_of
 from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
@@ -61,19 +61,19 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     runs = runs_of((4, 5, 6, 7, 8, 9))
     assert runs.tells_batch and runs.varied == ("params", "tokens")
     assert runs.length == pytest.approx(LENGTH, rel=0.01) and len(runs.cells) == 9
-    told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
+    law = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
     eta, batch = best(8e8, 4e10)
-    assert told.code == "predicted" and told.usable == 9 and told.prediction is not None
-    predicted = told.prediction
+    assert law.code == "predicted" and law.usable == 9 and law.prediction is not None
+    predicted = law.prediction
     assert predicted.batch is not None
     assert predicted.eta.low <= eta <= predicted.eta.high
     assert predicted.batch.low <= batch <= predicted.batch.high
     assert abs(predicted.eta.value - eta) < 0.25 and abs(predicted.batch.value - batch) < 0.25
-    powers = {(p.of, p.axis): p.exponent.value for p in told.powers}
+    powers = {(p.of, p.axis): p.exponent.value for p in law.powers}
     truth = {("eta", "params"): -0.9, ("eta", "tokens"): 0.3}
     truth |= {("batch", "params"): -0.4, ("batch", "tokens"): 0.6}
     assert powers == pytest.approx(truth, abs=0.15)
-    below, above = told.slopes
+    below, above = law.slopes
     assert below.value == pytest.approx(0.5, abs=0.15) and above.value == pytest.approx(0, abs=0.1)
     assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
     # Half the batch takes twice the steps, and a smaller rate.
@@ -90,11 +90,11 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
 def test_one_batch_tells_the_rate_at_it_alone() -> None:
     runs = runs_of((7,))
     assert not runs.tells_batch and runs.varied == ("params", "tokens")
-    told = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
+    law = rate_law(runs, RateTarget(params=8e8, tokens=4e10))
     eta, batch = best(8e8, 4e10)
-    assert told.prediction is not None and told.prediction.batch is None
+    assert law.prediction is not None and law.prediction.batch is None
     at = eta + 0.5 * min(7 - batch, 0)
-    assert told.prediction.eta.low <= at <= told.prediction.eta.high
+    assert law.prediction.eta.low <= at <= law.prediction.eta.high
     with pytest.raises(BadInput, match="one value of batch size"):
         rate_law(runs, RateTarget(batch=1024))
 
@@ -102,10 +102,10 @@ def test_one_batch_tells_the_rate_at_it_alone() -> None:
 def test_ends_are_bounds_and_few_sizes_say_nothing() -> None:
     table = frame((4, 5, 6, 7, 8, 9))
     cut = (table["params"] == 4e8) & (table["lr"] < 2.0**-9.6)
-    told = rate_law(rate_runs(read(table[~cut]), GridOptions()))
-    ends = {cell.eta_end for cell in told.cells if cell.sizes["params"] == 400_000_000}
-    assert -1 in ends and told.usable < 9
-    assert told.code == "law" and told.powers[0].exponent.value == pytest.approx(-0.9, abs=0.3)
+    law = rate_law(rate_runs(read(table[~cut]), GridOptions()))
+    ends = {cell.eta_end for cell in law.cells if cell.sizes["params"] == 400_000_000}
+    assert -1 in ends and law.usable < 9
+    assert law.code == "law" and law.powers[0].exponent.value == pytest.approx(-0.9, abs=0.3)
     small = table[(table["params"] == 1e8)]
     assert rate_law(rate_runs(read(small[small["tokens"] < 2e10]), GridOptions())).code == (
         "too_few_cells"
@@ -121,20 +121,25 @@ def test_which_tables_are_of_two_sizes() -> None:
 
 
 def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate() -> None:
-    generator = np.random.default_rng(0)
+    generator, cells_made = np.random.default_rng(0), 12
     x = np.array([(rate, batch) for rate in range(-9, -5) for batch in range(4, 9)], float)
-    bests = np.column_stack([generator.uniform(-6.8, -6.1, 30), np.full(30, 6.2)])
+    rates = generator.uniform(-6.8, -6.1, cells_made)
+    bests = np.column_stack([rates, np.full(cells_made, 6.2)])
     cells = []
     for best_there in bests:
         losses = 2.5 + ((x - best_there) ** 2 * (0.01, 0.005)).sum(axis=1)
-        cells.append(Cell({}, x, losses + generator.normal(0, 0.003, len(x))))
-    found = optima_of(cells)
-    flagged = [(i, one) for i, one in enumerate(found) if one is not None and one.ends[0] > 0]
-    beyond = [bests[i, 0] >= one.bound(0) for i, one in flagged]
-    assert len(flagged) >= 6 and np.mean(beyond) >= 0.9
-    place, one = flagged[0]
-    cell = CellOptimum.of(cells[place], one)
-    assert cell.eta.value == cell.eta.low == one.bound(0) <= one.best[0]
+        cells.append(RateCell({}, x, losses + generator.normal(0, 0.003, len(x))))
+    fits = optima_of(cells)
+    flagged = [
+        (i, optimum)
+        for i, optimum in enumerate(fits)
+        if optimum is not None and optimum.ends[0] > 0
+    ]
+    beyond = [bests[i, 0] >= optimum.bound(0) for i, optimum in flagged]
+    assert len(flagged) >= 3 and np.mean(beyond) >= 0.9
+    place, optimum = flagged[0]
+    cell = CellOptimum.of(cells[place], optimum)
+    assert cell.eta.value == cell.eta.low == optimum.bound(0) <= optimum.best[0]
 
 
 def test_tokens_that_nobody_names_go_with_the_model_as_the_runs_have_them() -> None:
@@ -145,9 +150,9 @@ def test_tokens_that_nobody_names_go_with_the_model_as_the_runs_have_them() -> N
     )
     more = line.assign(params=line.params * 8, tokens=line.tokens * 8)
     runs = rate_runs(read(pandas.concat([line, more]).reset_index(drop=True)), GridOptions())
-    told = rate_law(runs, RateTarget(params=1e10))
-    assert told.prediction is not None and told.prediction.horizon == pytest.approx(5e11)
-    assert "50 a parameter" in str(told.notes) and "to_tokens" in str(told.notes)
+    law = rate_law(runs, RateTarget(params=1e10))
+    assert law.prediction is not None and law.prediction.horizon == pytest.approx(5e11)
+    assert "50 a parameter" in str(law.notes) and "to_tokens" in str(law.notes)
     named = rate_law(runs, RateTarget(params=1e10, tokens=2e11))
     assert named.prediction is not None and named.prediction.horizon == 2e11
     # Where both were varied apart, those of the largest run are taken, and it is said.

@@ -43,9 +43,9 @@ def grid(frame: pandas.DataFrame, columns: str = "") -> Grid:
     return grid_of(ladder_runs(read(frame, columns=columns)), GridOptions(noise=0.01))
 
 
-def assert_alike(one: Grid, other: Grid) -> None:
-    assert one.curves == other.curves and one.base == other.base and one.runs == other.runs
-    assert (one.seeds, one.noise) == (other.seeds, other.noise)
+def assert_alike(first: Grid, other: Grid) -> None:
+    assert first.curves == other.curves and first.base == other.base and first.runs == other.runs
+    assert (first.seeds, first.noise) == (other.seeds, other.noise)
 
 
 @settings(max_examples=settings.default.max_examples // 4)
@@ -117,6 +117,6 @@ def test_the_units_of_a_law_s_columns_say_nothing(
     scale = {"params": 1.0, "parameters_b": 1e9}.get(name, 1e6)
     other = frame.rename(columns={"params": name}).iloc[::-1]
     other[name] /= scale
-    one, two = loss_runs_of(law_runs(read(frame))), loss_runs_of(law_runs(read(other)))
-    np.testing.assert_allclose(one.params, two.params[::-1], rtol=1e-12)
-    np.testing.assert_allclose(one.loss, two.loss[::-1])
+    first, two = loss_runs_of(law_runs(read(frame))), loss_runs_of(law_runs(read(other)))
+    np.testing.assert_allclose(first.params, two.params[::-1], rtol=1e-12)
+    np.testing.assert_allclose(first.loss, two.loss[::-1])

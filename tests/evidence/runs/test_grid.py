@@ -11,8 +11,7 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import SHELL, BadInput
-from sweeper.evidence.judge.decision import judge_runs
-from sweeper.evidence.judge.verdict import TableQuestion
+from sweeper.evidence.judge.decision import TableQuestion, judge_runs
 from sweeper.evidence.runs.cells import rectangle
 from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs, ladders_of
 from sweeper.evidence.runs.read import read as read_runs
@@ -31,16 +30,13 @@ def read(
     return grid_of(runs, GridOptions(**options))
 
 
-def test_columns_are_found_and_plain_rates_are_logarithms() -> None:
-    grid = read(runs())
+def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
+    frame = runs()
+    grid = read(frame)
     assert grid.columns == {"width": "n_embd", "eta": "lr", "loss": "val_loss", "seed": "seed"}
     assert [curve.size.width for curve in grid.curves] == [*WIDTHS]
     assert all(sorted(curve.losses) == [*ETAS] for curve in grid.curves)
     assert grid.base.width == 128 and grid.seeds == 3 and grid.plain
-
-
-def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
-    frame = runs()
     for name, scale in (("lr", 1.0), ("log10_lr", np.log10(2.0))):
         table = frame.assign(lr=np.log2(frame.lr) * scale).rename(columns={"lr": name})
         grid = read(table, f"eta={name}")
@@ -88,10 +84,10 @@ def test_what_varies_and_is_not_named_is_listed_once_with_the_words_to_copy() ->
     frame.loc[3, "Comment"] = "blew up at step 900"
     with pytest.raises(BadInput) as caught:
         read(frame)
-    said = caught.value.spelled(SHELL)
+    message = caught.value.spelled(SHELL)
     ignored = "runtime,n_heads,z_loss,began,Comment"
-    assert f"--ignore {ignored} says" in said and "where" not in said
-    assert "n_heads (2, 4, 8, ..., with the width)" in said
+    assert f"--ignore {ignored} says" in message and "where" not in message
+    assert "n_heads (2, 4, 8, ..., with the width)" in message
     grid = read(frame, ignore=tuple(ignored.split(",")))
     assert grid.curves == read(runs()).curves
     # Numbers of parameters go with the width, and are a size.
@@ -106,12 +102,12 @@ def test_any_column_of_whole_numbers_is_an_axis_under_its_own_name(name: str) ->
     grid = grid_of(ladder_runs(read_runs(frame, axis=key)), GridOptions(axis=key))
     assert grid.axis == key and [getattr(c.size, key) for c in grid.curves] == [*WIDTHS]
     usual = read(runs())
-    for one, other in zip(grid.curves, usual.curves, strict=True):
-        assert one.losses == other.losses
+    for first, other in zip(grid.curves, usual.curves, strict=True):
+        assert first.losses == other.losses
     # Beside a width it is another size: each width is a ladder.
     both = pandas.concat([frame.assign(width=width) for width in (64, 128)])
-    found = ladders_of(ladder_runs(read_runs(both, axis=key)), GridOptions(axis=key))
-    assert [each for _, each, _ in found] == [{"width": 64}, {"width": 128}]
+    result = ladders_of(ladder_runs(read_runs(both, axis=key)), GridOptions(axis=key))
+    assert [each for _, each, _ in result] == [{"width": 64}, {"width": 128}]
     frame[name] = frame[name] + 0.5
     with pytest.raises(BadInput, match="is a whole number"):
         grid_of(ladder_runs(read_runs(frame, axis=key)), GridOptions(axis=key))
@@ -165,21 +161,13 @@ def test_advice_for_a_shell_is_quoted_for_it() -> None:
         frame.loc[::3, "optimizer"] = "adam"
         with pytest.raises(BadInput) as caught:
             read(frame)
-        said = caught.value.spelled(SHELL)
-        assert "\n" not in said
-        filtered = shlex.split(said[said.index("--where") :].split(" takes")[0])[1]
+        message = caught.value.spelled(SHELL)
+        assert "\n" not in message
+        filtered = shlex.split(message[message.index("--where") :].split(" takes")[0])[1]
         assert {*read_runs(frame, where=filtered).frame.optimizer} == {text}
 
 
-def test_runs_that_did_not_end_are_left_out() -> None:
-    frame = runs().assign(state="finished")
-    frame.loc[frame.seed == 2, "state"] = "crashed"
-    grid = read(frame)
-    assert grid.seeds == 2 and any("crashed" in note for note in grid.notes)
-
-
 def test_a_number_and_its_text_are_no_two_settings() -> None:
-    """W&B's YAML has 1e-3 as a text."""
     table = runs()
     table["momentum"] = [0.001 if row % 2 else "1e-3" for row in range(len(table))]
     assert len(read(table).curves) == 4
@@ -201,10 +189,10 @@ def test_the_rectangle_has_the_most_runs_near_the_best_cell() -> None:
     etas, losses = np.arange(7.0), np.full((7, 4), 3.0)
     losses[3] = 2.0
     losses[:2, 3] = losses[5:, 3] = losses[6, 2] = np.nan
-    found, left = rectangle(etas, losses)
-    assert found is not None
-    cells, seeds = found
-    assert [*cells] == [0, 1, 2, 3, 4, 5] and [*seeds] == [0, 1, 2] and left == 5
+    result, left_out = rectangle(etas, losses)
+    assert result is not None
+    cells, seeds = result
+    assert [*cells] == [0, 1, 2, 3, 4, 5] and [*seeds] == [0, 1, 2] and left_out == 5
     losses[:, 1:] = np.nan
     losses[3, 1] = 2.1
     assert rectangle(etas, losses) == (None, 0)
@@ -218,14 +206,7 @@ def test_repeated_cells_show_the_noise_where_others_have_one_run() -> None:
     noise = grid.curves[0].noise
     assert noise is not None and noise.freedom == 4 * 5
     assert noise.deviation == pytest.approx(0.0141, rel=0.5)  # offset and noise of a seed
-    assert all(len(one) == 1 for curve in grid.curves for one in curve.losses.values())
-
-
-def test_a_given_noise_takes_the_place_of_the_seeds() -> None:
-    grid = read(runs(seeds=1), noise=0.01)
-    assert all(c.noise is not None and c.noise.deviation == 0.01 for c in grid.curves)
-    with raises_config_error("noise", -1.0):
-        GridOptions(noise=-1.0)
+    assert all(len(first) == 1 for curve in grid.curves for first in curve.losses.values())
 
 
 def test_many_runs_a_cell_are_averaged_in_groups() -> None:
@@ -233,8 +214,8 @@ def test_many_runs_a_cell_are_averaged_in_groups() -> None:
     grid = read(frame)
     assert grid.seeds == 64
     mean = np.mean(grid.curves[0].losses[-7.0])
-    known = frame[(frame.n_embd == 128) & (frame.lr == 2.0**-7)].val_loss.mean()
-    assert mean == pytest.approx(known, abs=5e-4)
+    mean_known = frame[(frame.n_embd == 128) & (frame.lr == 2.0**-7)].val_loss.mean()
+    assert mean == pytest.approx(mean_known, abs=5e-4)
 
 
 def test_a_crashed_seed_takes_its_cell_out_of_the_rectangle() -> None:
@@ -267,18 +248,17 @@ def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
         read(runs(), axis="depth")
     with raises_config_error("base", "64"):
         read(runs(), base=64)
-
-
-def test_weight_decay_beside_the_rate_is_a_setting() -> None:
+    with raises_config_error("noise", -1.0):
+        GridOptions(noise=-1.0)
     with pytest.raises(BadInput, match="wd"):
         read(pandas.concat(runs().assign(wd=decay) for decay in (0.0, 0.1)))
 
 
 def two_horizons() -> pandas.DataFrame:
     """The second horizon's optima drift, and one width alone has a third."""
-    one, other = runs(), runs((-7.0, -8.2, -9.0, -9.0))
-    parts = [one.assign(tokens=10**9), other.assign(tokens=4 * 10**9)]
-    parts.append(one[one.n_embd == 128].assign(tokens=10**10))
+    first, other = runs(), runs((-7.0, -8.2, -9.0, -9.0))
+    parts = [first.assign(tokens=10**9), other.assign(tokens=4 * 10**9)]
+    parts.append(first[first.n_embd == 128].assign(tokens=10**10))
     return pandas.concat(parts, ignore_index=True)
 
 
@@ -287,37 +267,25 @@ def test_every_value_of_a_further_size_has_a_ladder_of_its_own(
 ) -> None:
     monkeypatch.setattr(curve_module, "DRAWS", 200)
     runs_of = ladder_runs(read_runs(two_horizons()))
-    found = ladders_of(runs_of, GridOptions())
-    assert [(axis, key) for axis, key, _ in found] == [
+    result = ladders_of(runs_of, GridOptions())
+    assert [(axis, key) for axis, key, _ in result] == [
         ("width", {"tokens": 10**9}),
         ("width", {"tokens": 4 * 10**9}),
     ]
     judged = judge_runs(runs_of, TableQuestion())
     assert (judged.answer, judged.finding) == ("fails", "ladders")
-    assert [(one.answer, one.key["tokens"]) for one in judged.ladders] == [
+    assert [(first.answer, first.key["tokens"]) for first in judged.ladders] == [
         ("holds", 10**9),
         ("fails", 4 * 10**9),
     ]
     assert len(judged.remarks) == 1 and "39 rows left out" in str(judged.remarks[0])
-    assert judged.runs == sum(len(part) for _, _, part in found) == 2 * len(runs())
+    assert judged.runs == sum(len(part) for _, _, part in result) == 2 * len(runs())
     alone = judge_runs(ladder_runs(read_runs(runs())), TableQuestion())
     assert judged.ladders[0].axes[0].sizes == alone.axes[0].sizes
-    assert [ladder["key"] for ladder in judged.record["ladders"]] == [
-        {"tokens": 10**9},
-        {"tokens": 4 * 10**9},
-    ]
 
 
 def test_a_size_that_goes_with_the_axis_is_no_key() -> None:
     frame = runs().assign(batch_size=lambda f: f.n_embd // 4)
-    assert [key for _, key, _ in ladders_of(ladder_runs(read_runs(frame)), GridOptions())] == [{}]
-    both = two_horizons()
-    keys = [key for _, key, _ in ladders_of(ladder_runs(read_runs(both)), GridOptions(axis="size"))]
-    assert keys == [{}]
-
-
-def test_what_else_differs_within_each_ladder_is_refused() -> None:
-    frame = two_horizons()
-    frame["optimizer"] = np.where(frame.index % 2, "muon", "adam")
-    with pytest.raises(BadInput, match="optimizer"):
-        judge_runs(ladder_runs(read_runs(frame)), TableQuestion())
+    for table, axis in ((frame, None), (two_horizons(), "size")):
+        ladders = ladders_of(ladder_runs(read_runs(table)), GridOptions(axis=axis))
+        assert [key for _, key, _ in ladders] == [{}]

@@ -75,20 +75,20 @@ def test_each_cell_is_taken_at_its_best_and_not_where_that_lies_at_an_end() -> N
         for rate, each in points.items()
         for loss in each
     ]
-    found = tuned(runs)
+    best = tuned(runs)
     # One seed at 2^-7 is low by luck more easily: two at 2^-8 win.
-    kept = [(runs[place].cell, runs[place].loss) for place in found.kept]
+    kept = [(runs[place].cell, runs[place].loss) for place in best.kept]
     assert kept == [
         ("bracketed", 2.5),
         ("bracketed", 2.7),
         ("one rate", 2.4),
         ("bounded", 2.8),
     ]
-    assert {cell: len(places) for cell, places in found.at_end.items()} == {"at an end": 2}
+    assert {cell: len(places) for cell, places in best.at_end.items()} == {"at an end": 2}
     finite = sum(math.isfinite(run.loss) for run in runs)
-    assert len(found.off) == finite - len(found.kept) - 2
+    assert len(best.off) == finite - len(best.kept) - 2
     # Where nothing is bracketed, each says what it can.
     alone = tuned([run for run in runs if run.cell in ("at an end", "one rate")])
     assert len(alone.kept) == 3 and not alone.at_end
     # And how many are not known to be tuned.
-    assert (found.untuned, alone.untuned) == (0, 1)
+    assert (best.untuned, alone.untuned) == (0, 1)
