@@ -25,13 +25,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.evidence import other_metric
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
+from sweeper.command.metrics import PRINTED, REPORTED, metric_of
 from sweeper.command.metrics.pattern import Log
 from sweeper.command.metrics.rows import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import CHUNK, Lines, MetricSource, Reading, as_number, last_text
+from sweeper.command.reading import (
+    CHUNK,
+    LAST_LINES,
+    Lines,
+    MetricSource,
+    Reading,
+    as_number,
+    last_text,
+)
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
@@ -145,7 +152,7 @@ class Supervisor:
         ):
             source: MetricSource = Rows(Lines(report), key)
             if spec:
-                source = make_source(spec, self.folder, self.log, fresh=not resumed)
+                source = metric_of(spec).open(self.folder, self.log, fresh=not resumed)
             self.sources.append((source, series))
         argv = self.command.argv(self.trial, self.folder, resumed=resumed, write=True)
         variables = {
@@ -175,7 +182,7 @@ class Supervisor:
     def _watch(self, group: Group) -> tuple[str, int]:
         """Read losses until the command ends or must be ended."""
         grace, hang = self.command.grace, self.command.hang
-        quiet_since, size_before, told = time.monotonic(), -1, False
+        quiet_since, size_before, begun = time.monotonic(), -1, False
         while True:
             code = group.wait(TICK)
             if self._printed() > (self.command.output or math.inf) * 1e6:
@@ -183,10 +190,10 @@ class Supervisor:
             for source, series in self.sources:
                 series.add(source.read(ended=code is not None))
             if (last := self.losses.last_step()) >= 0:
-                if not told:  # where it began: a script may go on from a checkpoint by itself
+                if not begun:  # where it began: a script may go on from a checkpoint by itself
                     first = last if self.resumes else self.losses.first_step()
                     self.control.progress(min(1.0, first / self.train.steps))
-                told = True
+                begun = True
                 self.control.progress(min(1.0, (last + 1) / self.train.steps))
             if not self.losses.finite():
                 return "diverged", group.end(grace) if code is None else code
@@ -247,9 +254,7 @@ class Supervisor:
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
-            # Behind the reason, which is to be the same of all trials, as what it quotes is not.
-            other = other_metric(self.command.metric, self.log)
-            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code, other)
+            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code)
         # A run that was given other steps, or reports tokens as steps, would be judged at the wrong
         # place of its curve: it fails with the reason.
         if self.losses.exceeds(self.train.steps):
@@ -266,7 +271,8 @@ class Supervisor:
                 )
             return self._failure(reason, code)
         if status == "complete" and self.train.objective == "heldout" and not len(self.heldout):
-            there = contents(self.command.heldout or "", self.folder)
+            spec = self.command.heldout
+            there = metric_of(spec).contents(self.folder) if spec else ""
             reason = "it reported no held-out loss, which is the objective"
             return self._failure(f"{reason}; {there}" if there else reason, code)
         return JobOutcome(results=(self._result(status, code, seconds),))
@@ -288,8 +294,8 @@ class Supervisor:
         if code < 0 or (status == "complete" and reached):  # a signal is the machine's word
             return ""
         if status == "complete":
-            said = (line for line in last_text(self.log) if _STOPPED.search(line))
-            if line := next(said, ""):
+            stopped = (line for line in last_text(self.log) if _STOPPED.search(line))
+            if line := next(stopped, ""):
                 return f"{place}, where it ended by itself: {line.strip()[:200]!r}"
             return ""
         if self.losses.grew():
@@ -323,10 +329,9 @@ class Supervisor:
         source = self.sources[-1][0]
         later = map(source.pattern.search, lines[at:]) if isinstance(source, Log) else ()
         goes_on = any(match and as_number(match["loss"]) is not None for match in later)
-        return 0 <= at >= len(lines) - LINES and not goes_on
+        return 0 <= at >= len(lines) - LAST_LINES and not goes_on
 
     def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
-        """As of a run whose next loss is NaN, with what was seen instead."""
         step = None if self.losses.counted else self.losses.last_step() + 1
         self.losses.add([Reading(step, math.nan)])
         result = replace(self._result("diverged", code, seconds, why=seen), error=seen)
@@ -376,24 +381,23 @@ class Supervisor:
 
     def _why_no_loss(self) -> str:
         if metric := self.command.metric:
-            there = contents(metric, self.folder)
+            there = metric_of(metric).contents(self.folder)
             if not self.log.is_file():
                 there = "log.txt is gone: the command must leave it in {dir}"
             return f"none matched metric={metric}" + (f"; {there}" if there else "")
         wanted = f"none is in SWEEPER_REPORT, where lines {REPORTED} are expected"
         there = f"and no metric= is given: {PRINTED}"
         if (self.folder / "metrics.jsonl").is_file():
-            there = contents("jsonl:metrics.jsonl:loss", self.folder)
+            there = metric_of("jsonl:metrics.jsonl:loss").contents(self.folder)
         return f"{wanted}; {there}"
 
-    def _failure(self, reason: str, code: int, hint: str = "") -> JobOutcome:
-        """The reason with the log's last lines and a hint; nothing is run again for it."""
+    def _failure(self, reason: str, code: int) -> JobOutcome:
+        """The reason with the log's last lines; nothing is run again for it."""
         lines = [line[:300] for line in last_lines(last_text(self.log), failed=code != 0)]
         # A `python` of another environment than the one that sweeper lies in: none was activated.
         other = os.path.basename(self._program).startswith("python")
         if other and self._program != sys.executable and "ModuleNotFoundError" in " ".join(lines):
             lines.append(f"(it ran under {self._program}, and sweeper under {sys.executable})")
-        lines += [f"({hint})"] * bool(hint)
         details = "\n".join([*lines, f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)
@@ -406,8 +410,6 @@ class Supervisor:
 
 _KILLED = re.compile(r": line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error)\b")
 """What a shell says of a program that a signal ended."""
-LINES = 12
-"""Of the log, that a failure quotes."""
 ERROR_LINES = 3
 """Of the error, where a launcher's own words follow it."""
 _RANK = re.compile(r"\[\w+\]: ?")
@@ -435,8 +437,8 @@ def _end_of(code: int) -> str:
     number = -code if code < 0 else code - 128
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     name += ", as where a machine is short of memory" * (number == signal.SIGKILL)
-    said = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return f"{said} ({name})" if name else said
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"{how} ({name})" if name else how
 
 
 def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:
@@ -444,9 +446,9 @@ def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:
 
     What a launcher such as torchrun says of the end of its processes is no error of theirs.
     """
-    tail = list(lines[-LINES:])
+    tail = list(lines[-LAST_LINES:])
     at = _last_error(lines) if failed else None
-    if at is None or at >= len(lines) - LINES:
+    if at is None or at >= len(lines) - LAST_LINES:
         return tail
     return [*lines[at : at + ERROR_LINES], "...", *tail[ERROR_LINES + 1 :]]
 

@@ -48,7 +48,7 @@ def main() -> None:
             continue
         print(f"step {step}: loss {'nan' if distance > 2.5 and step > 4 else loss}", flush=True)
         state.write_text(str(step + 1))
-        time.sleep(0.1 if args.how == "slow" else 0)
+        time.sleep(0.1 if args.how == "slow" and not Path("hurry").exists() else 0)
 
 
 def behave(args: argparse.Namespace, step: int) -> None:
@@ -72,8 +72,8 @@ def behave(args: argparse.Namespace, step: int) -> None:
             print("Loss is nan, stopping training")
             sys.exit(0)
         case "scale":
-            told = "Minimum loss scale reached (0.0001). Your loss is probably exploding."
-            raise FloatingPointError(told)
+            message = "Minimum loss scale reached (0.0001). Your loss is probably exploding."
+            raise FloatingPointError(message)
         case "exit0":
             sys.exit(0)
         case "chatty":

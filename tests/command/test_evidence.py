@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.command.evidence import Evidence, alternatives, evidence_of, other_metric
-from sweeper.command.metrics import make_source
+from sweeper.command.evidence import Evidence, evidence_of
+from sweeper.command.metrics import metric_of
 from tests.golden import Golden
 
 TRAINER = [
@@ -21,16 +21,16 @@ LOOSE, EXACT = r"loss'?: '?(?P<loss>[^,'}]+)", r"\{'loss': '?(?P<loss>[^,'}]+)"
 
 def read(folder: Path, lines: list[str], pattern: str) -> Evidence:
     (folder / "log.txt").write_text("\n".join(lines))
-    (found,) = evidence_of(folder, metric=pattern, heldout=None)
-    return found
+    (evidence,) = evidence_of(folder, metric=pattern, heldout=None)
+    return evidence
 
 
 def test_a_loose_pattern_matches_a_trainer_s_closing_mean(tmp_path: Path, golden: Golden) -> None:
-    found = read(tmp_path, TRAINER, LOOSE)
-    assert (found.count, len(found.kinds)) == (21, 2)
-    assert found.first is not None and found.last is not None
-    assert (found.first.loss, found.last.loss) == (4.0, 3.05)
-    kinds, jump = found.doubts()
+    evidence = read(tmp_path, TRAINER, LOOSE)
+    assert (evidence.count, len(evidence.kinds)) == (21, 2)
+    assert evidence.first is not None and evidence.last is not None
+    assert (evidence.first.loss, evidence.last.loss) == (4.0, 3.05)
+    kinds, jump = evidence.doubts()
     golden.says(kinds)
     golden.says(jump)
     exact = read(tmp_path, TRAINER, EXACT)
@@ -70,57 +70,9 @@ def test_what_speaks_against_a_series(
 
 def test_a_log_of_many_kinds_of_lines_takes_no_memory(tmp_path: Path) -> None:
     kinds = [f"{chr(97 + n % 26)}{chr(97 + n // 26)} loss {n}" for n in range(300)]
-    found = read(tmp_path, kinds, r"loss (?P<loss>\S+)")
-    assert found.count == 300 and len(found.kinds) == 100
-    assert "100 kinds of lines or more" in found.doubts()[0]
-
-
-STEP = r"step (?P<step>\d+)"
-
-
-@pytest.mark.parametrize(
-    ("line", "spec", "other"),
-    [
-        (
-            "step 10 | loss 3.25",
-            rf"{STEP} | loss (?P<loss>\S+)",
-            rf"'{STEP} \| loss (?P<loss>\S+)'",
-        ),
-        (
-            "[a] (avg) loss 3.25",
-            r"[a] (avg) loss (?P<loss>\S+)",
-            r"'\[a\] \(avg\) loss (?P<loss>\S+)'",
-        ),
-        ("cost $3.25", r"cost $(?P<loss>\S+)", r"'cost \$(?P<loss>\S+)'"),
-        ("9:00 loss 3.25 ok", r"^loss (?P<loss>\S+)$", r"'loss (?P<loss>\S+)'"),
-        (
-            "step  10 Loss 3.25",
-            rf"{STEP} loss (?P<loss>\S+)",
-            r"'(?i)step\s+(?P<step>\d+)\s+loss\s+",
-        ),
-        (" iteration 10/ 400 | lm loss: 3.7E+00 | norm: 1 |", None, "megatron"),
-        (" 3%|x  | 10/400 [00:01<00:52, 7it/s, loss=3.732]", "nanochat", "tqdm"),
-        ("epoch 3: val_loss=3.25", r"nats (?P<loss>\S+)", r"'loss[^\w.+-]{1,5}"),
-        ("accuracy 3.25", r"loss (?P<loss>\S+)", None),
-        ("loss 3.25", "csv:a.csv:loss", None),
-    ],
-)
-def test_where_a_pattern_reads_nothing_the_nearest_that_reads_is_told(
-    tmp_path: Path, line: str, spec: str | None, other: str | None
-) -> None:
-    (tmp_path / "log.txt").write_text(f"hello\n{line}\n")
-    said = other_metric(spec, tmp_path / "log.txt")
-    assert said.startswith(f"metric={other}") if other else not said
-    assert not other or said.endswith(f"1 value there, the first in {line.strip()!r}")
-
-
-def test_a_bar_that_stands_in_no_bracket_parts_a_pattern() -> None:
-    assert alternatives(r"step (?P<step>\d+) | loss (?P<loss>\S+)") == [
-        r"step (?P<step>\d+) ",
-        r" loss (?P<loss>\S+)",
-    ]
-    for whole in (r"a\|b (?P<loss>\S+)", r"[a|b] (?P<loss>\S+)", "(a|b) (?P<loss>.)", "csv:a|b:c"):
-        assert alternatives(whole) == []
+    evidence = read(tmp_path, kinds, r"loss (?P<loss>\S+)")
+    assert evidence.count == 300 and len(evidence.kinds) == 100
+    assert "100 kinds of lines or more" in evidence.doubts()[0]
 
 
 TITAN = (
@@ -133,6 +85,7 @@ MEGATRON = [
     ),
     " validation loss at iteration 4 on validation set | lm loss value: 3.5123E+00 | PPL: 3E+01 |",
     " validation loss at iteration 4 on test set | lm loss value: 3.7123E+00 | PPL: 3E+01 |",
+    " validation loss at iteration 10 | lm loss value: 1.040000E+01 | lm loss PPL: 3E+04 | ",
 ]
 
 
@@ -149,7 +102,7 @@ MEGATRON = [
             [8, 7, 6, 5, 1e8],
             [3.5123],
         ),
-        ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123]),
+        ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123, 10.4]),
     ],
 )
 def test_what_presets_read_of_their_trainers_logs(
@@ -158,24 +111,24 @@ def test_what_presets_read_of_their_trainers_logs(
     config = yaml.safe_load((Path(__file__).parents[2] / f"conf/runner/{preset}.yaml").read_text())
     (tmp_path / "log.txt").write_text("\n".join(lines))
     for key, losses in (("metric", metric), ("heldout", heldout)):
-        source = make_source(config[key], tmp_path, tmp_path / "log.txt")
+        source = metric_of(config[key]).open(tmp_path, tmp_path / "log.txt")
         assert [reading.loss for reading in source.read(ended=True)] == losses
 
 
 def test_noise_is_no_jump(tmp_path: Path) -> None:
     import random
 
-    told = 0
-    for seed in range(200):
+    doubted = 0
+    for seed in range(30):
         chance = random.Random(seed)
         lines = [f"loss {2 + 2 / (n + 1) + chance.gauss(0, 0.05)}" for n in range(100)]
-        told += bool(read(tmp_path, lines, r"loss (?P<loss>\S+)").doubts())
-    assert told <= 2
+        doubted += bool(read(tmp_path, lines, r"loss (?P<loss>\S+)").doubts())
+    assert doubted <= 1
 
 
 def test_nothing_and_a_report_file(tmp_path: Path) -> None:
-    found = read(tmp_path, ["x"], r"loss (?P<loss>\S+)")
-    assert "no value of metric" in found.facts() and found.doubts() == []
+    evidence = read(tmp_path, ["x"], r"loss (?P<loss>\S+)")
+    assert "no value of metric" in evidence.facts() and evidence.doubts() == []
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
-    (found,) = evidence_of(tmp_path, metric=None, heldout=None)
-    assert found.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
+    (evidence,) = evidence_of(tmp_path, metric=None, heldout=None)
+    assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")

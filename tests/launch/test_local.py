@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,13 @@ from tests.launch.counting import Ask, Compile, Count, CountSweep, counted, expe
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     yield
-    assert not [words for words in descendants(os.getpid()).values() if b"submitit" in words]
+    assert not [command for command in descendants(os.getpid()).values() if b"submitit" in command]
     assert not workers_of(os.getpid())
 
 
@@ -54,23 +55,18 @@ def descendants(pid: int) -> dict[int, bytes]:
             continue
         if state != "Z":
             parents[int(stat.parent.name)], commands[int(stat.parent.name)] = int(parent), command
-    found = dict[int, bytes]()
+    below = dict[int, bytes]()
     new = {pid}
     while new := {child for child, parent in parents.items() if parent in new}:
-        found |= {child: commands[child] for child in new}
-    return found
+        below |= {child: commands[child] for child in new}
+    return below
 
 
 def workers_of(pid: int) -> list[int]:
     """The worker processes of a driver."""
-    return [child for child, words in descendants(pid).items() if b"sweeper.launch.worker" in words]
-
-
-def until(true: Callable[[], Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
+    return [
+        child for child, command in descendants(pid).items() if b"sweeper.launch.worker" in command
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +95,9 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     trials = [counted(seed=i) for i in range(2)]
     hangs = trouble(tmp_path, "hang", seed=1, at=3)
     sweep = CountSweep(trials=trials, trouble=hangs, folder=tmp_path)
-    results = sweep.run(Local(workers=2, retries=0, hang=5.0))
+    results = sweep.run(Local(workers=2, retries=0, hang=1.5))
     assert [results[t.key].status for t in trials] == ["complete", "failed"]
-    assert "no step for 5 s" in results[trials[1].key].error
+    assert "no step for 1.5 s" in results[trials[1].key].error
 
 
 def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
@@ -137,7 +133,7 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
-    told: list[str] = []
+    sentences: list[str] = []
     try:
         assert workers.fill()
         pid = workers.workers[0].pids[0]
@@ -149,8 +145,10 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
         monkeypatch.setattr("sweeper.launch.pool.SOON", 0.1)
         monkeypatch.setattr("sweeper.launch.pool.MOST", 0.3)
     finally:
-        workers.stop(told.append)
-    assert told == ["Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"]
+        workers.stop(sentences.append)
+    assert sentences == [
+        "Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"
+    ]
     until(lambda: not Path(f"/proc/{pid}").exists(), 60)
 
 
@@ -211,10 +209,10 @@ def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     waits = trouble(tmp_path, "wait", seed=0, at=4, once=True)
     assert waits.once is not None
 
-    def more(known: int) -> list[Trial]:
-        if known == len(quick) and waits.once:
+    def more(count: int) -> list[Trial]:
+        if count == len(quick) and waits.once:
             waits.once.touch()
-        return quick[: known + 1]
+        return quick[: count + 1]
 
     sweep = CountSweep(trials=[slow, quick[0]], trouble=waits, folder=tmp_path, more=more)
     results = list(sweep.run(Local(workers=2)).values())
@@ -402,11 +400,11 @@ def test_the_user_s_threads_are_kept_and_the_choice_of_workers_is_told(
     monkeypatch.setenv(THREADS, own)
     [slot] = worker_slots(Machine(threads=16), 1)
     assert (slot.threads, slot.env) == (int(own[0]), {})
-    told = Local().sharing(Machine(threads=16))
-    assert told.startswith("1 trial at a time: ") and "launcher.workers=N" in told
-    assert told.endswith(f"{THREADS}={own[0]}, as you have set it")
-    told = Local().sharing(Machine(gpus=("0", "1")))
-    assert told.startswith("2 trials at a time, one a GPU; ")
+    sentences = Local().sharing(Machine(threads=16))
+    assert sentences.startswith("1 trial at a time: ") and "launcher.workers=N" in sentences
+    assert sentences.endswith(f"{THREADS}={own[0]}, as you have set it")
+    sentences = Local().sharing(Machine(gpus=("0", "1")))
+    assert sentences.startswith("2 trials at a time, one a GPU; ")
 
 
 def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:

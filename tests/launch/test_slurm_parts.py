@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -23,12 +22,11 @@ from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
-from sweeper.launch.job import JobOutcome, Resources, outcome_of
+from sweeper.launch.job import Resources
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.launch.slurm_queue import lack_of
-from sweeper.records import to_json
 from sweeper.report.standing import jobs_items
 from sweeper.report.terminal import Terminal
 from sweeper.sweep.progress import Jobs
@@ -97,13 +95,13 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
     script = launcher.script(folder, 3)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     (line,) = [line for line in script.splitlines() if line.startswith("srun")]
-    words = subprocess.run(
+    argv = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
     ).stdout.split("\0")
     program = slurm_jobs.BOOT.format(folder=str(folder / "slurm/TOKEN"))
-    assert {"A=b c", "python;x", program} <= set(words)
-    for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
-        assert f"#SBATCH {said}" in script
+    assert {"A=b c", "python;x", program} <= set(argv)
+    for text in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
+        assert f"#SBATCH {text}" in script
     assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script
     assert "--gres=gpu:a100:1" in Slurm(gres="gpu:a100:1").script(folder, 1)
     assert not folder.exists()
@@ -120,12 +118,12 @@ def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Pat
             launcher._executor(tmp_path, "a"),
         )
     ]
-    for said in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
+    for text in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
                  "time=30"):  # fmt: skip
-        assert f"#SBATCH --{said}\n" in scripts[0], said
-    for said in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
+        assert f"#SBATCH --{text}\n" in scripts[0], text
+    for text in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
                  "time=90"):  # fmt: skip
-        assert f"#SBATCH --{said}\n" in scripts[1], said
+        assert f"#SBATCH --{text}\n" in scripts[1], text
     assert "--cpus-per-task=5" in scripts[0].split("srun")[1]
 
 
@@ -162,8 +160,8 @@ def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "standard")
     with slurm_queue.outside_a_job():
-        left = sorted(name for name in os.environ if name.startswith("SLURM_"))
-    assert left == ["SLURM_CONF", "SLURM_TIME_FORMAT"]
+        note = sorted(name for name in os.environ if name.startswith("SLURM_"))
+    assert note == ["SLURM_CONF", "SLURM_TIME_FORMAT"]
 
 
 def planned(study: Path, names: list[str]) -> slurm_jobs.Array:
@@ -189,16 +187,6 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
     assert first.members[1].newest() and len(slurm_jobs.arrays(tmp_path)) == 1
 
 
-def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
-    """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
-    for attempt in (1002, 7, 1001):
-        outcome = JobOutcome(attempt=attempt, notices=(str(attempt),))
-        (tmp_path / f"result-{attempt}.json").write_text(json.dumps(to_json(outcome)))
-    (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
-    found = outcome_of(tmp_path)
-    assert found is not None and found.notices == ("1002",)
-
-
 def test_runs_of_a_submission(tmp_path: Path) -> None:
     submission = Submission(folder=tmp_path / "job/submission-3")
     submission.folder.mkdir(parents=True)
@@ -220,18 +208,24 @@ def test_progress_that_cannot_be_read_is_none(text: str, tmp_path: Path) -> None
     assert submission.fraction == 0.5
 
 
+# A job that is ended again and again: a command without a checkpoint begins anew each time, and is
+# cut now here and now there. Runs are told by where they began and how far they came.
+
+
 @pytest.mark.parametrize(
-    ("shares", "count"),
-    [([0.0], 1), ([0.4], 0), ([0.0, 0.0], 2), ([0.4, 0.4, 0.4], 2), ([0.0, 0.3, 0.6], 0),
-     ([0.0, 0.5, 0.505], 1), ([0.5, 0.2, 0.4], 2)],
+    ("runs", "count"),
+    [([(0, 0)], 1), ([(0, 0.4)], 0), ([(0, 0), (0, 0)], 2), ([(0, 0.4)] * 3, 2),
+     ([(0, 0), (0, 0.3), (0, 0.6)], 0), ([(0, 0), (0, 0.5), (0, 0.505)], 1),
+     ([(0, 0.5), (0, 0.2), (0, 0.4)], 2), ([(0.01, 0.22)], 0), ([(0.01, 0.22), (0.01, 0.26)], 2),
+     ([(0.01, 0.22), (0.01, 0.26), (0.01, 0.25)], 3), ([(0.01, 0.22), (0.2, 0.4)], 0)],
 )  # fmt: skip
 def test_a_failure_counts_unless_the_job_came_further(
-    shares: list[float], count: int, tmp_path: Path
+    runs: list[tuple[float, float]], count: int, tmp_path: Path
 ) -> None:
-    for number, share in enumerate(shares):
-        folder = tmp_path / f"submission-{number}"
-        folder.mkdir()
-        (folder / "progress.json").write_text(json.dumps({"fraction": share}))
+    for number, (began, fraction) in enumerate(runs):
+        progress = {"fraction": fraction} | ({"began": began} if began else {})
+        (tmp_path / f"submission-{number}").mkdir()
+        write_json(tmp_path / f"submission-{number}" / "progress.json", progress)
     assert attempts(tmp_path) == count
 
 
@@ -246,53 +240,22 @@ def signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize(
-    ("shares", "still"), [([0.3, 0.3], True), ([0.3], False), ([0.2, 0.3], False), ([], False)]
-)
-def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
-    shares: list[float], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(shares)))
-    folder = tmp_path / "submission-0"
-    folder.mkdir()
-    for number, share in enumerate(shares):
-        (folder / f"left-{number}.json").write_text(json.dumps({"fraction": share}))
-    run = slurm_jobs.Run(Submission(folder=folder))
-    run.fraction = 0.3
-    assert run._stands_still() is still
-
-
-# A command without a checkpoint begins anew each time, and is cut now here and now there.
-
-
-@pytest.mark.parametrize(
-    ("runs", "count"),
-    [([(0.01, 0.22)], 0), ([(0.01, 0.22), (0.01, 0.26)], 2),
-     ([(0.01, 0.22), (0.01, 0.26), (0.01, 0.25)], 3), ([(0.01, 0.22), (0.2, 0.4)], 0)],
+    ("runs", "still"),
+    [([(0, 0.3)] * 3, True), ([(0, 0.3)] * 2, False), ([(0, 0.2), (0, 0.3), (0, 0.3)], False),
+     ([(0, 0.3)], False), ([(0, 0.22), (0.01, 0.26), (0.01, 0.31)], True),
+     ([(0, 0.22), (0.2, 0.26), (0.2, 0.31)], False)],
 )  # fmt: skip
-def test_a_run_that_began_anew_came_no_further(
-    runs: list[tuple[float, float]], count: int, tmp_path: Path
+def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
+    runs: list[tuple[float, float]], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, (began, fraction) in enumerate(runs):
-        folder = tmp_path / f"submission-{number}"
-        folder.mkdir()
-        progress = {"fraction": fraction, "began": began}
-        (folder / "progress.json").write_text(json.dumps(progress))
-    assert attempts(tmp_path) == count
-
-
-@pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize(("began", "still"), [(0.01, True), (0.2, False)])
-def test_one_that_begins_anew_is_started_three_times(
-    began: float, still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    *earlier, last = runs
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(earlier)))
     folder = tmp_path / "submission-0"
     folder.mkdir()
-    for number, share in enumerate((0.22, 0.26)):
-        left = {"fraction": share, "began": began if number else 0.0}
-        (folder / f"left-{number}.json").write_text(json.dumps(left))
+    for number, (began, fraction) in enumerate(earlier):
+        write_json(folder / f"left-{number}.json", {"fraction": fraction, "began": began})
     run = slurm_jobs.Run(Submission(folder=folder))
-    run.began, run.fraction = began, 0.31
+    run.began, run.fraction = last
     assert run._stands_still() is still
 
 
@@ -300,7 +263,7 @@ def test_one_that_begins_anew_is_started_three_times(
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("text", "what"),
     [
         ("a\n/usr/bin/python3: No module named submitit\nb", "module"),
         ("slurmstepd: error: execve(): /opt/python: No such file or directory", "interpreter"),
@@ -312,14 +275,14 @@ def test_one_that_begins_anew_is_started_three_times(
         ("ValueError: out of luck", None),
     ],
 )
-def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
-    lack = lack_of(said)
+def test_what_a_node_lacks_is_told(text: str, what: str | None) -> None:
+    lack = lack_of(text)
     assert (lack is None) == (what is None)
     assert what is None or (what in str(lack) and "(" in str(lack))
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "said"),
+    ("lines", "code", "text"),
     [
         (("export A=1", "true"), 0, ""),
         (("for i in 1 2; do", "  false", "done || true", "true"), 0, ""),
@@ -334,11 +297,11 @@ def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
     ],
 )
 def test_a_line_of_setup_that_fails_ends_the_job(
-    lines: tuple[str, ...], code: int, said: str
+    lines: tuple[str, ...], code: int, text: str
 ) -> None:
     script = "\n".join([*checked_setup(lines), "echo ran"])
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
-    assert done.returncode == code and said in done.stderr
+    assert done.returncode == code and text in done.stderr
     assert ("ran" in done.stdout) is (code == 0)
 
 
@@ -360,36 +323,36 @@ RAISED = {"error": "E: x", "retry": True}
 
 
 @pytest.mark.parametrize(
-    ("records", "state", "said", "certain", "by_training", "retry"),
+    ("records", "state", "text", "certain", "by_training", "retry"),
     [
         ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", True, False, True),
         (STARTED, "TIMEOUT", "raise launcher.time (runner.time", False, True, True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
+        (STARTED | {"note": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
          "runner.resume_if", True, False, False),
         (STARTED, "NODE_FAIL", "on node2", False, True, True),
         (STARTED, None, "vanished", False, True, True),
         (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
         (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
         (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
+        (STARTED | {"note": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
          True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
+        (STARTED | {"note": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
          True),
     ],
 )  # fmt: skip
 def test_why_a_job_is_gone(
     records: dict[str, dict[str, Any]],
     state: str | None,
-    said: str,
+    text: str,
     certain: bool,
     by_training: bool,
     retry: bool,
     tmp_path: Path,
 ) -> None:
     failure = dead(tmp_path, records, state)
-    assert said in str(failure)
-    found = (failure.certain, failure.blames_trials, failure.retry)
-    assert found == (certain, by_training, retry)
+    assert text in str(failure)
+    values = (failure.certain, failure.blames_trials, failure.retry)
+    assert values == (certain, by_training, retry)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -429,14 +392,6 @@ def test_a_change_of_the_user_s_module_is_seen(
     assert changed_modules(before) == ["users_own"]
 
 
-def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
-    """`sweeper status` and `cancel` answer at once."""
-    code = (
-        "import sys, sweeper.verbs.status, sweeper.verbs.cancel; sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Golden) -> None:
     array = planned(tmp_path, ["a", "b", "c"])
     array.accept("5")
@@ -445,11 +400,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     details = "ValueError: of it\n(all of it: log.txt)"
     failed = {"failure": {"reason": "it ended with exit code 1", "details": details}}
     (tmp_path / "jobs/b/result-0.json").write_text(json.dumps(failed))
-    [told] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
-    assert (told.id, told.error) == ("5_1", "it ended with exit code 1: ValueError: of it")
+    [state] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
+    assert (state.id, state.error) == ("5_1", "it ended with exit code 1: ValueError: of it")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
-    assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    values = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
+    assert values == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     # Cancelled, what had finished still waits for a driver, and it alone.
     (array.folder / "cancelled").touch()
     assert [(s.id, s.state) for s in Slurm.states(tmp_path)] == [("5_1", "finished")]
@@ -475,15 +430,15 @@ def test_a_job_that_sbatch_has_not_yet_taken_is_queued(commands: Path, tmp_path:
     noted = f'echo \'{{"id": "5"}}\' > {array.folder}/id.json'
     for line in ("true", noted):
         stand_in(commands, "squeue", line)
-        found = [(s.id, s.state, s.stage) for s in Slurm.states(tmp_path)]
-        assert found == [("a", "being submitted", "queued")]
+        values = [(s.id, s.state, s.stage) for s in Slurm.states(tmp_path)]
+        assert values == [("a", "being submitted", "queued")]
     assert [s.state for s in Slurm.states(tmp_path)] == ["vanished"]
     (array.folder / "id.json").unlink()
     stand_in(commands, "squeue", "true")
     for hours in (0.0, 5.0):  # a clock that goes back does not keep it on its way for so long
         at = array.at - SETTLING if not hours else array.at + 3600 * hours
-        known = {"name": array.name, "members": ["a/submission-0"], "at": at}
-        write_json(array.folder / "array.json", known)
+        record = {"name": array.name, "members": ["a/submission-0"], "at": at}
+        write_json(array.folder / "array.json", record)
         assert [s.state for s in Slurm.states(tmp_path)] == ["never submitted"]
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.metrics import check_source, make_source, tensorboard_tag, wandb_key
+from sweeper.command.metrics import metric_of, tensorboard_tag, wandb_key
 from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
@@ -76,7 +77,7 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     """
     kind, colon, name = objective.series.partition(":")
     if colon and kind in ("jsonl", "csv"):
-        check_source(Keyword("series"), objective.series)
+        metric_of(objective.series, Keyword("series"))
         return _files_frame(folder, objective)
     if not (colon and kind in ("tensorboard", "wandb")):
         kind, name = "", objective.series
@@ -116,7 +117,7 @@ def _tensorboard_frame(
     series: dict[Path, Series] = {}
     for run in by_run:
         series[run] = Series()
-        series[run].add(Files(run, "*tfevents*", tensorboard_tag.scalars(named)).read())
+        series[run].add(Files(run, "*tfevents*", partial(tensorboard_tag.Scalars, named)).read())
     if not any(map(len, series.values())):
         choose((t for p in paths for t in tensorboard_tag.tags(p)), asked, str(folder))
     # SummaryWriter.add_hparams writes into a folder below its run's, Keras above the series'.
@@ -153,7 +154,7 @@ def _wandb_frame(
     for path in paths:
         name, config, state = wandb_key.facts(path)
         series = Series()
-        series.add(Files(path.parent, path.name, wandb_key.values(named)).read())
+        series.add(Files(path.parent, path.name, partial(wandb_key.OfflineRun, named)).read())
         table.add(name, {**named_values(name), **flat(config), "state": state}, series)
     if not table.rows:
         choose((k for p in paths for k in wandb_key.history_keys(p)), asked, str(folder))
@@ -167,7 +168,7 @@ def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     for path in sorted(folder.glob(f"**/{file}")):
         run = path.parents[len(Path(file).parts) - 1]
         series = Series()
-        series.add(make_source(objective.series, run, run / "log").read(ended=True))
+        series.add(metric_of(objective.series).open(run, run / "log").read(ended=True))
         name = str(run.relative_to(folder))
         facts = named_values(name if name != "." else folder.name)
         # Of a run without the series nobody needs to know what else cannot be read.
