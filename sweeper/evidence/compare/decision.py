@@ -165,7 +165,7 @@ def decide(runs: VariantRuns, question: VariantQuestion, *, briefly: bool = Fals
         raise BadInput(_no_size_shared(runs))
     target = _target(runs, losses, question.counts)
     carried = carry(losses, np.concatenate([target[None], losses.sizes]))
-    comparison = Comparison(
+    comparison = VariantComparison(
         runs=runs,
         law=law,
         losses=losses,
@@ -310,7 +310,7 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Comparison:
+class VariantComparison:
     """What the answers are made of.
 
     Its places are the target, then the sizes. `top` is the log2 of the largest size's compute.
@@ -508,7 +508,7 @@ def _times(compute: Estimate, throughput: float) -> Estimate:
 
 
 def deciding_runs(
-    comparison: Comparison, answers: Sequence[VariantAnswer]
+    comparison: VariantComparison, answers: Sequence[VariantAnswer]
 ) -> tuple[DecidingRuns, ...]:
     """The runs that decide most per FLOP, of the likeliest winners that are open."""
     open_ = [
@@ -523,7 +523,7 @@ def deciding_runs(
     return tuple(each for each in proposed if each is not None)
 
 
-def _candidates(comparison: Comparison) -> list[Array]:
+def _candidates(comparison: VariantComparison) -> list[Array]:
     """Sizes that were run, the target, and one between."""
     sizes = comparison.losses.sizes
     # Near the largest size a further one tells next to nothing that this does not.
@@ -532,7 +532,9 @@ def _candidates(comparison: Comparison) -> list[Array]:
     return [*sizes, comparison.target, (sizes[sizes.sum(axis=1).argmax()] + comparison.target) / 2]
 
 
-def _best_next(comparison: Comparison, variant: int, answer: VariantAnswer) -> DecidingRuns | None:
+def _best_next(
+    comparison: VariantComparison, variant: int, answer: VariantAnswer
+) -> DecidingRuns | None:
     """The runs with the most chance to decide for what they cost, of this variant alone."""
     kept, best = comparison.losses.of([0, variant]), None
     mean = float(comparison.carried.difference(variant).mean)
