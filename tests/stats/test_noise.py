@@ -40,7 +40,7 @@ def test_an_offset_of_a_seed_and_the_curve_itself_change_nothing() -> None:
 
 @pytest.mark.parametrize(("rise", "kernel"), [(0.0, 0), (1.0, 0), (0.0, 4), (0.0, 9), (1.5, 4)])
 def test_a_ladder_s_curves_tell_rise_and_kernel(rise: float, kernel: int) -> None:
-    weights = model_weights([noise_of(rise, kernel, number) for number in range(40)])
+    weights = model_weights([noise_of(rise, kernel, number) for number in range(80)])
     assert weights.sum() == pytest.approx(1)
     best = MODELS[int(weights.argmax())]
     assert best == (rise, KERNELS[kernel]) and rise in RISES
