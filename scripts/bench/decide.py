@@ -24,8 +24,8 @@ import pandas  # type: ignore[import-untyped]
 
 from sweeper.evidence.compare import differences
 from sweeper.evidence.compare.deciding import Deciding
-from sweeper.evidence.compare.decision import TargetQuestion, VariantAnswer, Winner, decide
-from sweeper.evidence.compare.differences import VariantLosses, carry
+from sweeper.evidence.compare.decision import VariantAnswer, Winner, decide
+from sweeper.evidence.compare.differences import VariantLosses, VariantQuestion, carry
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.read import read
 
@@ -38,7 +38,7 @@ NOISE = 0.002
 def winner(frame: Any, by: str, baseline: str, columns: str = "", **question: Any) -> Winner:
     """What compare says of a table."""
     runs = variant_runs(read(frame, columns=columns), by, baseline)
-    return decide(runs, TargetQuestion(**question), briefly=True)
+    return decide(runs, VariantQuestion(**question), briefly=True)
 
 
 @dataclass
@@ -384,7 +384,7 @@ def settled(count: int) -> Iterator[str]:
             def loss(name: str, size: int, seed: int, losses: Any = losses) -> float:
                 return float(losses["ab".index(name), seed])
 
-            deciding = Deciding("ab", [size], [1e12], TargetQuestion(), loss, begun=1)
+            deciding = Deciding("ab", [size], [1e12], VariantQuestion(), loss, begun=1)
             deciding.missing()
             assert deciding.winner is not None
             answer = deciding.winner.variants[0].answer

@@ -25,7 +25,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sweeper.evidence.follow.decision import Seen, Watch
-from sweeper.evidence.predict.band import Course, Curves, fit_band
+from sweeper.evidence.predict.band import Curves, TrainingCourse, fit_band
 from sweeper.evidence.predict.decision import LossQuestion, Prediction, predict_runs
 from sweeper.evidence.predict.earlier import expectation
 from sweeper.evidence.runs.curves import earlier_runs
@@ -210,7 +210,7 @@ def predicted(out: Path) -> Prediction:
         pairs,
         1 / math.sqrt(12),
     )
-    course = Course(
+    course = TrainingCourse(
         steps=STEPS,
         warmup=SETTINGS.warmup,
         window=SETTINGS.objective_window,
@@ -309,7 +309,7 @@ def made_up(count: int) -> list[Followed]:
         curves, lengths = [curve(row) for row in rows[:-1]], [STEPS] * len(cell)
         known = Curves(np.log(params), np.log(tokens), cell, curves, lengths, ends)
         lr = SETTINGS.lr_factors(range(STEPS))
-        course = Course(steps=STEPS, warmup=0.1, window=0.1, schedule="cosine", lr=lr)
+        course = TrainingCourse(steps=STEPS, warmup=0.1, window=0.1, schedule="cosine", lr=lr)
         band = fit_band(known, course, sizes[-1], math.log(1e7))
         found.append(followed(replace(predict_runs(table, aim), band=band), rows[-1]))
     return found

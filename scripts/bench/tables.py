@@ -34,12 +34,12 @@ from scipy.optimize import least_squares
 from sweeper.evidence.predict.budget import optimum
 from sweeper.evidence.predict.decision import (
     PREDICTED,
+    BackTestedLaw,
     LossQuestion,
-    StudiedLaw,
     asked_of,
     study_law,
 )
-from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, Tried, widening
+from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, RungMiss, widening
 from sweeper.evidence.predict.regime import choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -175,7 +175,7 @@ class OneLaw:
 
     def widened(self, before: float, off: float) -> OneLaw:
         """As it would be with other constants."""
-        tried = [Tried(kept, rung, np.array(z)) for kept, rung, z in self.tried]
+        tried = [RungMiss(kept, rung, np.array(z)) for kept, rung, z in self.tried]
         by = widening(tried, self.rungs, before=before, off=off)
         held = [replace(run, widened=by) for run in self.held]
         failed = False
@@ -284,7 +284,7 @@ def best_sizes(runs: LossRuns) -> list[tuple[float, float]]:
     return [(c, best) for c, best in found if best is not None]
 
 
-def laws_of(near: LossRuns, far: LossRuns, draws: int) -> Iterator[tuple[StudiedLaw, list[int]]]:
+def laws_of(near: LossRuns, far: LossRuns, draws: int) -> Iterator[tuple[BackTestedLaw, list[int]]]:
     """The laws that the runs to come ask for, one for those of the same runs, and their places."""
     alike = dict[object, list[int]]()
     rests_on = dict[bytes, list[int]]()

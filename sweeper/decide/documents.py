@@ -59,8 +59,8 @@ class PredictionSummary:
     @classmethod
     def read(cls, name: str, record: Mapping[str, Any]) -> PredictionSummary:
         """One of `READ_ERRORS` for a record of another shape."""
-        said, target = record["prediction"], record["target"] or record["optimum"]
-        loss = said and Estimate(value=said["loss"], low=said["low"], high=said["high"])
+        loss, target = record["prediction"], record["target"] or record["optimum"]
+        loss = loss and Estimate(value=loss["loss"], low=loss["low"], high=loss["high"])
         return cls(
             name=name,
             answer=str(record["answer"]),

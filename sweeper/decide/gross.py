@@ -29,7 +29,7 @@ of one seed with a noise of 5 % of the loss, of which a tenth failed; tested on 
 
 @dataclass(frozen=True, kw_only=True)
 class GrossLoss:
-    """At the rate `log2` a size loses at least a `share` of its least loss more; +inf: diverges."""
+    """A size loses a `share` of its least loss or more at the rate `log2`; +inf: it diverges."""
 
     log2: float
     share: float
@@ -41,8 +41,8 @@ def gross_loss(curve: SizeCurve, base: SizeCurve, rule: LadderRule) -> GrossLoss
     for side in (1.0, -1.0):
         ours = {side * eta: runs for eta, runs in curve.losses.items()}
         theirs = {side * (eta + planned): runs for eta, runs in base.losses.items()}
-        if (found := _above_best(ours, theirs, rule.max_shift)) is not None:
-            return GrossLoss(log2=side * found[0], share=found[1])
+        if (place_and_share := _above_best(ours, theirs, rule.max_shift)) is not None:
+            return GrossLoss(log2=side * place_and_share[0], share=place_and_share[1])
     return None
 
 

@@ -27,7 +27,7 @@ from sweeper.stats.rounds import Foretold
 
 @dataclass(frozen=True, kw_only=True)
 class MissedOptimum:
-    """At the base itself, `transferred_log2` loses `loss` nats against `optimum_log2`."""
+    """The base itself loses `loss` nats at `transferred_log2` against its `optimum_log2`."""
 
     hyperparameter: str
     transferred_log2: float
@@ -221,10 +221,6 @@ class Verdict:
     )
     rule: LadderRule | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
-    def at_target(self, target: TargetAnswer) -> Verdict:
-        """The verdict with the answer at the target."""
-        return replace(self, target=target)
-
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
         return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))
@@ -270,9 +266,9 @@ def judge_ladder(
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
     sizes = list[SizeVerdict]()
     for curve in curves:
-        size, told = curve.size, shifts.get(curve.size)
+        size, along = curve.size, shifts.get(curve.size)
         judged = _judge_size(
-            size, fits[size], base_fit, rule, confidence, is_base=size == base, told=told
+            size, fits[size], base_fit, rule, confidence, is_base=size == base, along=along
         )
         failed = _failed(curve, base_curve) or _gross(judged, curve, base_curve, rule)
         sizes.append(replace(judged, planned_log2=curve.planned_log2, **failed))
@@ -321,7 +317,6 @@ def _mending(
     fits: Iterable[CurveFit | None],
     missed: MissedOptimum | None,
 ) -> Advice | None:
-    """What to mend before anything can be measured, if there is something."""
     # Until it is repeated, a curve lacks points for no reason of its training.
     if any(curve.failed for curve in curves):
         return Advice(axis=axis, code="failed")
@@ -348,8 +343,8 @@ def _gross(
     """The answer where a size that is open loses more than any noise explains."""
     if judged.is_base or judged.answer != "cannot say yet":
         return {}
-    found = gross_loss(curve, base, rule)
-    return {"answer": "fails", "code": "gross", "gross": found} if found else {}
+    loss = gross_loss(curve, base, rule)
+    return {"answer": "fails", "code": "gross", "gross": loss} if loss else {}
 
 
 def _judge_size(
@@ -360,7 +355,7 @@ def _judge_size(
     confidence: float,
     *,
     is_base: bool,
-    told: Estimate | None,
+    along: Estimate | None,
 ) -> SizeVerdict:
     """The verdict on one size; a fit is None where every run diverged."""
     # No fit at this size: all its runs diverged, where the base trains. No fit at the base: there
@@ -381,7 +376,7 @@ def _judge_size(
     # own curve (equal seeds, no noise, an end) makes it open.
     if not is_base:
         shift, gap = _compare_with_base(fit, base_fit, confidence)
-        shift = told or shift
+        shift = along or shift
         if fit.past_end is not None:
             # The optimum lies at the end or past it: what holds must hold of both.
             past = _compare_with_base(fit.past_end, base_fit, confidence)

@@ -35,7 +35,7 @@ class Saving:
 
     @property
     def factor_with_validation(self) -> float:
-        """As `factor`, the validation counted as a part of the tuning."""
+        """The factor with the validation as a part of the tuning."""
         flops = self.tuning.flops + self.validation.flops
         return self.at_target.flops / flops if flops else math.nan
 

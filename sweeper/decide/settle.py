@@ -69,7 +69,7 @@ class SizeGrid:
         return [(size, eta, seed) for eta in self.etas for seed in range(self.seeds)]
 
     def with_etas(self, etas: Iterable[float]) -> SizeGrid:
-        """With more values of eta."""
+        """Adds values of eta."""
         return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
 
     def between(self, optimum: float, spacing: float) -> list[float]:
@@ -78,7 +78,7 @@ class SizeGrid:
         return [(a + b) / 2 for a, b in pairwise(near) if b - a > spacing + 1e-9]
 
     def grown(self, optimum: float, finest: float) -> SizeGrid:
-        """With about twice the runs: points between down to a spacing, then seeds.
+        """Takes about twice the runs: points between down to a spacing, then seeds.
 
         Points between say as much of a smooth curve as seeds, and more of one that is not.
         """
@@ -95,11 +95,11 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
     for size, eta, seed in runs:
         seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
     grids = dict[LadderSize, SizeGrid]()
-    for size, found in seeds.items():
+    for size, by_eta in seeds.items():
         # A curve's seeds are the first ones, without a gap: a later one pairs with none of others.
         whole = {
             eta: next(n for n in range(len(have) + 1) if n not in have)
-            for eta, have in found.items()
+            for eta, have in by_eta.items()
         }
         # For each number of seeds the points that have as many: a curve is a full rectangle.
         possible = [
@@ -149,20 +149,20 @@ Judge = Callable[[Mapping[str, Sequence[SizeCurve]], float], Sequence[JudgedLadd
 class Look:
     """A look: its verdicts with intervals of the level `confidence`, and the runs so far.
 
-    `left` are those of the next round.
+    `likely` are those of the next round.
     """
 
     judged: Sequence[JudgedLadder]
     runs: int
     confidence: float
-    left: int = 0
+    likely: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """Why a ladder is trained no further, with its numbers.
 
-    Of its `runs` so many were `there` before. `left` more would likely settle it, of which the
+    Of its `runs` so many were `there` before. `likely` more would settle it, of which the
     `budget` has room for some; 0 where nothing tells. `timed`: hours are what is spent. `advice`
     is what no run of this ladder gives.
     """
@@ -173,13 +173,13 @@ class Ending:
     looks: int
     budget: int
     timed: bool = False
-    left: int = 0
+    likely: int = 0
     advice: Advice = field(default_factory=Advice)
 
     @property
     def needed(self) -> int:
         """Runs of the whole ladder that would likely settle it; 0 where nothing tells."""
-        return self.runs + self.left if self.left > 0 else 0
+        return self.runs + self.likely if self.likely > 0 else 0
 
 
 def default_budget(rule: LadderRule, base: LadderSize) -> int:
@@ -194,7 +194,7 @@ class Settling:
     `ladders` are sizes by axis. `loss` knows the runs so far and never forgets one, `judge` judges
     their curves. `budget` is in runs, whoever trained them, and `affordable` how many may be
     trained by what those so far took. `place` is log2 of the hyperparameter in the middle of a
-    size's line, and the part of it that a law plans. `given` are curves that were there before:
+    size's line, and the part of it that a law plans. `before` are curves that were there:
     where they make a ladder they are the first look, and what is trained follows from it.
     """
 
@@ -209,12 +209,12 @@ class Settling:
         budget: int | None = None,
         affordable: Callable[[Sequence[Run]], int] | None = None,
         place: Callable[[LadderSize], tuple[float, float]] = lambda size: (0.0, 0.0),
-        given: Mapping[LadderSize, SizeGrid] | None = None,
+        before: Mapping[LadderSize, SizeGrid] | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base, self._place = rule, base, place
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
-        self._known, self._judge, self._affordable = loss, judge, affordable
+        self._measured, self._judge, self._affordable = loss, judge, affordable
         # What was asked for: other known runs of the study are no part of the design.
         self.asked: set[Run] = set()
         self._timed = False
@@ -234,7 +234,7 @@ class Settling:
         spare = self.budget // len(on_ladder) - self.begun if on_ladder else 0
         self._extend = max(0, min(rule.extend, spare // (2 * SEEDS)))
         # Curves of sizes that no ladder has would count against the budget, and tell nothing here.
-        self.grids = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
+        self.grids = {size: grid for size, grid in (before or {}).items() if size in on_ladder}
         self.there = self.runs
         # A ladder is the base and another size: with these it can be looked at at once.
         self.looks_at_once = base in self.grids and all(
@@ -266,7 +266,7 @@ class Settling:
             line = {eta for begun, eta, _ in self.asked if begun == size}
             grid = self.grids.get(size, SizeGrid(tuple(sorted(line)), SEEDS))
             for eta in grid.etas:
-                losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
+                losses = (self._measured(size, eta, seed) for seed in range(grid.seeds))
                 finished = tuple(loss for loss in losses if loss is not None)
                 points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=finished))
         later = {size for sizes in self.ladders.values() for size in sizes} - {*self.started}
@@ -279,7 +279,7 @@ class Settling:
     @property
     def finished(self) -> int:
         """How many of the runs asked for so far have ended."""
-        return sum(self._known(*run) is not None for run in self.asked)
+        return sum(self._measured(*run) is not None for run in self.asked)
 
     @property
     def runs(self) -> int:
@@ -289,7 +289,7 @@ class Settling:
     @property
     def likely(self) -> int:
         """Runs that the ladder has after the next round, as far as the last look could tell."""
-        return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].left
+        return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].likely
 
     @property
     def begun(self) -> int:
@@ -306,7 +306,7 @@ class Settling:
     def _loss(self, size: LadderSize, eta: float, seed: int) -> float | None:
         """What is known of a run, which is part of the design if it is asked for."""
         self.asked.add((size, eta, seed))
-        return self._known(size, eta, seed)
+        return self._measured(size, eta, seed)
 
     def _lacking(self, size: LadderSize) -> list[Run]:
         """What one size lacks: first of its line, then of what rounds added to it."""
@@ -341,7 +341,6 @@ class Settling:
     # What comes next.
 
     def _look(self) -> None:
-        """Judge, and end or plan the next round."""
         # A first look at runs that were there is no look of the design: it errs as any ladder does.
         at_once = self.looks_at_once and not self.looks
         confidence = AT_FIRST if at_once else CONFIDENCE
@@ -384,7 +383,7 @@ class Settling:
         else:
             self._grow(open_ladders)
 
-    def _end(self, ended: Ended, left: int = 0, advice: Advice | None = None) -> None:
+    def _end(self, ended: Ended, likely: int = 0, advice: Advice | None = None) -> None:
         self.ending = Ending(
             ended=ended,
             runs=self.runs,
@@ -392,7 +391,7 @@ class Settling:
             looks=len(self.looks),
             budget=self.budget,
             timed=self._timed,
-            left=left,
+            likely=likely,
             advice=advice or Advice(),
         )
 
@@ -405,15 +404,15 @@ class Settling:
         begun = [size for more in asked for size in more.begun]
         for ladder, more in zip(ladders, asked, strict=True):
             self.ladders[ladder.verdict.axis] += more.begun
-        left = sum(more.left for more in asked)
+        likely = sum(more.likely for more in asked)
         if grids or begun:
-            self._go_on(begun, grids, left)
+            self._go_on(begun, grids, likely)
         else:
             hopeless = any(more.hopeless for more in asked)
-            self._end("hopeless" if hopeless else "stuck", left, asked[0].advice)
+            self._end("hopeless" if hopeless else "stuck", likely, asked[0].advice)
 
     def _go_on(
-        self, begun: Sequence[LadderSize], grids: Mapping[LadderSize, SizeGrid], left: int = 0
+        self, begun: Sequence[LadderSize], grids: Mapping[LadderSize, SizeGrid], likely: int = 0
     ) -> None:
         """A round in which sizes begin and grids grow, as far as the budget has room for it."""
         grids, room = dict(grids), self.budget - self.runs - len(begun) * self.begun
@@ -428,24 +427,24 @@ class Settling:
             else:
                 del grids[most]
         if room < 0 or not (begun or grids):
-            self._end("budget", left)
+            self._end("budget", likely)
             return
-        self.looks[-1] = replace(self.looks[-1], left=len(begun) * self.begun + added)
+        self.looks[-1] = replace(self.looks[-1], likely=len(begun) * self.begun + added)
         self.started += begun
         self.grids |= grids
 
 
 @dataclass(frozen=True, kw_only=True)
-class More:
+class RoundRequest:
     """What one open ladder asks for: sizes to begin, and grids that grow.
 
-    About so many runs are `left` to settle it, 0 where nothing tells. `hopeless`: the budget has no
-    room for them. `advice` is what would tell where nothing is asked for.
+    So many more runs are `likely` to settle it, 0 where nothing tells. `hopeless`: there is no
+    room for them in the budget. `advice` is what would tell where nothing is asked for.
     """
 
     grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
     begun: Sequence[LadderSize] = ()
-    left: int = 0
+    likely: int = 0
     hopeless: bool = False
     advice: Advice = field(default_factory=Advice)
 
@@ -470,7 +469,7 @@ class NextRound:
         """The spacing down to which points are put between others, in log2."""
         return min(COARSE / 2, self.rule.step)
 
-    def asked_by(self, ladder: JudgedLadder) -> More:
+    def asked_by(self, ladder: JudgedLadder) -> RoundRequest:
         """What may settle an open ladder, or its target."""
         verdict, target = ladder.verdict, ladder.verdict.target
         if target and verdict.answer == "holds":
@@ -489,7 +488,7 @@ class NextRound:
             elif not (fit.noise_unknown or base_fit.noise_unknown):
                 doubts.append(size)
         if not doubts:
-            return More(grids=points, advice=verdict.advice)
+            return RoundRequest(grids=points, advice=verdict.advice)
         # One size that fails is enough: the others wait for one that likely does.
         likely = {size.size: chances(size, self.rule, 2, CONFIDENCE)[1] for size in doubts}
         first = max(doubts, key=lambda size: likely[size.size])
@@ -505,7 +504,7 @@ class NextRound:
 
         # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
         times = MAX_SEED_FACTOR ** (np.arange(1, 17) / 16)
-        left = next((math.ceil(runs * (t - 1)) for t in times if chance(t) >= 0.5), 0)
+        likely_more = next((math.ceil(runs * (t - 1)) for t in times if chance(t) >= 0.5), 0)
         # Of points between that show a shape the chance tells too little.
         coarse = any(
             grid.between(fit.optimum.value, COARSE)
@@ -513,17 +512,16 @@ class NextRound:
             if (fit := ladder.fits[size])
         )
         if not (points or coarse) and chance(1 + self.room / runs) < HOPELESS:
-            return More(left=left, hopeless=True, advice=verdict.advice)
+            return RoundRequest(likely=likely_more, hopeless=True, advice=verdict.advice)
         largest = max(grids[size.size].runs for size in doubts)
         for grown, grid in grids.items():
             fit = ladder.fits[grown]
             # A base that is known far better than the others gains them nothing.
             if fit is not None and (grown != self.base or grid.runs <= largest):
                 grids[grown] = grid.grown(fit.optimum.value, self.finest)
-        return More(grids=grids | points, left=left, advice=verdict.advice)
+        return RoundRequest(grids=grids | points, likely=likely_more, advice=verdict.advice)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
-        """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
         size, etas = fit.curve.size, sorted(fit.curve.losses)
         step, losses = spacing(self.rule), fit.curve.losses
         if fit.at_end:
@@ -549,7 +547,7 @@ class NextRound:
             if finite[a] != finite[b] and b - a > self.rule.step / 2 + 1e-9
         ]
 
-    def _for_target(self, ladder: JudgedLadder, advice: Advice) -> More:
+    def _for_target(self, ladder: JudgedLadder, advice: Advice) -> RoundRequest:
         """What the target's `advice` asks for: the next larger size, points further out, or seeds.
 
         Nothing where that is not expected to tell, or is more than the budget has.
@@ -575,12 +573,11 @@ class NextRound:
                 # Half the errors take four times the runs.
                 needed = 3 * sum(self.grids[size].runs for size in grids)
         if needed > self.room:
-            return More(left=needed, hopeless=True, advice=advice)
-        return More(grids=grids, begun=begun, advice=advice)
+            return RoundRequest(likely=needed, hopeless=True, advice=advice)
+        return RoundRequest(grids=grids, begun=begun, advice=advice)
 
 
 def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
-    """How many times the base a size is on its ladder."""
     if axis != JOINT_AXIS:
         return float(getattr(size, axis)) / float(getattr(base, axis))
     # In FLOPs, but for a constant: parameters go as width^2 depth, and tokens as batch times steps.

@@ -71,7 +71,7 @@ converge (Yang et al., arXiv:2203.03466). Finite widths differ from the limit by
 
 
 def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
-    """That of a ladder over `axis`; `theory` (None: by the parameterization) takes its half in."""
+    """The prior of a ladder over `axis`; `theory` (None: by the parameterization) has its half."""
     # Over steps too: the batch is held along a ladder, so that steps are tokens.
     if axis in ("tokens", "steps"):
         return OVER_TOKENS
@@ -105,7 +105,7 @@ class OptimumPrediction(Mixture):
     forms: Sequence[str] = field(default_factory=tuple)
 
     def probabilities(self) -> dict[str, float]:
-        """Of every form, summed over its scatters."""
+        """Each form's probability, summed over its scatters."""
         chances = dict.fromkeys(self.forms, 0.0)
         for name, weight in zip(self.forms, self.weights, strict=True):
             chances[name] += float(weight)
@@ -182,11 +182,11 @@ def back_test(
         return None
     predicted = predict(sizes[:-1], optima[:-1], deviations[:-1], sizes[-1], prior)
     # Beside its own error: the test is of what was measured at the widest size, not of the truth.
-    shown = predicted.widened(float(deviations[-1]))
-    within = shown.estimate(BACK_TEST)
+    measurable = predicted.widened(float(deviations[-1]))
+    within = measurable.estimate(BACK_TEST)
     return OptimumBackTest(
         size=sizes[-1],
-        predicted=shown.estimate(),
+        predicted=measurable.estimate(),
         measured=float(optima[-1]),
         reproduced=within.low <= float(optima[-1]) <= within.high,
     )

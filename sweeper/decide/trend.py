@@ -92,7 +92,7 @@ class Optima:
 
     @classmethod
     def of(cls, axis: str, fitted: Mapping[LadderSize, CurveFit | None]) -> Optima | None:
-        """Those of a ladder's fits over `axis`; None where fewer than two have an interval.
+        """The optima of a ladder's fits over `axis`; None where fewer than two have an interval.
 
         Curves whose lowest point is at their end are left out: there the optimum is only a bound.
         """
@@ -134,10 +134,12 @@ def shifts_along(
     for place, fit in enumerate(optima.fits):
         if place == first:
             continue
-        told = shifted(optima.sizes, optima.values, optima.errors, (place, first), prior).estimate()
+        estimate = shifted(
+            optima.sizes, optima.values, optima.errors, (place, first), prior
+        ).estimate()
         # The value stays that of the two curves: an interval holds it.
         value = float(optima.values[place] - optima.values[first])
-        shifts[fit.curve.size] = replace(told, value=value).and_also(
+        shifts[fit.curve.size] = replace(estimate, value=value).and_also(
             Estimate(value=value, low=value, high=value)
         )
     return shifts
@@ -171,7 +173,7 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
     off = float(predicted.mean) - transferred
     # A fixed seed: the same optima give the same interval.
     draws = predicted.draws(count, np.random.default_rng(0)) - transferred
-    left, gain = _gaps(optima, off, draws)
+    predicted_gap, gain = _gaps(optima, off, draws)
     estimate = predicted.estimate()
     return Trend(
         axis=axis,
@@ -182,7 +184,7 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         predicted_log2=estimate,
         off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
-        predicted_gap=left,
+        predicted_gap=predicted_gap,
         gain=gain,
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
@@ -193,7 +195,7 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
 
 
 def _slope(optima: Optima) -> Estimate:
-    """That of the weighted line through the optima over log2 size; see `fit_plane`."""
+    """The slope of the weighted line through the optima over log2 size; see `fit_plane`."""
     generator = np.random.default_rng(list(optima.sizes))
     draws = np.array([fit.free_optimum_draws for fit in optima.fits])
     # Of its own: the slope would trust that shapes are the same over the whole ladder.
@@ -225,7 +227,7 @@ def _gaps(optima: Optima, off: float, draws: Array) -> tuple[Estimate, Estimate]
 
 
 def _median(least: Array, most: Array) -> Estimate:
-    """Of bounds [1 + draws], whose first is no draw: that of the least, the interval of both."""
+    """The median of the least, with an interval of both; the first of [1 + draws] is no draw."""
     # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
     median = float(np.percentile(least[1:], 50, method="nearest"))
     return Estimate(
@@ -246,11 +248,11 @@ def judge_target(
     rule: LadderRule,
     prior: Prior,
     *,
-    given: bool = False,
+    is_named: bool = False,
 ) -> tuple[TargetAnswer, Trend | None]:
     """The answer at the size `target` of the verdict's axis, and the trend behind it.
 
-    `fits` are those of the ladder's curves. A value that was `given` is asked about itself: it
+    `fits` are those of the ladder's curves. A value that `is_named` is asked about itself: it
     fails where it lies too far from the optimum that is predicted, whatever the ladder says of the
     base's optimum.
 
@@ -261,19 +263,19 @@ def judge_target(
     """
     if verdict.axis == JOINT_AXIS:
         raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
-    axis, told = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
+    axis, answered = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
     optima = Optima.of(axis, fits)
     trend = None if optima is None else trend_of(axis, optima, transferred, target, prior)
     # A named value need not be the base's best, so that the ladder's answer is not about it: it can
     # fail on a ladder that holds, and first of all.
-    if given and optima and trend:
+    if is_named and optima and trend:
         allowed = rule.allowed_gap(optima.fits[-1].loss.value)
         off, gap = trend.off_log2, trend.loss_gap
         if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
-            return told(answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"), trend
+            return answered(answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"), trend
     if sizes[0] <= target <= sizes[-1]:
-        return told(answer=_within(verdict, target), code="within"), trend
+        return answered(answer=_within(verdict, target), code="within"), trend
     wider = target > sizes[-1]
     times = target / sizes[-1] if wider else sizes[0] / target
     answer: Answer
@@ -281,7 +283,7 @@ def judge_target(
     if not (optima and trend) or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
-        return told(answer=answer, code=code, times=times, wider=wider), trend
+        return answered(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -303,7 +305,7 @@ def judge_target(
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
         advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
-    found = told(
+    target_answer = answered(
         answer=answer,
         off_log2=off,
         loss_gap=gap,
@@ -314,7 +316,7 @@ def judge_target(
         missed=None if reproduced else trend.back_test,
         advice=advice,
     )
-    return found, trend
+    return target_answer, trend
 
 
 def _within(verdict: Verdict, target: int) -> Answer:
@@ -385,13 +387,13 @@ def _advice(
     """
     widths, gap = _larger(optima, target), UNKNOWN
     for times in (1, MORE_SEEDS):
-        known = replace(optima, errors=optima.errors / times**0.5)
+        longer = replace(optima, errors=optima.errors / times**0.5)
         for count in range(len(widths) + 1):
             if count:
-                known = _with_size(known, widths[count - 1], prior)
-            predicted = predict(known.sizes, known.values, known.errors, target, prior)
-            answer, _, gap = _judged(known, predicted, planned, rule, allowed, confidence)
-            tested = back_test(known.sizes, known.values, known.errors, prior)
+                longer = _with_size(longer, widths[count - 1], prior)
+            predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
+            answer, _, gap = _judged(longer, predicted, planned, rule, allowed, confidence)
+            tested = back_test(longer.sizes, longer.values, longer.errors, prior)
             missed = answer == "holds" and tested is not None and not tested.reproduced
             # At that nothing is trained.
             if (count, times) == (0, 1) or answer == "cannot say yet" or missed:
@@ -418,7 +420,6 @@ def _advice(
 
 
 def _ladder_setting(axis: str, sizes: Sequence[int]) -> dict[str, str]:
-    """That names a ladder's sizes."""
     return {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
 
 
@@ -432,7 +433,7 @@ def _larger(optima: Optima, target: int) -> list[int]:
 
 
 def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
-    """With one more, as sure as the last, where it is expected."""
+    """Adds a size where its optimum is expected, as sure as the last."""
     expected = predict(optima.sizes, optima.values, optima.errors, size, prior).mean
     return Optima(
         (*optima.sizes, size),

@@ -91,7 +91,7 @@ class Validation:
         return curves_along(axis, self.curves, sizes)
 
 
-def unjudged(found: Conclusion, space: Space, judged: Collection[str]) -> dict[str, Choice]:
+def unjudged(conclusion: Conclusion, space: Space, judged: Collection[str]) -> dict[str, Choice]:
     """What a plan carries as the search found it, and no ladder has judged.
 
     `judged` are the hyperparameters whose curves were. One that the search left at its default is
@@ -101,8 +101,8 @@ def unjudged(found: Conclusion, space: Space, judged: Collection[str]) -> dict[s
     before = in_use(space, defaults(space))
     return {
         name: value
-        for name, value in in_use(space, found.best_log2).items()
-        if name not in (*found.not_searched, *judged) and value != before.get(name)
+        for name, value in in_use(space, conclusion.best_log2).items()
+        if name not in (*conclusion.not_searched, *judged) and value != before.get(name)
     }
 
 

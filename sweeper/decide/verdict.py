@@ -25,12 +25,12 @@ def judge_with_target(
     law: str = "",
     confidence: float = 0.95,
     fixed: Collection[str] = (),
-    given: bool = False,
+    is_named: bool = False,
 ) -> tuple[Verdict, Trend | None]:
     """The verdict over an axis with its answer at the `target`, and the trend of its optima.
 
     Without a target the trend is that of the largest size. The rest is as in `judge_ladder`, and
-    `given` as in `judge_target`.
+    `is_named` as in `judge_target`.
     """
     joint = axis == JOINT_AXIS
     shifts = {} if joint else shifts_along(axis, fits, base, prior)
@@ -38,10 +38,10 @@ def judge_with_target(
         axis, curves, transferred, base, rule, law, confidence, fits, fixed, shifts
     )
     if joint:
-        told = judge_joint_target(verdict, target) if target else None
-        return replace(verdict, target=told), None
+        joint_answer = judge_joint_target(verdict, target) if target else None
+        return replace(verdict, target=joint_answer), None
     to = max(int(getattr(size, axis)) for size in ([target] if target else fits))
-    answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
+    answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, is_named=is_named)
     # At the base's own size nothing is carried, unless a value was named to be judged there.
-    carried = target is not None and (given or to != getattr(base, axis))
-    return verdict.at_target(answer) if carried else verdict, trend
+    carried = target is not None and (is_named or to != getattr(base, axis))
+    return replace(verdict, target=answer) if carried else verdict, trend

@@ -431,11 +431,11 @@ def ladder_end(ending: Ending | None) -> str:
             words = f"Not settled with {spent}: {limit}"
         case "hopeless":
             words = f"Not settled with {spent}, and no number of these runs would likely do"
-            if ending.left > 0:
+            if ending.likely > 0:
                 room = max(0, ending.budget - ending.runs)
                 words = (
                     f"Not settled with {spent}, and no affordable number would do: about "
-                    f"{ending.left} more are needed, and the budget has {room}"
+                    f"{ending.likely} more are needed, and the budget has {room}"
                 )
         case "stuck":
             words = f"Not settled with {spent}, and no more of these runs would do"
@@ -460,5 +460,5 @@ def ladder_progress(settling: Settling) -> str:
         for judged in look.judged
         if judged.verdict.target is not None
     ]
-    left = f", then {look.left} more" if look.left else ""
+    left = f", then {look.likely} more" if look.likely else ""
     return f"{look.runs} runs{left}; {', '.join(parts)}"

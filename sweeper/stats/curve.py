@@ -127,7 +127,7 @@ class CurveFit:
         return least, most
 
     def or_steep(self, other: CurveFit | None) -> CurveFit:
-        """With the other reading of the ladder's jumps in every second draw, and all intervals."""
+        """Holds the other reading of jumps, too: in every second draw, and all intervals."""
         if other is None or self.noise_unknown or other.noise_unknown:
             return self
         width = self.basin.width_log2.and_also(other.basin.width_log2)
@@ -146,7 +146,7 @@ class CurveFit:
 
     @property
     def side(self) -> int:
-        """At which end the lowest point is: -1 or 1; 0 within the curve, and where it is all."""
+        """The end that the lowest point is, -1 or 1; 0 within the curve, and where it is all."""
         measured = self.measured
         if not self.at_end or len(measured.etas) == 1:
             return 0
@@ -190,19 +190,19 @@ class Measured:
         near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
         noise = None
         if near.sum() > 1 and curve.noise is not None:
-            known = curve.noise
-            level, freedom, single = known.deviation, known.freedom, known.single
+            noise_known = curve.noise
+            level, freedom, single = noise_known.deviation, noise_known.freedom, noise_known.single
             # Of single runs it was read off points near the lowest, and tells of no others.
             used = near if single else finite
             x, means = etas[used] - etas[lowest], runs[used].mean(axis=1)
-            noise = Noise.known(level, freedom, x, means, runs.shape[1], single=single)
+            noise = Noise.of_level(level, freedom, x, means, runs.shape[1], single=single)
         # Seeds that change nothing measure no noise; one of 0 would make points of all intervals.
         elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
             noise = Noise.measure(etas[near] - etas[lowest], runs[near])
         return cls(curve, etas, runs, lowest, near, noise)
 
     def pooled(self, noises: Sequence[Noise]) -> Measured:
-        """With the level of the noise as all curves of a ladder tell it."""
+        """Pools the level of the noise over all curves of a ladder."""
         # A level that is given is known, or the other curves have moderated it (`with_noise_left`).
         if self.noise is None or self.curve.noise is not None:
             return self
@@ -237,7 +237,7 @@ def fit_curves(
 
 
 def _in_turns(first: Array, second: Array) -> Array:
-    """Of every second draw the `second` one: the same draws at all sizes of a ladder."""
+    """Every second draw is from `second`: the same ones at all sizes of a ladder."""
     return np.where(np.arange(len(first)) % 2, second, first)
 
 
@@ -249,10 +249,10 @@ def _fit_each(curves: Sequence[SizeCurve], transferred: float) -> dict[LadderSiz
     weights = np.zeros(0)
     if noises or from_others:
         # Of single runs the same losses tell level and rise: there a higher rise may gain too.
-        known = not noises and not any(
+        levels_known = not noises and not any(
             run.curve.noise and run.curve.noise.single for run in measured
         )
-        weights = model_weights(noises or from_others, levels_known=known)
+        weights = model_weights(noises or from_others, levels_known=levels_known)
     measured = [run.pooled(noises) for run in measured]
     points = {run.curve.size: run.points(weights) for run in measured if run.noise is not None}
     forms = Forms.of(points)
@@ -392,29 +392,29 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
 
     As they are where there is one curve, or all together have fewer than two points to spare.
     """
-    left = {curve.size: rest_near_best(curve) for curve in without_cliffs(curves, doubtful=True)}
-    told = {size: (level, count) for size, (level, count) in left.items() if level > 0}
-    total = sum(count for _, count in told.values())
+    rests = {curve.size: rest_near_best(curve) for curve in without_cliffs(curves, doubtful=True)}
+    levels = {size: (level, count) for size, (level, count) in rests.items() if level > 0}
+    total = sum(count for _, count in levels.values())
     if total < 2 or len(curves) < 2:
         return list(curves)
-    counts = np.array([float(count) for _, count in told.values()])
+    counts = np.array([float(count) for _, count in levels.values()])
     # The mean of log(chi^2 / freedom) is about -1 / freedom - 1 / (3 freedom^2): the log of a mean
     # square lies too low, the more so the fewer residuals it has.
-    logs = np.log([level for level, _ in told.values()]) - (-1 / counts - 1 / (3 * counts**2))
+    logs = np.log([level for level, _ in levels.values()]) - (-1 / counts - 1 / (3 * counts**2))
     common, freedom = math.exp(float(np.average(logs, weights=counts))), ALIKE
-    if len(told) > 1:
+    if len(levels) > 1:
         # The variance of log s^2 beyond what so few residuals have is that of the levels.
         beyond = float(logs.var(ddof=1)) - float(np.average(2 / counts, weights=counts))
         # A mean square of f degrees of freedom scatters by 2 / f in its log: where
         # levels scatter by as much, the ladder counts as f.
         freedom = max(UNLIKE, 2 / beyond) if beyond > 2 / ALIKE else ALIKE
     noises = {}
-    for size in left:
-        level, mine = told.get(size, (0.0, 0))
+    for size in rests:
+        level, mine = levels.get(size, (0.0, 0))
         variance = (mine * level + freedom * common) / (mine + freedom)
         # Others never count as more residuals than there are.
-        known = max(1, round(mine + min(freedom, total)))
-        noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=known, single=True)
+        residuals = max(1, round(mine + min(freedom, total)))
+        noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=residuals, single=True)
     return [replace(curve, noise=noises[curve.size]) for curve in curves]
 
 
@@ -460,9 +460,9 @@ def _fit(
             drawn = forms.rows(points, curve.size, generator, noises[:, near], x, at)
             drawn += rows[0, lowest]
             # Beside a point that diverged nothing is drawn.
-            left = np.searchsorted(etas, x + etas[lowest] + SAME_ETA) - 1
+            before = np.searchsorted(etas, x + etas[lowest] + SAME_ETA) - 1
             right = np.searchsorted(etas, x + etas[lowest] - SAME_ETA)
-            kept = near[left] & near[right]
+            kept = near[before] & near[right]
             grid = np.append(x[kept] + etas[lowest], etas[~near])
             order = np.argsort(grid)
             grid, rows = grid[order], np.hstack([drawn[:, kept], rows[:, ~near]])[:, order]
@@ -557,15 +557,15 @@ def _basin(parabolas: Parabolas, bias: Array) -> Basin:
     limits = BASIN_TOLERANCE * np.abs(least)
     right, far_right = _basin_end(etas, losses, optima, least, limits)
     # The left end is the right end of the mirrored curve.
-    left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
-    narrow, wide = right + left, far_right + far_left
+    lower, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
+    narrow, wide = right + lower, far_right + far_left
     narrow, wide = (np.maximum(0.0, ends + np.append(0.0, bias)) for ends in (narrow, wide))
     width = Estimate(
         value=float(narrow[0]),
         low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,
         high=Estimate.from_draws(float(wide[0]), wide[1:]).high,
     )
-    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
+    return Basin(low_log2=-float(lower[0]), high_log2=float(right[0]), width_log2=width)
 
 
 def _basin_end(

@@ -88,8 +88,8 @@ class Process:
         rows = np.broadcast_to(np.diag(np.sqrt(precision)), (*stack, terms, terms))
         columns, triangle = np.linalg.qr(np.concatenate([basis, rows], axis=-2))
         values = np.concatenate([values, np.zeros((*stack, terms, values.shape[-1]))], axis=-2)
-        left = values - columns @ (_turned(columns) @ values)
-        return np.asarray(columns[..., : len(self.values), :]), np.asarray(triangle), left
+        rest = values - columns @ (_turned(columns) @ values)
+        return np.asarray(columns[..., : len(self.values), :]), np.asarray(triangle), rest
 
     @property
     def terms(self) -> Array:
@@ -98,7 +98,7 @@ class Process:
         return np.asarray(np.linalg.solve(triangle, _turned(columns) @ self._white[0]))
 
     @property
-    def left(self) -> Array:
+    def residuals(self) -> Array:
         """What no term of the mean explains, whitened [..., n, copies]."""
         return self._fit[2][..., : len(self.values), :]
 
@@ -110,7 +110,7 @@ class Process:
     @property
     def freedom(self) -> int:
         """Points less the terms that are flat, times the copies."""
-        points, copies = self.left.shape[-2:]
+        points, copies = self.residuals.shape[-2:]
         flat = self.basis.shape[1]
         if self.precision is not None:
             flat -= int((self.precision > 0).sum())
@@ -129,7 +129,7 @@ class Process:
         size = 2 * np.log(diagonal).sum(axis=-1) + 2 * np.log(np.abs(triangle)).sum(axis=-1)
         if self.precision is not None:
             size = size - np.log(self.precision[self.precision > 0]).sum()
-        return np.asarray(self.left.shape[-1] * size)
+        return np.asarray(self.residuals.shape[-1] * size)
 
     @property
     def log_likelihood(self) -> Array:
@@ -158,7 +158,7 @@ class Process:
         `shared` and `basis` as in `estimator`; `own` [..., places, places] is K**.
         """
         weights, beyond = self._carried(shared, basis)
-        means = basis @ self.terms + _turned(weights) @ self.left
+        means = basis @ self.terms + _turned(weights) @ self.residuals
         return means, own - _turned(weights) @ weights + beyond @ _turned(beyond)
 
     def _carried(self, shared: Array, basis: Array) -> tuple[Array, Array]:
@@ -180,7 +180,6 @@ class Process:
 
 
 def _turned(matrix: Array) -> Array:
-    """The transpose of each matrix of a stack."""
     return np.asarray(np.swapaxes(matrix, -2, -1))
 
 
@@ -191,7 +190,7 @@ def shares(logs: Array, prior: Array | float = 1.0) -> Array:
 
 
 def normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
-    """As many draws [count, n] around 0, of a covariance [n, n] that may be singular."""
+    """Normal draws [count, n] around 0, of a covariance [n, n] that may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     # Where nothing varies no direction is left; rounding makes some of the least ones negative.
     kept = values > 1e-12 * values[-1]
@@ -212,7 +211,7 @@ class Mixture:
 
     @property
     def mean(self) -> Array:
-        """Of each mixture [...]."""
+        """The mean of each mixture [...]."""
         return np.asarray(np.tensordot(self.weights, self.means, axes=1))
 
     def below(self, value: Array | float) -> Array:
@@ -236,7 +235,7 @@ class Mixture:
         return np.asarray((low + high) / 2)
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """With equal tails, of each mixture [...]."""
+        """The ends of each mixture's interval with equal tails [...]."""
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def estimate(self, level: float = 0.95) -> Estimate:
@@ -255,7 +254,7 @@ class Mixture:
         return np.asarray(generator.permutation(drawn))
 
     def widened(self, deviation: Array | float) -> Mixture:
-        """With an independent error of that deviation beside."""
+        """Adds an independent error of that deviation."""
         return Mixture(self.means, np.hypot(self.deviations, deviation), self.weights)
 
 

@@ -83,13 +83,13 @@ class LadderSize(ModelSize):
 
     @classmethod
     def of_spec(cls, spec: TrialSpec) -> LadderSize:
-        """That of a trial's specification."""
+        """The size that a trial is specified with."""
         size = Size(width=spec.width, depth=spec.depth)
         return cls.of(size, spec.model.arguments, vars(spec.train))
 
     @property
     def model_size(self) -> ModelSize:
-        """That of its model alone."""
+        """The size without its training."""
         return ModelSize(**{part.name: getattr(self, part.name) for part in fields(ModelSize)})
 
     def train_overrides(self) -> Mapping[str, int]:
@@ -309,8 +309,8 @@ class KnownNoise:
 
         Where noise has heavy tails, those of the distribution with the difference's kurtosis.
         """
-        one, other = (1 / count for count in counts)
-        excess = self.excess * (one**3 + other**3) / (one + other) ** 2
+        share, other_share = (1 / count for count in counts)
+        excess = self.excess * (share**3 + other_share**3) / (share + other_share) ** 2
         # Student's has an excess of 6 / (freedom - 4).
         return min(self.freedom, round(4 + 6 / excess)) if excess > 0 else self.freedom
 
@@ -347,7 +347,7 @@ class LadderSoFar:
 
 @dataclass(frozen=True, kw_only=True)
 class Cliff:
-    """From `log2` on the losses of a curve leave its basin, by a jump from `below` to `above`.
+    """The losses of a curve leave its basin from `log2` on, by a jump from `below` to `above`.
 
     Where they may do so by a steep side, too, it is not `sure`.
     """

@@ -83,7 +83,7 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     nearest = sorted(axis.grid(rule.step), key=lambda value: abs(value - axis.default))
     grid = sorted(nearest[: rule.points])
     missing = take(grid)
-    spacing, left = rule.step, rule.points - len(grid)
+    spacing, room = rule.step, rule.points - len(grid)
     while not missing and math.isfinite(min(losses.values())):
         # Extend before refining: an optimum at the end may lie anywhere beyond it. Each round asks
         # for its values at once and ends where one has no result: the next call comes as far anew.
@@ -93,10 +93,10 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
             extended += not missing
             continue
         spacing /= 2
-        new = [] if spacing < MIN_SPACING else _midpoints(losses, spacing, rule.reach)[:left]
+        new = [] if spacing < MIN_SPACING else _midpoints(losses, spacing, rule.reach)[:room]
         if not new:
             break
-        left -= len(new)
+        room -= len(new)
         missing = take(new)
     return LineState(losses, missing, extended)
 

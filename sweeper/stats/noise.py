@@ -41,16 +41,12 @@ def _smooth(length: float, rest: float) -> Kernel:
 
 
 def _rough(length: float) -> Kernel:
-    return lambda x: np.exp(-_distances(x) / length)
+    return lambda x: np.exp(-np.abs(x[:, None] - x) / length)
 
 
 def _tilted(variance: float) -> Kernel:
     """Independent, and a slope of each seed's own: its optimum is another."""
     return lambda x: np.eye(len(x)) + variance * np.outer(x, x)
-
-
-def _distances(x: Array) -> Array:
-    return np.abs(x[:, None] - x)
 
 
 KINDS: tuple[tuple[Kernel, ...], ...] = (
@@ -90,7 +86,7 @@ class Noise:
 
     @classmethod
     def measure(cls, x: Array, runs: Array) -> Noise:
-        """Of the runs [eta, seed] at `x`, their distance from the lowest point in log2.
+        """Measures runs [eta, seed] at `x`, their distance from the lowest point in log2.
 
         Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
         """
@@ -107,7 +103,7 @@ class Noise:
         )
 
     @classmethod
-    def known(
+    def of_level(
         cls,
         deviation: float,
         freedom: int,
@@ -117,7 +113,7 @@ class Noise:
         *,
         single: bool = False,
     ) -> Noise:
-        """Of a known `deviation` (nats): a run's own at each eta, or alike at near ones.
+        """Takes a known `deviation` (nats): a run's own at each eta, or alike at near ones.
 
         That each seed has another optimum no repeated cell shows, and is left out. How the noise
         rises is told by what a cubic leaves of the mean `losses` of `seeds` runs at all finite `x`;
@@ -144,7 +140,7 @@ class Noise:
         )
 
     def pooled(self, ladder: Sequence[Noise]) -> Noise:
-        """With sigma^2 as all curves of a ladder tell it (Smyth's moderated variance, 2004).
+        """Moderates sigma^2 by all curves of a ladder (Smyth's moderated variance, 2004).
 
         The other curves count as `POOLED_FREEDOM` degrees of freedom at most.
         """
@@ -159,7 +155,7 @@ class Noise:
         return replace(self, variance=variance, freedom=freedom)
 
     def covariance(self, x: Array, weights: Array) -> Array:
-        """That of a run's noise at the points `x` [point, point], the mean over the models."""
+        """The covariance of a run's noise at `x` [point, point], the mean over the models."""
         covariances, _ = _models(tuple(x.round(9)), self.reach)
         return np.tensordot(weights * self.variance, covariances, axes=1)
 
@@ -205,7 +201,7 @@ class CubicRest(NamedTuple):
 
 
 def left_by_cubic(x: Array, losses: Array) -> CubicRest:
-    """Of independent noise, its level integrated out with the cubic; of few points a parabola.
+    """Independent noise beside a cubic, both integrated out; few points have a parabola.
 
     The squares are those at the lowest point, were the noise to rise so.
     """

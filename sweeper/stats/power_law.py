@@ -33,7 +33,7 @@ FIXED = 1e-4
 
 
 @dataclass(frozen=True)
-class LawForm:
+class LossForm:
     """A form of the law.
 
     `terms` are amplitude and exponent of each term above the floor, and the powers of N and D in
@@ -57,28 +57,28 @@ class LawForm:
 
     @property
     def powers(self) -> Array:
-        """Of N and D [terms, 2]."""
+        """The powers of N and D [terms, 2]."""
         return np.array([term[2:] for term in self.terms], float)
 
 
-ADDITIVE = LawForm(
+ADDITIVE = LossForm(
     "additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1))
 )
-SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
-TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
-COMPUTE = LawForm("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
+SIZE = LossForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
+TOKENS = LossForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
+COMPUTE = LossForm("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
 """Along a line of N and D varied together: the compute is N D but for a constant."""
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
+class LossLaws:
     """Laws of one `form`: `values` [laws, parameters] are logs.
 
     N and D are in units of `centre`, the geometric means of the runs fitted: amplitudes are then
     losses at the centre, and the fit is as well conditioned as its data allow.
     """
 
-    form: LawForm
+    form: LossForm
     values: Array
     centre: tuple[float, float]
 
@@ -114,7 +114,7 @@ class Laws:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class LossLawPrior:
     """What is known of a form's parameters before any run: of their logs `middle`, `deviation`.
 
     Both are [parameters]; amplitudes are losses at the runs' centre.
@@ -124,8 +124,8 @@ class Known:
     deviation: Array
 
     @classmethod
-    def of(cls, form: LawForm, loss: Array, fixed: Mapping[str, float]) -> Known:
-        """That of published laws whose runs have such losses; `fixed` are known by name."""
+    def of(cls, form: LossForm, loss: Array, fixed: Mapping[str, float]) -> LossLawPrior:
+        """Published laws' parameters for such losses; the user knows those that are `fixed`."""
         middle, deviation = np.zeros(len(form.parameters)), np.zeros(len(form.parameters))
         for index, name in enumerate(form.parameters):
             kind = "E" if name == "E" else "amplitude" if index < form.amplitudes else "exponent"
@@ -143,56 +143,58 @@ class Known:
         return (values - self.middle) / self.deviation
 
 
-def fit(form: LawForm, params: Array, tokens: Array, loss: Array, *, noise: float = ROBUST) -> Laws:
+def fit(
+    form: LossForm, params: Array, tokens: Array, loss: Array, *, noise: float = ROBUST
+) -> LossLaws:
     """The best fit of `form` to runs (N, D, L), all [runs]; strays beyond `noise` pull little."""
     centre = float(np.exp(np.log(params).mean())), float(np.exp(np.log(tokens).mean()))
     fits = [
-        regress(Laws(form, start[None], centre), params, tokens, loss, noise=noise)
+        regress(LossLaws(form, start[None], centre), params, tokens, loss, noise=noise)
         for start in _starts(form, _logs(params, tokens, centre), loss)
     ]
-    return min(fits, key=lambda one: one[1])[0]
+    return min(fits, key=lambda law_and_cost: law_and_cost[1])[0]
 
 
 def regress(
-    first: Laws,
+    first: LossLaws,
     params: Array,
     tokens: Array,
     loss: Array,
     *,
     noise: float = ROBUST,
     whiten: Array | None = None,
-    known: Known | None = None,
-) -> tuple[Laws, float]:
+    prior: LossLawPrior | None = None,
+) -> tuple[LossLaws, float]:
     """The law near `first` that is likeliest, and its cost, residuals being those of log L.
 
     Either runs are independent, of a standard deviation `noise` and with strays among them (Huber's
-    loss), or `whiten` makes them so. What is `known` of the parameters counts as runs do.
+    loss), or `whiten` makes them so. What is known of the parameters counts as runs do.
     """
     form, centre, target = first.form, first.centre, np.log(loss)
 
-    def law(values: Array) -> Laws:
-        return Laws(form, values[None], centre)
+    def law(values: Array) -> LossLaws:
+        return LossLaws(form, values[None], centre)
 
     def residuals(values: Array) -> Array:
         off = np.log(law(values).loss(params, tokens)[0]) - target
         off = off / noise if whiten is None else whiten @ off
-        return off if known is None else np.concatenate([off, known.off(values)])
+        return off if prior is None else np.concatenate([off, prior.off(values)])
 
     def slopes(values: Array) -> Array:
         slope = law(values).slopes(params, tokens)[0].T
         slope = slope / noise if whiten is None else whiten @ slope
-        return slope if known is None else np.concatenate([slope, np.diag(1 / known.deviation)])
+        return slope if prior is None else np.concatenate([slope, np.diag(1 / prior.deviation)])
 
     # Without strays by MINPACK's own Levenberg-Marquardt, which knows no other loss.
     robust = whiten is None
-    found = least_squares(
+    solution = least_squares(
         residuals,
         first.values[0],
         slopes,
         method="trf" if robust else "lm",
         loss="huber" if robust else "linear",
     )
-    return law(found.x), float(found.cost)
+    return law(solution.x), float(solution.cost)
 
 
 def _logs(params: Array | float, tokens: Array | float, centre: tuple[float, float]) -> Array:
@@ -202,18 +204,18 @@ def _logs(params: Array | float, tokens: Array | float, centre: tuple[float, flo
     return logs
 
 
-def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
+def _starts(form: LossForm, logs: Array, loss: Array) -> Array:
     """Parameters [starts, parameters]: the best exponents of the grid, amplitudes by least squares.
 
     Residuals are relative, (predicted - L) / L, which is that of log L to first order.
     """
-    found = []
+    starts = []
     for exponents in product(STARTS, repeat=len(form.terms)):
         powers = np.exp(-np.array(exponents)[:, None] * (form.powers @ logs))
         columns = np.concatenate([np.ones_like(powers[:1]), powers]) / loss
         amplitudes, off = nnls(columns.T, np.ones(len(loss)))
         # An amplitude of 0 has no slope as a log: a thousandth of the largest has one.
         awake = np.maximum(amplitudes, 1e-3 * amplitudes.max())
-        found.append((off, [*np.log(awake), *np.log(exponents)]))
-    found.sort(key=lambda one: one[0])
-    return np.array([values for _, values in found[:REFINED]])
+        starts.append((off, [*np.log(awake), *np.log(exponents)]))
+    starts.sort(key=lambda start: start[0])
+    return np.array([values for _, values in starts[:REFINED]])

@@ -45,10 +45,6 @@ class Rounds:
         """The error of a look at each of so many pairs (Bonferroni)."""
         return self.error / max(1, pairs)
 
-    def after(self, seeds: int) -> int | None:
-        """The seeds of the next round; None where there is none."""
-        return next((count for count in self.seeds if count > seeds), None)
-
 
 def all_pairs(configurations: int) -> int:
     """How many pairs so many configurations make."""
@@ -69,10 +65,6 @@ class Foretold:
     def above(self, limit: float) -> float:
         """The chance that the whole interval lies above `limit`."""
         return normal_above((limit + self.half - self.value) / self.moves)
-
-    def below(self, limit: float) -> float:
-        """The chance that the whole interval lies below `limit`."""
-        return normal_above((self.half + self.value - limit) / self.moves)
 
     def within(self, limit: float) -> float:
         """The chance that the whole interval lies between -`limit` and `limit`."""

@@ -97,16 +97,16 @@ class Parabolas:
         """
         (a, b, c), etas, lowest = self.coefficients, self.etas, self.lowest
         neighbours = [np.clip(lowest + side, 0, len(etas) - 1) for side in (-1, 1)]
-        left, right = (etas[index] - etas[lowest] for index in neighbours)
+        to_left, to_right = (etas[index] - etas[lowest] for index in neighbours)
         vertex = self.vertices
-        fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
+        fitted, at_end = np.isfinite(vertex), (to_left == 0) | (to_right == 0)
         # Without a fit: at an end the point itself, else anywhere between neighbours.
-        spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
-        free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
+        spread = to_left + (to_right - to_left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
+        free = np.where(fitted, np.clip(vertex, to_left, to_right), np.where(at_end, 0.0, spread))
         finite = np.isfinite(self.losses[0])
         low, high = (
             np.where(finite[index], end, 0.0)
-            for index, end in zip(neighbours, (left, right), strict=True)
+            for index, end in zip(neighbours, (to_left, to_right), strict=True)
         )
         safe = np.where(fitted, np.clip(vertex, low, high), 0.0)
         loss = np.where(fitted, (a * safe + b) * safe + c, self.losses.min(axis=1))
@@ -124,13 +124,13 @@ class Parabolas:
         above = np.searchsorted(etas, at - SAME_ETA)
         on_grid = np.abs(etas[np.minimum(above, last)] - at) <= SAME_ETA
         i, j = np.clip(above - ~on_grid, 0, last), np.minimum(above, last)
-        left, right = (np.take_along_axis(losses, k[:, None], 1)[:, 0] for k in (i, j))
-        low, high = np.minimum(left, right), np.maximum(left, right)
+        lower_loss, upper_loss = (np.take_along_axis(losses, k[:, None], 1)[:, 0] for k in (i, j))
+        low, high = np.minimum(lower_loss, upper_loss), np.maximum(lower_loss, upper_loss)
         # Past the ends nothing bounds a loss from above.
         high[(i == j) & ~on_grid] = math.inf
         inner = (i < j) & np.isfinite(high)
         progress = (at - etas[i])[inner] / (etas[j] - etas[i])[inner]
-        chord = (1 - progress) * left[inner] + progress * right[inner]
+        chord = (1 - progress) * lower_loss[inner] + progress * upper_loss[inner]
         # Newton's divided differences, with the point before the two.
         h, k = etas[j] - etas[i], np.maximum(i - 1, 0)
         before = np.take_along_axis(losses, k[:, None], 1)[:, 0]
@@ -140,7 +140,7 @@ class Parabolas:
         # spaced points says by how much. Where points are far apart, or one
         # diverged, the chord stays, on the careful side.
         bend = np.zeros(len(at))
-        bend[even] = before[even] - 2 * left[even] + right[even]
+        bend[even] = before[even] - 2 * lower_loss[even] + upper_loss[even]
         chord -= progress * (1 - progress) * bend[inner] / 2
         low[inner] = high[inner] = np.fmin(chord, self._values(at)[inner])
         least = self.minima[1]
@@ -156,7 +156,6 @@ class Parabolas:
 
 @lru_cache(maxsize=256)
 def _parabola(x: tuple[float, ...]) -> Array:
-    """The matrix [3, point] of the least-squares parabola through losses at `x`."""
     return np.linalg.pinv(np.vander(np.array(x), 3))
 
 
@@ -175,8 +174,8 @@ def rise(u: Array, skews: Array, ratios: Array) -> Array:
 
 def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
     """`distance` from the lowest point, or that of its neighbours where the grid is coarser."""
-    left, right = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
-    spacing = np.maximum(etas[lowest] - left, right - etas[lowest])
+    lower, upper = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
+    spacing = np.maximum(etas[lowest] - lower, upper - etas[lowest])
     widened: Array = np.maximum(distance, spacing) + SAME_ETA
     return widened
 
@@ -189,8 +188,8 @@ def dense(x: Array) -> tuple[Array, Index]:
     """Points between those of `x`, ascending, with them, and the indices of `x` among them."""
     counts = np.ceil((np.diff(x) - SAME_ETA) / SPACING).astype(int)
     parts = [
-        np.linspace(left, right, count, endpoint=False)
-        for left, right, count in zip(x[:-1], x[1:], counts, strict=True)
+        np.linspace(lower, upper, count, endpoint=False)
+        for lower, upper, count in zip(x[:-1], x[1:], counts, strict=True)
     ]
     return np.concatenate([*parts, x[-1:]]), np.append(0, counts.cumsum())
 
@@ -314,7 +313,7 @@ class Smoother:
         return self.curvature * x**3
 
     def _process(self, values: Array) -> Process:
-        """That of `values` [point, any]: any line beside what the curve has of its own."""
+        """`values` [point, any] as any line beside what the curve has of its own."""
         covariance = positive(self.prior(self.points.x) + self.points.noise)
         return Process(covariance, values, np.vander(self.points.x, 2))
 
@@ -325,8 +324,8 @@ class Smoother:
         if len(x) <= 3:
             return 0.0, 0.0
         rest = self.points.means - self.shape.curvature * x**2
-        cubic, left = self._process(np.column_stack([self.cubic(x), rest])).left.T
-        return float(cubic @ cubic), float(cubic @ left)
+        cubic, rest_white = self._process(np.column_stack([self.cubic(x), rest])).residuals.T
+        return float(cubic @ cubic), float(cubic @ rest_white)
 
     def rows(
         self, generator: np.random.Generator, noises: Array, normal: Array, x: Array, at: Index
@@ -497,7 +496,7 @@ class Forms:
 
     @classmethod
     def of(cls, ladder: Mapping[LadderSize, Points]) -> Forms:
-        """Of the curves that are measured at these points."""
+        """What the points of a ladder's curves say together."""
         shapes = tuple(CurveShape.of(list(ladder.values()), misfit) for misfit in MISFITS)
         curves = {
             size: tuple(Kinked(points, shape) for shape in shapes)
@@ -509,8 +508,8 @@ class Forms:
         total = np.log(MISFIT_PRIOR)[:, None, None] + np.log(PRIOR)[:, None]
         # k ~ N(0, SKEW^2) over ladders.
         total = total - (SKEWS / SKEW) ** 2 / 2
-        for found in curves.values():
-            logs = np.array([kinked.log_likelihood for kinked in found])
+        for kinks in curves.values():
+            logs = np.array([kinked.log_likelihood for kinked in kinks])
             # Averaged over the vertex, a curve's own; all else is shared and adds up.
             total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
         if all(len(points.x) < MIN_MISFIT for points in ladder.values()):
@@ -609,10 +608,10 @@ def _heights(x: tuple[float, ...]) -> Array:
 
 
 def _interpolated(values: Array) -> Array:
-    """At `FINE` places from `COARSE` ones, by the parabola through the nearest three."""
+    """Interpolates `COARSE` places at `FINE` ones, by parabolas through the nearest three."""
     places = np.linspace(0, COARSE - 1, FINE)
     middle = np.clip(np.rint(places).astype(int), 1, COARSE - 2)
     t = places - middle
-    left, at, right = (values[..., middle + side] for side in (-1, 0, 1))
-    vertex: Array = at + t * (right - left) / 2 + t**2 * (left + right - 2 * at) / 2
+    lower, at, upper = (values[..., middle + side] for side in (-1, 0, 1))
+    vertex: Array = at + t * (upper - lower) / 2 + t**2 * (lower + upper - 2 * at) / 2
     return vertex

@@ -37,7 +37,7 @@ class SettledLadder(Settling):
     @property
     def goes_on(self) -> bool:
         """Whether any of its own runs has ended, beside those that were there."""
-        own = (run for run in self.asked if self._known(*run) is not None)
+        own = (run for run in self.asked if self._measured(*run) is not None)
         return not {*self.began_with}.issuperset(self._trial(*run).key for run in own)
 
     def trials(self) -> Missing:
@@ -134,7 +134,7 @@ def settle_ladder(
             budget=budget,
             affordable=None if hours is None else affordable,
             place=place,
-            given=grids,
+            before=grids,
         )
 
     if began_with is not None:

@@ -40,8 +40,8 @@ def curve(width: int, *losses: float, step: float = 1.0, planned: float = 0.0) -
 def test_what_the_base_cannot_explain_is_lost(
     base: tuple[float, ...], larger: tuple[float, ...], at: float | None
 ) -> None:
-    found = gross_loss(curve(512, *larger), curve(256, *base), RULE)
-    assert (found and found.log2) == at
+    result = gross_loss(curve(512, *larger), curve(256, *base), RULE)
+    assert (result and result.log2) == at
 
 
 def test_a_curve_that_is_no_valley_loses_by_its_noise() -> None:
@@ -53,8 +53,8 @@ def test_a_curve_that_is_no_valley_loses_by_its_noise() -> None:
 
 def test_to_the_left_as_to_the_right() -> None:
     base, larger = curve(256, 3.1, 2.7, 2.5, 2.51, 2.9), curve(512, 9.0, 8.0, 7.0, 2.5, 2.4)
-    found = gross_loss(larger, base, RULE)
-    assert found is not None and found.log2 == -7.0 and found.share > 1
+    result = gross_loss(larger, base, RULE)
+    assert result is not None and result.log2 == -7.0 and result.share > 1
 
 
 def test_a_law_moves_the_base() -> None:

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeper.decide.ladder_verdict import Verdict, advise, chances, judge_ladder
+from sweeper.decide.ladder_verdict import Verdict, advise, chances, judge_ladder, missed_optimum
 from sweeper.records import to_json
-from sweeper.report.sentences_transfer import advice_text, worded
+from sweeper.report.sentences_transfer import advice_text, missed_text, worded
 from sweeper.stats import curve as module
+from sweeper.stats.curve import fit_curve
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from tests.golden import Golden
@@ -45,17 +46,9 @@ def ladders(shift: float, noise: float, rule: LadderRule, count: int) -> Counter
     return answers
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0.003, marks=pytest.mark.long), 0.01])
-def test_a_true_transfer_is_seldom_called_a_failure(noise: float) -> None:
-    answers = ladders(0.0, noise, RULE, count=60)
-    assert answers["fails"] <= 1 and answers["holds"] >= 54
-
-
-@pytest.mark.parametrize("shift", [pytest.param(-3.0, marks=pytest.mark.long), 3.0])
-def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
-    """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
-    answers = ladders(shift, 0.01, RULE, count=25)
-    assert answers["holds"] == 0 and answers["fails"] >= 24
+def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
+    alike, apart = (ladders(shift, 0.05, RULE, count=6) for shift in (0.0, 3.0))
+    assert alike["fails"] == apart["holds"] == 0 and alike["cannot say yet"] >= 2
 
 
 def test_runs_that_failed_decide_nothing_and_are_no_divergence(golden: Golden) -> None:
@@ -63,10 +56,10 @@ def test_runs_that_failed_decide_nothing_and_are_no_divergence(golden: Golden) -
     failing = of(base, large)
     assert failing.answer == "fails"
     curves = base.curve(BASE, RULE), large.curve(LARGE, RULE)
-    found = judged(curves[0], replace(curves[1], failed=2))
-    assert found.answer == "cannot say yet"
-    golden.says(found.todo)
-    golden.says(found.sizes[1].reason)
+    result = judged(curves[0], replace(curves[1], failed=2))
+    assert result.answer == "cannot say yet"
+    golden.says(result.todo)
+    golden.says(result.sizes[1].reason)
     gone = judged(curves[0], SizeCurve(size=LARGE, failed=9))
     assert gone.sizes[1].answer == "cannot say yet" and "diverged" not in gone.sizes[1].reason
     at_base = judged(replace(curves[0], failed=1), curves[1])
@@ -78,35 +71,21 @@ def test_seeds_that_change_nothing_decide_nothing(golden: Golden) -> None:
         return replace(curve, losses={eta: (runs[0],) * 2 for eta, runs in curve.losses.items()})
 
     base, large = (Valley(optimum=0.1, noise=0.001, number=at) for at in (0, 1))
-    found = judged(same(base.curve(BASE, RULE)), same(large.curve(LARGE, RULE)))
-    assert found.answer == "cannot say yet"
-    golden.says(found.sizes[1].reason)
-    assert found.seed_advice is None
-    golden.says(found.todo)
-
-
-def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
-    alike, apart = (ladders(shift, 0.05, RULE, count=30) for shift in (0.0, 3.0))
-    assert alike["fails"] <= 1 and apart["holds"] <= 1
-    assert alike["cannot say yet"] >= 15
-
-
-@pytest.mark.long
-def test_a_wide_grid_is_as_honest() -> None:
-    for step in (1.0, 2.0):
-        rule = LadderRule(widths=(32, 256), step=step)
-        assert ladders(0.0, 0.01, rule, count=20)["fails"] == 0
-        assert ladders(3.0, 0.01, rule, count=20)["holds"] == 0
+    result = judged(same(base.curve(BASE, RULE)), same(large.curve(LARGE, RULE)))
+    assert result.answer == "cannot say yet"
+    golden.says(result.sizes[1].reason)
+    assert result.seed_advice is None
+    golden.says(result.todo)
 
 
 def test_holds_with_what_was_measured_beside_it() -> None:
-    found = of(Valley(optimum=0.2), Valley(optimum=0.4, floor=2.0))
-    base, large = found.sizes
-    assert found.answer == "holds" and found.todo == "" and found.note == ""
-    assert (base.shift_log2.low, base.shift_log2.value, base.shift_log2.high) == (0, 0, 0)
-    assert large.shift_log2.value == pytest.approx(0.2) and large.loss_gap.value == pytest.approx(
-        0.002
-    )
+    result = of(Valley(optimum=0.2), Valley(optimum=0.4, floor=2.0))
+    assert result.seed_advice is None
+    base, large = result.sizes
+    assert result.answer == "holds" and result.todo == "" and result.note == ""
+    assert base.shift_log2 == Estimate(value=0, low=0, high=0)
+    assert large.shift_log2.value == pytest.approx(0.2)
+    assert large.loss_gap.value == pytest.approx(0.002)
     assert large.regret.value == pytest.approx(0.05 * 0.4**2)
     assert large.loss.value == pytest.approx(2.0)
 
@@ -159,9 +138,9 @@ def test_a_bound_on_the_base_s_side_is_no_shift(
 
 def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays(golden: Golden) -> None:
     rule = LadderRule(widths=(32, 256), seeds=3)
-    found = of(Valley(noise=0.001), Valley(floor=3.2, noise=0.001, number=1), rule)
-    assert found.answer == "holds"
-    golden.says(found.note)
+    result = of(Valley(noise=0.001), Valley(floor=3.2, noise=0.001, number=1), rule)
+    assert result.answer == "holds"
+    golden.says(result.note)
     for floor in (2.8, 3.001):
         large = Valley(floor=floor, noise=0.001, number=1)
         assert of(Valley(noise=0.001), large, rule).note == ""
@@ -170,69 +149,69 @@ def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays(golden: Gold
 
 
 def test_nothing_holds_over_a_plan_that_misses_the_base_optimum(golden: Golden) -> None:
-    found = of(Valley(optimum=1.5), Valley(optimum=1.5))
-    assert found.answer == "cannot say yet" and found.seed_advice is None
-    golden.says(found.todo)
-    base, large = found.sizes
-    said = "at the base itself, eta=2^0 loses 0.1125 nats against the optimum 2^1.50"
-    assert base.reason == said and large.answer == "holds"
+    result = of(Valley(optimum=1.5), Valley(optimum=1.5))
+    assert result.answer == "cannot say yet" and result.seed_advice is None
+    golden.says(result.todo)
+    base, large = result.sizes
+    message = "at the base itself, eta=2^0 loses 0.1125 nats against the optimum 2^1.50"
+    assert base.reason == message and large.answer == "holds"
     curves = Valley(optimum=1.5).curve(), Valley(optimum=1.5).curve(LARGE)
     assert judge_ladder("width", curves, 1.5, BASE, RULE).answer == "holds"
     of_eta_emb = replace(RULE, hyperparameter="eta_emb")
-    found = worded(judge_ladder("width", curves, 0.0, BASE, of_eta_emb))
-    assert "transfer.eta" not in found.todo
-    golden.says(found.todo)
+    result = worded(judge_ladder("width", curves, 0.0, BASE, of_eta_emb))
+    assert "transfer.eta" not in result.todo
+    golden.says(result.todo)
     assert of(Valley(optimum=1.5), Valley(optimum=-1.5)).answer == "fails"
 
 
 def test_a_base_optimum_that_diverges_at_the_large_size_fails(golden: Golden) -> None:
-    found = of(Valley(), Valley(edge=-0.8, optimum=0.0)).sizes[1]
-    assert found.answer == "fails"
-    golden.says(found.reason)
+    result = of(Valley(), Valley(edge=-0.8, optimum=0.0)).sizes[1]
+    assert result.answer == "fails"
+    golden.says(result.reason)
 
 
 def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open(golden: Golden) -> None:
     """The large size was measured at 0 and diverged at 0.5; the base's optimum lies between."""
-    found = of(Valley(optimum=0.2, noise=1e-4), Valley(optimum=0.1, edge=0.3, noise=1e-4))
-    assert found.sizes[1].answer == found.answer == "cannot say yet"
-    golden.says(found.sizes[1].reason)
-    golden.says(found.todo)
+    result = of(Valley(optimum=0.2, noise=1e-4), Valley(optimum=0.1, edge=0.3, noise=1e-4))
+    assert result.sizes[1].answer == result.answer == "cannot say yet"
+    golden.says(result.sizes[1].reason)
+    golden.says(result.todo)
 
 
 @pytest.mark.parametrize("shift", [1.5, 1.8])
 def test_a_cliff_beside_every_optimum_hides_no_shift(shift: float) -> None:
     """Between the points nothing is known of either optimum: both doubts count in the shift."""
     rule = replace(RULE, seeds=3, step=1.0)
-    for number in range(12):
-        at = 0.07 * number - 0.4
+    for number in range(6):
+        at = 0.14 * number - 0.4
         base, large = (
             Valley(optimum=at + moved, edge=0.1, curvature=0.01, noise=2e-3, number=2 * number + k)
             for k, moved in enumerate((0.0, shift))
         )
-        found = of(base, large, rule)
-        interval = found.sizes[1].shift_log2
-        assert found.answer != "holds" and interval.low <= shift <= interval.high
+        result = of(base, large, rule)
+        interval = result.sizes[1].shift_log2
+        assert result.answer != "holds" and interval.low <= shift <= interval.high
 
 
 def test_a_base_optimum_past_the_other_curve_is_open() -> None:
     """Only the base's curve was extended so far; at the other size that eta was never tried."""
     base, large = (Valley(optimum=at, curvature=0.03, noise=1e-4) for at in (2.6, 1.7))
-    found = of(base, large).sizes[1]
-    assert found.answer == "cannot say yet" and found.loss_gap.high == math.inf
-    assert math.isfinite(found.loss_gap.value)
+    result = of(base, large).sizes[1]
+    assert result.answer == "cannot say yet" and result.loss_gap.high == math.inf
+    assert math.isfinite(result.loss_gap.value)
     gone = of(base, Valley(optimum=0.9, noise=1e-4)).sizes[1]
     assert gone.answer == "fails"  # what was measured suffices
 
 
 def test_everything_diverged(golden: Golden) -> None:
     dead = Valley(edge=-100.0)
-    found = of(Valley(), dead)
-    assert found.answer == "fails" and found.sizes[1].reason == "every run diverged"
-    assert math.isnan(found.sizes[1].optimum_log2.value)
-    found = of(dead, Valley())
-    assert [size.answer for size in found.sizes] == ["fails", "cannot say yet"]
-    assert found.answer == "fails"
-    golden.says(found.sizes[1].reason)
+    result = of(Valley(), dead)
+    assert result.answer == "fails" and result.sizes[1].reason == "every run diverged"
+    assert math.isnan(result.sizes[1].optimum_log2.value)
+    result = of(dead, Valley())
+    assert [size.answer for size in result.sizes] == ["fails", "cannot say yet"]
+    assert result.answer == "fails"
+    golden.says(result.sizes[1].reason)
     assert of(dead, dead).answer == "fails"
 
 
@@ -241,20 +220,16 @@ def test_one_seed_a_point_settles_nothing(shift: float) -> None:
     rule = LadderRule(widths=(32, 256), seeds=1)
     gross = of(Valley(noise=0.01), Valley(optimum=3.0, noise=0.01, number=1), rule)
     assert (gross.answer, gross.sizes[1].code) == ("fails", "gross")
-    found = of(Valley(noise=0.01), Valley(optimum=shift, noise=0.01, number=1), rule)
-    assert found.answer == "cannot say yet" and "transfer.seeds=2" in found.todo
-    large = found.sizes[1]
+    result = of(Valley(noise=0.01), Valley(optimum=shift, noise=0.01, number=1), rule)
+    assert result.answer == "cannot say yet" and "transfer.seeds=2" in result.todo
+    large = result.sizes[1]
     for estimate in (large.optimum_log2, large.shift_log2, large.loss):
         assert math.isfinite(estimate.value)
         assert (estimate.low, estimate.high) == (-math.inf, math.inf)
     for estimate in (large.loss_gap, large.regret):
         assert (estimate.low, estimate.high) == (0.0, math.inf)
-
-
-def test_one_seed_does_not_tell_that_a_larger_model_is_worse() -> None:
-    rule = LadderRule(widths=(32, 256), seeds=1)
-    found = of(Valley(noise=0.01), Valley(floor=3.01, noise=0.01, number=1), rule)
-    assert found.note == ""
+    # One seed does not tell that a larger model is worse.
+    assert of(Valley(noise=0.01), Valley(floor=3.01, noise=0.01, number=1), rule).note == ""
 
 
 def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from_it() -> None:
@@ -267,52 +242,46 @@ def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from
 
 def test_too_few_finite_points_settle_nothing(golden: Golden) -> None:
     lonely = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, LARGE)
-    found = judged(Valley(noise=0.001).curve(), lonely)
-    assert found.sizes[1].answer == "cannot say yet"
-    golden.says(found.sizes[1].reason)
+    result = judged(Valley(noise=0.001).curve(), lonely)
+    assert result.sizes[1].answer == "cannot say yet"
+    golden.says(result.sizes[1].reason)
     # More seeds would never tell: the noise is read off points near each other.
-    assert found.seed_advice is None
-    golden.says(found.todo)
+    assert result.seed_advice is None
+    golden.says(result.todo)
     base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
-    found = judged(base, Valley(optimum=1.9).curve(LARGE))
-    assert [size.answer for size in found.sizes] == ["cannot say yet"] * 2
+    result = judged(base, Valley(optimum=1.9).curve(LARGE))
+    assert [size.answer for size in result.sizes] == ["cannot say yet"] * 2
 
 
 def test_an_optimum_at_the_end_asks_for_a_longer_curve(golden: Golden) -> None:
-    found = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
-    assert found.answer == "cannot say yet"
-    golden.says(found.todo)
+    result = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
+    assert result.answer == "cannot say yet"
+    golden.says(result.todo)
+    assert result.seed_advice is None
     moved = of(Valley(), Valley(optimum=9.0))
     assert moved.answer == "fails"  # however far it is, it is too far
 
 
-def seeds_advised(shift: float, noise: float) -> int:
-    """The median of what ten open ladders ask for; those that seeds would not settle, the most."""
-    found = [
-        of(
-            Valley(noise=noise, number=2 * i),
-            Valley(optimum=shift, noise=noise, number=2 * i + 1),
-        )
-        for i in range(10)
-    ]
+def test_the_noisier_runs_are_the_more_seeds_an_open_answer_asks_for() -> None:
+    few, many = (
+        [of(Valley(noise=noise, number=2 * i), Valley(noise=noise, number=2 * i + 1))
+         for i in range(4)]
+        for noise in (0.03, 0.1)
+    )  # fmt: skip
     most = 16 * RULE.seeds
-    asked = (f.seed_advice.seeds if f.seed_advice else most for f in found if "seeds" in f.todo)
-    return int(np.median(list(asked)))
-
-
-def test_open_answers_say_how_many_seeds_would_settle_them() -> None:
-    few, many = seeds_advised(0.0, 0.03), seeds_advised(0.0, 0.1)
-    assert RULE.seeds < few < many <= 16 * RULE.seeds
-    # The loss gap of 0.045 nats is beyond the threshold: to see that, too, takes seeds.
-    assert seeds_advised(0.95, 0.01) < 16 * RULE.seeds
+    few_seeds, many_seeds = (
+        np.median([f.seed_advice.seeds if f.seed_advice else most for f in result if f.todo])
+        for result in (few, many)
+    )
+    assert RULE.seeds < few_seeds < many_seeds <= most
 
 
 def test_an_estimate_near_its_threshold_takes_the_seeds_that_settle_half_of_such() -> None:
     """Shift 1, where the threshold is: by (h / d)^2 it would take any number of seeds."""
     rule = LadderRule(widths=(32, 256), max_loss_gap=0.5)
-    pairs = ([Valley(optimum=i, noise=0.004, number=2 * n + i) for i in (0, 1)] for n in range(20))
-    counts = [found.seed_advice.seeds for pair in pairs if (found := of(*pair, rule)).seed_advice]
-    assert len(counts) >= 8 and max(counts) == 19  # 9.5 times 2
+    pairs = ([Valley(optimum=i, noise=0.004, number=2 * n + i) for i in (0, 1)] for n in range(12))
+    counts = [result.seed_advice.seeds for pair in pairs if (result := of(*pair, rule)).seed_advice]
+    assert len(counts) >= 4 and max(counts) == 19  # 9.5 times 2
 
 
 def test_what_seeds_would_not_settle_is_told_without_a_number_to_type(golden: Golden) -> None:
@@ -327,16 +296,16 @@ def test_advice_names_the_overrides_that_settle_and_counts_in_words(golden: Gold
     base = LadderSize(width=32, depth=2, batch_size=8, steps=300)
     noisy = [Valley(noise=0.3, number=i).curve(base, RULE) for i in (4, 5)]
     noisy[1] = replace(noisy[1], size=replace(base, width=256))
-    found = worded(judge_ladder("width", noisy, 0.0, base, RULE))
-    assert found.settle == ("train.steps=1200", "transfer.step=0.25")
+    result = worded(judge_ladder("width", noisy, 0.0, base, RULE))
+    assert result.settle == ("train.steps=1200", "transfer.step=0.25")
     # A command that takes neither: nothing is advised that would change nothing.
     fixed = worded(judge_ladder("width", noisy, 0.0, base, RULE, fixed=("steps", "batch_size")))
     assert fixed.settle == ("transfer.step=0.25",)
     assert "raise train.objective_window, or lower transfer.step" in fixed.todo
     some = worded(judge_ladder("width", noisy, 0.0, base, RULE, fixed=("batch_size",)))
     assert "raise train.steps or train.objective_window, or lower" in some.todo
-    one = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
-    sizes = [replace(one.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
+    first = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
+    sizes = [replace(first.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
     golden.says(advice_text(advise("width", sizes, 1, RULE)))
 
 
@@ -351,63 +320,37 @@ def test_the_seeds_that_are_advised_settle_half_of_such_sizes(value: float, half
     assert advice.seeds is not None
     times = advice.seeds.seeds / rule.seeds
     now, then = half / 1.96, half / 1.96 / times**0.5
-    shown = np.abs(value + np.random.default_rng(0).normal(0, (now**2 - then**2) ** 0.5, 40_000))
-    settled = (shown + 1.96 * then <= 1) | (shown - 1.96 * then > 1)
+    drawn = np.abs(value + np.random.default_rng(0).normal(0, (now**2 - then**2) ** 0.5, 40_000))
+    settled = (drawn + 1.96 * then <= 1) | (drawn - 1.96 * then > 1)
     assert 0.49 <= settled.mean() <= 0.6
 
 
 def test_what_is_missing_is_told_in_numbers_that_agree(golden: Golden) -> None:
     pairs = ([Valley(noise=0.03, number=2 * i + j) for j in (0, 1)] for i in range(20))
-    base, large, found = next(
-        (*pair, found)
+    base, large, result = next(
+        (*pair, result)
         for pair in pairs
-        if (found := of(*pair)).seed_advice is not None
-        and abs(found.sizes[1].loss_gap.value) < 0.01 * found.sizes[1].loss.value
+        if (result := of(*pair)).seed_advice is not None
+        and abs(result.sizes[1].loss_gap.value) < 0.01 * result.sizes[1].loss.value
     )
-    assert found.answer == "cannot say yet" and found.seed_advice is not None
-    (at,) = [size for size in found.sizes if size.answer == "cannot say yet"]
-    advice, extra = found.seed_advice, found.seed_advice.seeds - RULE.seeds
+    assert result.answer == "cannot say yet" and result.seed_advice is not None
+    (at,) = [size for size in result.sizes if size.answer == "cannot say yet"]
+    advice, extra = result.seed_advice, result.seed_advice.seeds - RULE.seeds
     assert advice.sizes == {"width 256": advice.seeds} and at.size == LARGE
     points = len(base.curve().losses) + len(large.curve(LARGE).losses)
     assert advice.runs == extra * points
-    assert found.settle == (f"transfer.seeds={advice.seeds}",)
-    golden.says(found.todo)
+    assert result.settle == (f"transfer.seeds={advice.seeds}",)
+    golden.says(result.todo)
     enough, fewer = (sum(chances(at, RULE, (advice.seeds - n) / RULE.seeds)) for n in (0, 1))
     assert enough >= 0.5 and (fewer < 0.5 or advice.seeds == RULE.seeds + 1)
 
 
-def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
-    assert of(Valley(), Valley()).seed_advice is None
-    ends = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
-    assert ends.todo and ends.seed_advice is None
-
-
-def test_every_size_has_its_basin_and_one_is_the_base() -> None:
-    sizes = of(Valley(), Valley(curvature=0.2)).sizes
-    assert [size.is_base for size in sizes] == [True, False]
-    assert sizes[0].basin.width_log2.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
-    assert sizes[1].basin.width_log2.value == pytest.approx(math.sqrt(0.03 / 0.05))
-    assert math.isnan(of(Valley(), Valley(edge=-100.0)).sizes[1].basin.width_log2.value)
-
-
 def test_a_flat_basin_leaves_the_shift_open_where_the_loss_gap_is_not(golden: Golden) -> None:
     base = Valley(curvature=0.004, noise=0.004)
-    found = of(base, Valley(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
-    assert found.loss_gap.high < 0.03 and found.shift_log2.low < 1 < found.shift_log2.high
-    assert found.answer == "cannot say yet"
-    golden.says(found.reason)
-
-
-def test_seeds_advised_settle_most_of_the_open_answers() -> None:
-    settled = []
-    for number in range(20):
-        base, large = (Valley(noise=0.04, number=2 * number + i) for i in (0, 1))
-        found = of(base, large)
-        if found.seed_advice is not None:
-            more = LadderRule(widths=(32, 256), seeds=min(found.seed_advice.seeds, 16))
-            settled.append(of(base, large, more).answer)
-    assert len(settled) >= 4
-    assert "fails" not in settled and Counter(settled)["holds"] >= 0.6 * len(settled)
+    result = of(base, Valley(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
+    assert result.loss_gap.high < 0.03 and result.shift_log2.low < 1 < result.shift_log2.high
+    assert result.answer == "cannot say yet"
+    golden.says(result.reason)
 
 
 def test_the_worst_size_decides() -> None:
@@ -423,9 +366,41 @@ def test_the_worst_size_decides() -> None:
 
 
 def test_a_verdict_is_strict_json() -> None:
-    for found in (
+    for result in (
         of(Valley(), Valley(edge=-0.8)),
         of(Valley(), Valley(edge=-100.0)),
     ):
-        record = json.loads(json.dumps(to_json(found), allow_nan=False))
-        assert record["answer"] == found.answer and len(record["sizes"]) == 2
+        record = json.loads(json.dumps(to_json(result), allow_nan=False))
+        assert record["answer"] == result.answer and len(record["sizes"]) == 2
+
+
+# A base whose own optimum is missed.
+
+
+def missed(curve: SizeCurve, transferred: float, rule: LadderRule = RULE) -> object:
+    return missed_optimum(fit_curve(curve, transferred), transferred, rule)
+
+
+def test_an_optimum_is_missed_beyond_the_loss_gap_allowed() -> None:
+    """0.05 (x - 1)^2 passes 1 % of 3 nats where x is 0.775 away."""
+    curve = Valley(optimum=1.0, noise=1e-5).curve()
+    assert missed(curve, 0.24) is None
+    result = missed_optimum(fit_curve(curve, 0.0), 0.0, RULE)
+    assert result is not None and result.optimum_log2 == pytest.approx(1.0, abs=1e-3)
+    assert result.loss == pytest.approx(0.05, abs=1e-4)
+    assert missed(curve, 0.0, LadderRule(widths=(32,), max_loss_gap=0.02)) is None
+
+
+def test_noise_one_seed_and_a_curve_that_ends_too_early_show_nothing() -> None:
+    assert missed(Valley(optimum=1.0, noise=0.3).curve(), 0.0) is None
+    first = Valley(optimum=1.0).curve(rule=LadderRule(widths=(32,), seeds=1))
+    assert missed(first, 0.0) is None
+    assert missed(Valley(optimum=9.0, curvature=1e-4).curve(), 0.0) is None
+    assert missed_optimum(None, 0.0, RULE) is None
+
+
+def test_a_transferred_eta_that_diverges_is_missed(golden: Golden) -> None:
+    losses = {-1.0: (3.1, 3.101), -0.5: (3.0, 3.002), 0.0: (3.1, 3.1), 0.5: math.inf}
+    result = missed_optimum(fit_curve(table(losses), 0.5), 0.5, RULE)
+    assert result is not None
+    golden.says(missed_text(result))

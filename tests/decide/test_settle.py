@@ -38,15 +38,15 @@ def losses(
     drift: float = 0.0, *, curvature: float = 0.06, noise: float = 0.004, edge: float = math.inf
 ) -> Losses:
     """Parabolas whose optimum drifts by so much a doubling; +inf from `edge` past it on."""
-    known = dict[Run, float]()
+    measured = dict[Run, float]()
 
     def loss(size: LadderSize, eta: float, seed: int) -> float:
         u = eta - drift * math.log2(size.width / 32)
         if u > edge:
             return math.inf
         place = [size.width, round(1000 * eta) + 10**6, seed]
-        known.setdefault((size, eta, seed), np.random.default_rng(place).normal(0, noise))
-        return 3 + curvature * u * u + known[size, eta, seed] + 0.01 * seed
+        measured.setdefault((size, eta, seed), np.random.default_rng(place).normal(0, noise))
+        return 3 + curvature * u * u + measured[size, eta, seed] + 0.01 * seed
 
     return loss
 
@@ -92,24 +92,6 @@ def test_a_transfer_holds_with_fewer_runs_than_the_fixed_design() -> None:
     assert set(ladder.grids) == set(SIZES) and ladder.runs < 0.75 * FIXED
 
 
-def test_after_a_kill_at_any_run_it_goes_on_as_if_nothing_had_been() -> None:
-    truth, known = losses(drift=0.2, noise=0.006), dict[Run, float]()
-    whole = settling(truth)
-    whole.missing()
-    generator = np.random.default_rng(0)
-    while missing := (again := settling(lambda *run: known.get(run))).missing():
-        # Of what is asked for some runs end, and the driver is killed.
-        for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
-            known[missing[index]] = truth(*missing[index])
-    assert again.ending == whole.ending and again.grids == whole.grids
-    assert set(known) == {
-        (size, eta, seed)
-        for size, grid in whole.grids.items()
-        for eta in grid.etas
-        for seed in range(grid.seeds)
-    }
-
-
 def test_a_budget_is_kept_and_so_is_the_number_of_looks() -> None:
     loss = losses(drift=0.3, noise=0.03)
     for budget in (20, 41, 90, None):
@@ -126,14 +108,13 @@ def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
     ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda runs: len(runs) + 5)
     ladder.missing()
     assert ladder.ending and ladder.ending.ended == "budget" and ladder.runs <= 25
+    assert "the hours are spent, which have room for about 2" in ladder_end(ladder.ending)
 
 
 def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
     ladder = settling(losses(drift=0.2, noise=0.03))
     ladder.missing()
-    assert (
-        ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder_end(ladder.ending)
-    )
+    assert ladder.ending and ladder.ending.ended == "hopeless"
     assert ladder.runs < default_budget(RULE, BASE) < ladder.ending.needed
     assert f"about {ladder.ending.needed - ladder.runs} more" in ladder_end(ladder.ending)
 
@@ -164,25 +145,23 @@ def there(truth: Losses, sizes: Sequence[LadderSize], seeds: int = 2) -> dict[Ru
 
 def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
     truth = losses()
-    known = there(truth, SIZES, seeds=6)
-    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
+    measured = there(truth, SIZES, seeds=6)
+    ladder = settling(lambda *run: measured.get(run), before=grids_of(measured, RULE))
     assert ladder.missing() == [] and answer(ladder) == "holds" and len(ladder.looks) == 1
     assert ladder.runs == 120 and ladder.looks[-1].confidence == AT_FIRST
-    assert (
-        ladder_end(ladder.ending)
-        == "Settled with 120 runs, all of which were there, looked at 1 time"
-    )
-    assert {one.size for one in ladder.looks[0].judged[0].verdict.sizes} == set(SIZES)
+    message = "Settled with 120 runs, all of which were there, looked at 1 time"
+    assert ladder_end(ladder.ending) == message
+    assert {first.size for first in ladder.looks[0].judged[0].verdict.sizes} == set(SIZES)
 
 
 def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> None:
-    known = there(losses(), SIZES[:3], seeds=6)
-    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
+    measured = there(losses(), SIZES[:3], seeds=6)
+    ladder = settling(lambda *run: measured.get(run), before=grids_of(measured, RULE))
     assert {size for size, *_ in ladder.missing()} == {SIZES[-1]}
     assert len(ladder.missing()) == 10 and len(ladder.looks) == 1
     # Without the base nothing can be judged: it comes first.
-    del known[BASE, 0.0, 1], known[BASE, 1.0, 0]
-    ladder = settling(lambda *run: known.get(run), given=grids_of(known, RULE))
+    del measured[BASE, 0.0, 1], measured[BASE, 1.0, 0]
+    ladder = settling(lambda *run: measured.get(run), before=grids_of(measured, RULE))
     missing = ladder.missing()
     assert {(BASE, 0.0, 1), (BASE, 1.0, 0)} < {*missing} and ladder.looks == []
     assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
@@ -191,60 +170,52 @@ def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> 
 @pytest.mark.parametrize(
     ("seeds", "of"),
     [
-        pytest.param(2, 4, marks=pytest.mark.long),
+        (0, 0),
         (4, 3),
+        pytest.param(2, 4, marks=pytest.mark.long),
         pytest.param(3, 1, marks=pytest.mark.long),
     ],
 )
-def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of: int) -> None:
-    truth = losses(drift=0.2, noise=0.02)
-    known = there(truth, SIZES[:of], seeds)
-    given = grids_of(known, RULE)
-    assert given and {grid.seeds for grid in given.values()} == {seeds}
-    whole = settling(truth, given=given)
+def test_after_a_kill_at_any_run_it_goes_on_as_if_nothing_had_been(seeds: int, of: int) -> None:
+    """Also from runs that were there before: of some sizes, with so many seeds."""
+    truth = losses(drift=0.2, noise=0.02 if of else 0.006)
+    before = there(truth, SIZES[:of], seeds)
+    measured, arguments = dict(before), grids_of(before, RULE)
+    assert {grid.seeds for grid in arguments.values()} == ({seeds} if of else set())
+    whole = settling(truth, before=arguments)
     whole.missing()
     generator = np.random.default_rng(0)
-
-    def again() -> Settling:
-        return settling(lambda *run: known.get(run), given=given)
-
-    trained = len(known)
-    while missing := (ladder := again()).missing():
+    while missing := (
+        again := settling(lambda *run: measured.get(run), before=arguments)
+    ).missing():
+        # Of what is asked for some runs end, and the driver is killed.
         for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
-            known[missing[index]] = truth(*missing[index])
-    assert ladder.ending == whole.ending and ladder.grids == whole.grids
-    assert len(known) > trained and ladder.runs <= ladder.budget
-    assert set(known) <= ladder.asked | set(there(truth, SIZES[:of], seeds))
-    assert len(ladder.looks) <= LOOKS and ladder.looks[-1].confidence == CONFIDENCE
+            measured[missing[index]] = truth(*missing[index])
+    assert again.ending == whole.ending and again.grids == whole.grids
+    assert len(before) < len(measured) and again.runs <= again.budget
+    assert {*measured} <= again.asked | {*before}
+    assert of or {*measured} == {run for size, grid in whole.grids.items() for run in grid.of(size)}
+    assert len(again.looks) <= LOOKS and again.looks[-1].confidence == CONFIDENCE
 
 
 def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
-    known = there(losses(), SIZES[:1], seeds=6)
-    known |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
-    assert grids_of(known, RULE) == {BASE: SizeGrid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
-    known |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
-    assert grids_of(known, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
-    one_seed = {run: 3.0 for run in known if run[2] == 0}
-    few = {run: 3.0 for run in known if run[1] in (0.0, 1.0)}
+    measured = there(losses(), SIZES[:1], seeds=6)
+    measured |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
+    assert grids_of(measured, RULE) == {BASE: SizeGrid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
+    measured |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
+    assert grids_of(measured, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
+    one_seed = {run: 3.0 for run in measured if run[2] == 0}
+    few = {run: 3.0 for run in measured if run[1] in (0.0, 1.0)}
     assert grids_of(one_seed, RULE) == grids_of(few, RULE) == {}
 
 
-def test_hours_that_ran_out_are_called_so() -> None:
-    ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda _: 14)
-    ladder.missing()
-    assert ladder.ending and ladder.ending.ended == "budget"
-    assert "the hours are spent, which have room for about 14 such runs" in ladder_end(
-        ladder.ending
-    )
-
-
 def test_the_ladder_so_far_has_every_size() -> None:
-    known = dict[Run, float]()
-    ladder = settling(lambda *run: known.get(run))
+    measured = dict[Run, float]()
+    ladder = settling(lambda *run: measured.get(run))
     missing = ladder.missing()
     assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
     for run in missing[:12]:  # all of the base's, and two of the end's
-        known[run] = 3.0 + run[1] ** 2
+        measured[run] = 3.0 + run[1] ** 2
     ladder.missing()
     so_far = ladder.so_far()
     assert {point.size for point in so_far.points} == {BASE, SIZES[-1]}
@@ -295,7 +266,7 @@ def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -
         assert ("not tell" in ladder_end(ladder.ending)) == (ladder is narrower)
     # Four times the runs do not fit into the budget after a round or two of seeds.
     seeds = aimed(Advice(axis="width", code="more_seeds", settings={"seeds": "12"}))
-    assert seeds.ending and seeds.ending.ended == "hopeless" and seeds.ending.left > 0
+    assert seeds.ending and seeds.ending.ended == "hopeless" and seeds.ending.likely > 0
     assert seeds.runs < seeds.budget / 2
     sizes = tuple(32 * 2**n for n in range(24))
     far = aimed(Advice(axis="width", code="longer_ladder", ladder=sizes))

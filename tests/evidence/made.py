@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.evidence.predict.band import Course, Curves, end_weights, fit_band
+from sweeper.evidence.predict.band import Curves, TrainingCourse, end_weights, fit_band
 from sweeper.evidence.predict.decision import LossQuestion, Prediction, predict_runs
 from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.search.optuna.recording import OptunaStudy
@@ -73,7 +73,7 @@ def prediction(seeds: int = 3, gap: float = 1.0) -> Prediction:
     result = predict_runs(runs, LossQuestion(params=math.exp(TARGET), tokens=TOKENS, draws=200))
     means, lengths = [curve_of(losses) for losses in made], [STEPS] * len(made)
     curves = Curves(np.log(params), np.log(tokens), cell, means, lengths, ends)
-    course = Course(
+    course = TrainingCourse(
         steps=STEPS,
         warmup=TRAIN.warmup,
         window=TRAIN.objective_window,

@@ -77,22 +77,22 @@ def test_the_restricted_likelihood_is_that_of_contrasts(first: int, other: int) 
         covariance = contrasts.T @ ours.covariance @ contrasts
         return float(multivariate_normal(None, covariance).logpdf(contrasts.T @ ours.values))
 
-    one, two = process(first), process(other)
-    assert one.log_likelihood - two.log_likelihood == pytest.approx(
-        density(one) - density(two), abs=1e-8
+    each, two = process(first), process(other)
+    assert each.log_likelihood - two.log_likelihood == pytest.approx(
+        density(each) - density(two), abs=1e-8
     )
     # A line more or less changes nothing.
-    moved = Process(one.covariance, one.values + 3 - 2 * X, line(X))
-    assert moved.log_likelihood == pytest.approx(one.log_likelihood, abs=1e-8)
+    moved = Process(each.covariance, each.values + 3 - 2 * X, line(X))
+    assert moved.log_likelihood == pytest.approx(each.log_likelihood, abs=1e-8)
 
 
 @given(seed=seeds, scale=st.floats(0.01, 100))
 def test_a_scale_that_is_not_known_does_not_matter(seed: int, scale: float) -> None:
-    one = process(seed)
-    scaled = Process(scale * one.covariance, one.values, one.basis)
-    assert scaled.log_likelihood_of_any_scale == pytest.approx(one.log_likelihood_of_any_scale)
-    assert scale * scaled.variance == pytest.approx(one.variance)
-    assert one.freedom == len(X) - 2
+    first = process(seed)
+    scaled = Process(scale * first.covariance, first.values, first.basis)
+    assert scaled.log_likelihood_of_any_scale == pytest.approx(first.log_likelihood_of_any_scale)
+    assert scale * scaled.variance == pytest.approx(first.variance)
+    assert first.freedom == len(X) - 2
 
 
 @settings(max_examples=20)
@@ -111,17 +111,17 @@ def test_a_point_left_out_is_what_the_others_say(seed: int) -> None:
 
 
 def test_a_stack_is_as_many_processes_and_copies_add_up() -> None:
-    one, two = process(1), process(2)
-    stack = Process(np.stack([one.covariance, two.covariance]), one.values, one.basis)
-    other = Process(two.covariance, one.values, one.basis)
+    first, two = process(1), process(2)
+    stack = Process(np.stack([first.covariance, two.covariance]), first.values, first.basis)
+    other = Process(two.covariance, first.values, first.basis)
     assert stack.log_likelihood == pytest.approx(
-        np.array([one.log_likelihood, other.log_likelihood])
+        np.array([first.log_likelihood, other.log_likelihood])
     )
-    values = np.column_stack([one.values, two.values])
-    copies = Process(one.covariance, values, one.basis)
-    alone = Process(one.covariance, two.values, one.basis)
-    assert copies.log_likelihood == pytest.approx(one.log_likelihood + alone.log_likelihood)
-    assert copies.freedom == 2 * one.freedom
+    values = np.column_stack([first.values, two.values])
+    copies = Process(first.covariance, values, first.basis)
+    alone = Process(first.covariance, two.values, first.basis)
+    assert copies.log_likelihood == pytest.approx(first.log_likelihood + alone.log_likelihood)
+    assert copies.freedom == 2 * first.freedom
 
 
 @given(seed=seeds)
@@ -166,10 +166,10 @@ def test_a_mixtures_quantile_inverts_its_chance(means: list[float], probability:
 
 
 def test_a_mixture_of_one_is_a_normal_and_mixtures_come_in_arrays() -> None:
-    one = Mixture(np.array([1.0]), np.array([2.0]), np.array([1.0]))
-    assert one.estimate().high == pytest.approx(norm(1, 2).ppf(0.975))
+    first = Mixture(np.array([1.0]), np.array([2.0]), np.array([1.0]))
+    assert first.estimate().high == pytest.approx(norm(1, 2).ppf(0.975))
     both = Mixture(np.array([[1.0, 0.0]]), np.array([[2.0, 1.0]]), np.array([1.0]))
     assert both.interval()[0] == pytest.approx(norm([1, 0], [2, 1]).ppf(0.025))
-    assert one.widened(1.5).deviations == pytest.approx(2.5)
-    drawn = one.draws(50_000, np.random.default_rng(0))
+    assert first.widened(1.5).deviations == pytest.approx(2.5)
+    drawn = first.draws(50_000, np.random.default_rng(0))
     assert (drawn.mean(), drawn.std()) == pytest.approx((1.0, 2.0), abs=0.03)

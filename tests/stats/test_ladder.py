@@ -28,13 +28,13 @@ RULE = LadderRule(widths=(32, 64, 128))
 
 def test_a_ladder_ascends_once_through_every_value_with_the_base_among_them() -> None:
     rule = LadderRule(widths=(256, 32, 256), depths=(8, 2), batches=(64, 4, 16), steps=(4000,))
-    found = rule.ladders(BASE)
+    result = rule.ladders(BASE)
     values = {"width": [32, 64, 256], "depth": [2, 4, 8]}
     values |= {"batch_size": [4, 16, 64], "steps": [1000, 4000]}
     assert {
-        axis: [getattr(size, axis) for size in sizes] for axis, sizes in found.items()
+        axis: [getattr(size, axis) for size in sizes] for axis, sizes in result.items()
     } == values
-    for axis, sizes in found.items():
+    for axis, sizes in result.items():
         assert BASE in sizes
         assert {replace(size, **{axis: getattr(BASE, axis)}) for size in sizes} == {BASE}
 
@@ -47,15 +47,15 @@ def test_ladders_over_experts_change_the_model_alone() -> None:
         widths=(), experts=(4, 16), top_ks=(1,), granularities=(2, 4),
         sizes=(SizeOverrides(width=128, experts=16),),
     )  # fmt: skip
-    found = rule.ladders(base)
-    assert [size.experts for size in found["experts"]] == [4, 8, 16]
-    assert [size.top_k for size in found["top_k"]] == [1, 2]
-    assert [size.granularity for size in found["granularity"]] == [1, 2, 4]
-    assert found["experts"][0].model_overrides() == {"experts": 4, "top_k": 2, "granularity": 1}
+    result = rule.ladders(base)
+    assert [size.experts for size in result["experts"]] == [4, 8, 16]
+    assert [size.top_k for size in result["top_k"]] == [1, 2]
+    assert [size.granularity for size in result["granularity"]] == [1, 2, 4]
+    assert result["experts"][0].model_overrides() == {"experts": 4, "top_k": 2, "granularity": 1}
     assert (
-        str(found["top_k"][0].model_size) == "width 64, depth 4, experts 8, top k 1, granularity 1"
+        str(result["top_k"][0].model_size) == "width 64, depth 4, experts 8, top k 1, granularity 1"
     )
-    joint = found["size"][1]
+    joint = result["size"][1]
     assert label_size(to_json(joint), "size") == "w128 d4 b16 s1000 e16 t2 g1"
     assert to_json(joint) == asdict(joint)
 
@@ -96,18 +96,12 @@ def test_several_may_change_at_once() -> None:
         SizeOverrides(steps=0)
 
 
-def test_sizes_in_words() -> None:
-    assert str(Size(width=64, depth=4)) == "width 64, depth 4"
+def test_sizes_in_words_and_as_overrides() -> None:
+    size = Size(width=64, depth=4)
+    assert str(size) == "width 64, depth 4" and size.train_overrides() == {}
     assert str(BASE) == "width 64, depth 4, batch size 16, 1000 steps"
-    assert (
-        describe_size(BASE, "batch_size") == "batch size 16"
-        and describe_size(BASE, "width") == "width 64"
-    )
-
-
-def test_a_ladder_size_sets_the_training_and_a_size_leaves_it() -> None:
+    assert describe_size(BASE, "batch_size") == "batch size 16"
     assert BASE.train_overrides() == {"batch_size": 16, "steps": 1000}
-    assert Size(width=64, depth=4).train_overrides() == {}
 
 
 @given(
@@ -132,16 +126,11 @@ def test_a_curve_is_laid_evenly_about_the_transferred_eta(
     assert {(point.phase, point.log2_hps["alpha"]) for point in points} == {("validate", 2.0)}
 
 
-def test_default_curve_is_nine_points_of_two_seeds() -> None:
-    assert RULE.points_per_line() == 9 and RULE.seeds == 2
-    assert LadderRule(widths=(32,), span=0.3, step=0.1).points_per_line() == 7
-
-
 def test_what_is_known_is_not_asked_again() -> None:
-    known = {(0.5, 0), (0.5, 1), (1.0, 1)}
+    measured = {(0.5, 0), (0.5, 1), (1.0, 1)}
 
     def value(point: Point) -> float | None:
-        return 3.0 if (point.log2_hps["eta"], point.seed) in known else None
+        return 3.0 if (point.log2_hps["eta"], point.seed) in measured else None
 
     best = {"eta": 0.0}
     line = RULE.line(best, value)
@@ -151,33 +140,29 @@ def test_what_is_known_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(("optimum", "end"), [(0.2, 2.0), (1.4, 2.5), (2.4, 3.5), (50.0, 4.0)])
 def test_a_curve_grows_until_two_points_lie_beyond_its_lowest_and_no_further_than_allowed(
-    side: int,
+    side: int, optimum: float, end: float
 ) -> None:
-    near = Valley(optimum=side * 2.4).curve()
-    assert sorted(near.losses)[:: -side or 1][0] == side * 3.5 and len(near.losses) == 12
-    inner = Valley(optimum=side * 1.4).curve()
-    assert sorted(inner.losses)[:: -side or 1][0] == side * 2.5 and len(inner.losses) == 10
-    far = Valley(optimum=side * 50.0).curve()
-    assert len(far.losses) == 9 + RULE.extend
-    assert max(abs(eta) for eta in far.losses) == 4.0
+    """It is not refined: points lie half an octave apart."""
+    etas = sorted(side * eta for eta in Valley(optimum=side * optimum).curve().losses)
+    assert etas == [-2 + i / 2 for i in range(round(2 * (end + 2)) + 1)]
 
 
-def test_a_curve_does_not_grow_past_a_point_that_diverged() -> None:
-    assert max(Valley(optimum=1.5, edge=0.3).curve().losses) == 2.0
-    assert max(Valley(optimum=1.9, edge=0.3).curve().losses) == 2.5
-
-
-def test_a_small_or_coarse_grid_grows_at_its_ends_alone() -> None:
-    coarse = LadderRule(widths=(32,), step=1.0)
-    assert max(Valley(optimum=1.1).curve(rule=coarse).losses) == 2.0
-    small = LadderRule(widths=(32,), span=0.5)
-    assert sorted(Valley(optimum=0.1).curve(rule=small).losses) == [-0.5, 0.0, 0.5]
-    assert sorted(Valley(optimum=0.4).curve(rule=small).losses) == [-0.5, 0.0, 0.5, 1.0]
-
-
-def test_a_curve_is_not_refined() -> None:
-    assert len(Valley(optimum=0.2).curve().losses) == 9
+@pytest.mark.parametrize(
+    ("valley", "rule", "end"),
+    [
+        # Not past a point that diverged; a small or a coarse grid at its ends alone.
+        (Valley(optimum=1.5, edge=0.3), RULE, 2.0),
+        (Valley(optimum=1.9, edge=0.3), RULE, 2.5),
+        (Valley(optimum=1.1), replace(RULE, step=1.0), 2.0),
+        (Valley(optimum=0.1), replace(RULE, span=0.5), 0.5),
+        (Valley(optimum=0.4), replace(RULE, span=0.5), 1.0),
+    ],
+)
+def test_how_far_a_curve_goes(valley: Valley, rule: LadderRule, end: float) -> None:
+    etas = valley.curve(rule=rule).losses
+    assert max(etas) == end and min(etas) == -rule.span
 
 
 def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
@@ -188,11 +173,7 @@ def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
 
 def test_one_diverged_seed_makes_a_point_infinite() -> None:
     def value(point: Point) -> float:
-        return (
-            math.inf
-            if (point.log2_hps["eta"], point.seed) == (0.0, 1)
-            else point.log2_hps["eta"] ** 2
-        )
+        return math.inf if point.log2_hps["eta"] == 0 and point.seed else 3.0
 
     assert RULE.line({"eta": 0.0}, value).losses[0.0] == math.inf
 
@@ -217,19 +198,11 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
         ({"max_loss_gap": -0.1}, "max_loss_gap"),
         ({"eta": 61.0}, "eta"),
         ({"eta": math.nan}, "eta"),
+        ({"steps": (100,), "tokens_per_parameter": 20.0}, "steps"),
+        ({"sizes": (SizeOverrides(steps=9),), "tokens_per_parameter": 20.0}, "sizes"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(wrong: dict[str, float], key: str) -> None:
+def test_what_cannot_be_trained_is_refused(wrong: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LadderRule(**{"widths": (32,), **wrong})  # type: ignore[arg-type]
-    assert caught.value.key == key
-
-
-@pytest.mark.parametrize(
-    ("named", "key"),
-    [({"steps": (100,)}, "steps"), ({"sizes": (SizeOverrides(steps=9),)}, "sizes")],
-)
-def test_steps_are_not_named_twice(named: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        LadderRule(widths=(32,), tokens_per_parameter=20.0, **named)
+        LadderRule(**{"widths": (32,), **wrong})
     assert caught.value.key == key

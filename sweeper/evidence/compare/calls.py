@@ -35,9 +35,9 @@ def compare(*studies: Any, **settings: Any) -> Answer:
         raise ConfigError(
             Keyword("studies"), [*map(str, folders)], "studies of one folder, their root"
         )
-    known = options_of(CompareRequest)
-    own = {name: value for name, value in settings.items() if name in known}
-    changes = {name: value for name, value in settings.items() if name not in known}
+    options = options_of(CompareRequest)
+    own = {name: value for name, value in settings.items() if name in options}
+    changes = {name: value for name, value in settings.items() if name not in options}
     if folders:
         own["root"] = folders[0].parent
     own["names"] = [

@@ -17,7 +17,8 @@ from typing import Literal
 import numpy as np
 
 from sweeper.errors import ConfigError, Keyword
-from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
+from sweeper.evidence.compare.decision import Winner, decide
+from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.reading import VariantCell, VariantRuns, log2_of_counts
 from sweeper.stats.line import FLAT
 from sweeper.stats.rounds import LOOKS
@@ -33,7 +34,7 @@ Ended = Literal["decided", "alike", "budget", "hopeless", "stuck"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class DecidingEnd:
     """How it ended, and the numbers behind it; what `failed` or `diverged` left it stuck."""
 
     ended: Ended
@@ -57,7 +58,7 @@ class Deciding:
         names: Sequence[str],
         sizes: Sequence[Mapping[str, float]],
         flops: Sequence[float],
-        question: TargetQuestion,
+        question: VariantQuestion,
         loss: Callable[[str, int, int], float | None],
         *,
         begun: int,
@@ -70,7 +71,7 @@ class Deciding:
         self._sizes, self._flops, self.slots = sizes, np.array(flops), slots
         self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
         # Each look has its share of the error; sizes that no run can have are not proposed.
-        self._question = replace(question, error=question.error / LOOKS, known=True)
+        self._question = replace(question, error=question.error / LOOKS, trained_only=True)
         self.budget = budget or DEFAULT_SEEDS * len(names)
         least = FIRST_ALONE if len(sizes) == 1 else FIRST
         if self.budget < least * len(names) * begun:
@@ -82,7 +83,7 @@ class Deciding:
         self.seeds = {(name, size): first for name in names for size in range(begun)}
         self.looks = 0
         self.winner: Winner | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: DecidingEnd | None = None
 
     @property
     def runs(self) -> int:
@@ -104,20 +105,18 @@ class Deciding:
 
     def variant_runs(self) -> VariantRuns:
         """The runs of all rounds so far."""
-        losses = {
-            key: np.array([self._loss(*key, seed) for seed in range(count)], dtype=float)
-            for key, count in self.seeds.items()
-        }
-        cells = [
-            VariantCell(
-                variant=self.names.index(name),
-                size=size,
-                log2=(float(self._log2[size, 0]), float(self._log2[size, 1])),
-                losses=found,
-                seeds=tuple(map(str, range(len(found)))),
+        cells = []
+        for (name, size), count in self.seeds.items():
+            losses = [self._loss(name, size, seed) for seed in range(count)]
+            cells.append(
+                VariantCell(
+                    variant=self.names.index(name),
+                    size=size,
+                    log2=tuple(self._log2[size].tolist()),
+                    losses=np.array(losses, dtype=float),
+                    seeds=tuple(map(str, range(count))),
+                )
             )
-            for (name, size), found in losses.items()
-        ]
         return VariantRuns(
             names=self.names,
             cells=cells,
@@ -158,15 +157,12 @@ class Deciding:
             self._end("budget")
 
     def _add(self, winner: Winner) -> bool:
-        """Those runs that decide most for their cost first, as far as the budget goes."""
+        """Plans the runs that decide most for their cost, as far as the budget goes."""
         wanted = dict[tuple[str, int], int]()
         order = sorted(winner.next_runs, key=lambda each: -each.chance / each.flops)
         for each in order:
-            size = next(
-                i
-                for i, counts in enumerate(self._sizes)
-                if each.place.counts.items() <= counts.items()
-            )
+            fits = [each.place.counts.items() <= counts.items() for counts in self._sizes]
+            size = fits.index(True)
             for name, more in ((each.variant, each.runs), (winner.baseline, each.of_baseline)):
                 # Two variants may ask for the same runs of the baseline, which then serve both.
                 wanted[name, size] = max(wanted.get((name, size), 0), more)
@@ -184,6 +180,6 @@ class Deciding:
         return bool(following)
 
     def _end(self, ended: Ended, **more: Sequence[str]) -> None:
-        self.outcome = Outcome(
+        self.outcome = DecidingEnd(
             ended=ended, runs=self.runs, looks=self.looks, budget=self.budget, **more
         )

@@ -22,10 +22,11 @@ from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.compare.differences import (
     RUN_NOISE,
     Carried,
+    ComputeLaw,
     VariantLosses,
+    VariantQuestion,
     carry,
     shrinks,
-    usual_unit,
 )
 from sweeper.evidence.compare.reading import Bound, VariantRuns, log2_of_counts
 from sweeper.evidence.runs.run import Array
@@ -36,15 +37,6 @@ from sweeper.stats.rounds import all_pairs
 
 Decided = Literal["better", "worse", "cannot say"]
 Why = Literal["loss", "wall_clock", "diverged", "bound", "baseline_bound"]
-SPAN = 0.2
-"""Octaves of compute without which nothing tells what compute is worth."""
-FLOORS = np.linspace(0.0, 0.92, 24)
-"""Floors of the loss that are tried, as shares of the lowest one."""
-EXPONENT, EXPONENT_SPREAD = math.log(0.1), 0.5
-"""Mean and spread of the log of the exponent of (loss - floor) over compute, before the runs: of
-published laws. Tested on the speed-ups that a MoE's authors state."""
-TILT = 0.03
-"""The spread of how much more a parameter gains than a token, as an exponent."""
 SEEDS_MATTER = 2.0
 """Variance of seeds over what they leave from which on runs are paired by them.
 
@@ -59,22 +51,6 @@ MOST_NEXT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetQuestion:
-    """The counts of the run that is asked about, by role; and what is known of the loss already.
-
-    `floor` and `exponent` are those of the loss over compute, where a lab has its own. `error` is
-    the chance that any variant without effect is called better. Runs are proposed at sizes `known`
-    alone where no others can be trained.
-    """
-
-    counts: Mapping[str, float] = field(default_factory=dict)
-    floor: float | None = None
-    exponent: float | None = None
-    error: float = 0.05
-    known: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class SizePlace:
     """A size: the counts it is known by, FLOPs of a run, octaves of compute from the largest."""
 
@@ -84,7 +60,7 @@ class SizePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtSize:
+class VariantAtSize:
     """What was measured of a variant at a size: its loss less the baseline's, and what it is worth.
 
     Of its `runs` so many `diverged`; `carried` is what all sizes together say of this one.
@@ -118,7 +94,7 @@ class VariantAnswer:
     chance: float
     first: int
     last: int
-    sizes: tuple[AtSize, ...]
+    sizes: tuple[VariantAtSize, ...]
     bound: Bound = ""
     diverged: int = 0
     missing: tuple[SizePlace, ...] = ()
@@ -177,7 +153,7 @@ class Winner:
         return "worse" if answers == {"worse"} else "cannot say"
 
 
-def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False) -> Winner:
+def decide(runs: VariantRuns, question: VariantQuestion, *, briefly: bool = False) -> Winner:
     """Carry all variants to the target, and answer; BadInput where nothing can be compared.
 
     `briefly`: without runs to come.
@@ -188,141 +164,36 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
     if not (there[0] & there[1:].any(axis=0)).any():
         raise BadInput(_no_size_shared(runs))
     target = _target(runs, losses, question.counts)
-    asked = _Asked(
+    carried = carry(losses, np.concatenate([target[None], losses.sizes]))
+    comparison = VariantComparison(
         runs=runs,
         law=law,
         losses=losses,
-        carried=carry(losses, np.concatenate([target[None], losses.sizes])),
+        carried=carried,
         target=target,
         question=question,
         top=float(losses.sizes[there.any(axis=0)].sum(axis=1).max()),
     )
-    return asked.winner(briefly)
-
-
-@dataclass(frozen=True, eq=False)
-class ComputeLaw:
-    """log2(loss - floor) = level - exponent u - tilt w: u octaves of compute, w of N over D.
-
-    An entry a `floors`, with `weights` that sum to 1; `levels` are the baseline's. Not `known`:
-    one budget alone was run, and no exponent is given.
-    """
-
-    floors: Array
-    weights: Array
-    exponents: Array
-    tilts: Array
-    levels: Array
-    known: bool
-
-    @classmethod
-    def of(cls, runs: VariantRuns, question: TargetQuestion) -> ComputeLaw:
-        """By all variants' losses, each with a level of its own; BadInput for no loss above it."""
-        rows = [
-            (cell.variant, *cell.log2, float(np.mean(finite)))
-            for cell in runs.cells
-            if len(finite := cell.losses[np.isfinite(cell.losses)])
-        ]
-        if not rows:
-            raise BadInput("no run of any variant has a finite loss: none trained")
-        table = np.array(rows)
-        variant, loss = table[:, 0].astype(int), table[:, 3]
-        u, w = table[:, 1] + table[:, 2], table[:, 1] - table[:, 2]
-        lowest = float(loss.min())
-        if question.floor is not None and question.floor >= lowest:
-            raise BadInput(
-                Keyword("floor", question.floor), f" is not below the lowest loss, {lowest:g}"
-            )
-        # Losses below 0 (differences, log scores) have no floor that a share of them names.
-        usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
-        floors = usual if question.floor is None else np.array([question.floor])
-        noise = RUN_NOISE * usual_unit(loss)
-        alone = np.eye(variant.max() + 1)[variant]
-        found = []
-        for floor in floors:
-            above = np.log2(loss - floor)
-            # As noise of its log2 above the floor: d log2(L - E) = dL / ((L - E) ln 2).
-            weight = (loss - floor) * math.log(2) / noise
-            # A Gaussian prior is a row more of least squares, by its inverse deviation.
-            columns = np.column_stack([alone, -u, -w])
-            prior = np.zeros(len(columns.T))
-            centre = np.zeros(len(columns.T))
-            prior[-1] = 1 / TILT
-            centre[-2] = math.exp(EXPONENT)
-            prior[-2] = 1 / (EXPONENT_SPREAD * math.exp(EXPONENT))
-            # Levels are next to free, but for a variant whose few runs tell none.
-            prior[:-2] = 1e-4
-            # A lab's own law is of compute alone: pinned, and no tilt beside it.
-            if question.exponent is not None:
-                centre[-2], prior[-2] = question.exponent, 1e6
-                prior[-1] = 1e6
-            system = np.concatenate([columns * weight[:, None], np.diag(prior)])
-            wanted = np.concatenate([above * weight, centre * prior])
-            values, *_ = np.linalg.lstsq(system, wanted, rcond=None)
-            misfit = float(((system @ values - wanted) ** 2).sum())
-            found.append((*values[[-2, -1, 0]], misfit))
-        exponents, tilts, levels, misfits = np.array(found).T
-        # By the likelihood of its best fit; a floor at which compute gains nothing is out.
-        weights = np.exp(-(misfits - misfits.min()) / 2) * (exponents > 1e-4)
-        known = np.ptp(u) > SPAN or question.exponent is not None
-        known = known and bool(weights.sum() > 0)
-        # Of one budget nothing tells a floor: all are alike, and no factor of compute is told.
-        weights = weights if known else np.ones(len(floors))
-        return cls(floors, weights / weights.sum(), exponents, tilts, levels, known)
-
-    def loss(self, place: Array) -> Array:
-        """The baseline's loss at `place`, by every floor."""
-        u, w = place[0] + place[1], place[0] - place[1]
-        above: Array = np.exp2(self.levels - self.exponents * u - self.tilts * w)
-        return self.floors + above
-
-    def moved(self, loss: float, start: tuple[float, float], end: Array) -> float:
-        """A loss at `start` as it would be at `end`, a little aside."""
-        du = float(end.sum() - sum(start))
-        dw = float(end[0] - end[1] - start[0] + start[1])
-        # A little aside along a law that nobody knows: the loss as it is, rather than a guess.
-        if abs(du) + abs(dw) < 1e-3 or not self.known:
-            return loss
-        above = (loss - self.floors) * np.exp2(-self.exponents * du - self.tilts * dw)
-        return float(self.weights @ (self.floors + above))
-
-    def factor(self, loss: Array | float, difference: Estimate) -> Estimate:
-        """How many times less compute takes the baseline's `loss`, by a `difference` in loss."""
-        if not self.known or not math.isfinite(difference.value):
-            return UNKNOWN
-
-        if not (loss - self.floors > 1e-12).all():
-            return UNKNOWN  # at the floor no compute gains any more
-
-        def times(by: float) -> Array:
-            left = (loss - self.floors) / np.maximum(loss + by - self.floors, 1e-12)
-            return np.log(left) / np.maximum(self.exponents, 1e-6)
-
-        of_value = times(difference.value)
-        value = _weighted(of_value, self.weights, 0.5)
-        ends = []
-        # A loss that is higher takes more compute, so that the ends change places.
-        for end, level in ((difference.high, 0.025), (difference.low, 0.975)):
-            # Of the floor and of the difference, independent: as root of squares.
-            of_floor = _weighted(of_value, self.weights, level) - value
-            of_loss = _weighted(times(end), self.weights, 0.5) - value if math.isfinite(end) else 0
-            side = 1.0 if level > 0.5 else -1.0
-            ends.append(
-                value + side * (math.hypot(of_floor, of_loss) if math.isfinite(end) else math.inf)
-            )
-        low, value, high = (math.exp(min(x, 700.0)) for x in (ends[0], value, ends[1]))
-        return Estimate(value=value, low=low, high=high)
-
-    def break_even(self, place: Array, throughput: float) -> float:
-        """The difference in loss that a throughput, times the baseline's, makes up for."""
-        gap = (self.loss(place) - self.floors) * (throughput**self.exponents - 1)
-        return float(self.weights @ gap)
-
-
-def _weighted(values: Array, weights: Array, level: float) -> float:
-    order = np.argsort(values)
-    at = int(np.searchsorted(np.cumsum(weights[order]), level))
-    return float(values[order][min(at, len(values) - 1)])
+    ranks = comparison.ranks()
+    answers = [comparison.answer(v, ranks[v]) for v in range(1, len(runs.names))]
+    return Winner(
+        baseline=runs.names[0],
+        target=comparison.place(target),
+        variants=tuple(sorted(answers, key=lambda each: (each.first, each.last, -each.chance))),
+        next_runs=() if briefly else deciding_runs(comparison, answers),
+        tail=comparison.tail,
+        noise=carried.noise,
+        by="seeds" if losses.freedom else "prior",
+        fading=carried.fading,
+        drift=carried.drift,
+        scale=carried.scale,
+        floor=float(law.weights @ law.floors) if law.identified else math.nan,
+        exponent=float(law.weights @ law.exponents) if law.identified else math.nan,
+        unit=runs.unit,
+        flops_known="flops" in runs.columns or "params" in runs.columns,
+        baseline_bound=comparison.bound(0),
+        prior_noise=RUN_NOISE * losses.unit,
+    )
 
 
 def _losses(runs: VariantRuns, law: ComputeLaw) -> VariantLosses:
@@ -361,11 +232,11 @@ def _of_size(trained: Sequence[Sequence[Array]], paired: bool) -> tuple[Any, Any
     names = np.concatenate([seeds for _, seeds in trained])
     seeds, seed, of_seed = np.unique(names, return_inverse=True, return_counts=True)
     variant = np.repeat(range(len(trained)), counts)
-    told = of_seed[seed] > 1
-    if not told.any():
+    shared = of_seed[seed] > 1
+    if not shared.any():
         return plain
-    design = np.hstack([np.eye(len(trained))[variant], np.eye(len(seeds))[seed]])[told]
-    losses = np.concatenate([each for each, _ in trained])[told]
+    design = np.hstack([np.eye(len(trained))[variant], np.eye(len(seeds))[seed]])[shared]
+    losses = np.concatenate([each for each, _ in trained])[shared]
     effects, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
     # Seeds that do not tie all variants to each other leave levels of their own.
     if rank < len(trained) + int((of_seed > 1).sum()) - 1:
@@ -376,8 +247,8 @@ def _of_size(trained: Sequence[Sequence[Array]], paired: bool) -> tuple[Any, Any
     apart = (squares - beside) * freedom > SEEDS_MATTER * beside * (plain[3] - freedom)
     if not paired and not apart:
         return plain
-    of_variants = effects[: len(trained)] + (losses - effects[variant[told]]).mean()
-    return of_variants, np.bincount(variant[told], minlength=len(trained)), beside, freedom
+    of_variants = effects[: len(trained)] + (losses - effects[variant[shared]]).mean()
+    return of_variants, np.bincount(variant[shared], minlength=len(trained)), beside, freedom
 
 
 def _no_size_shared(runs: VariantRuns) -> str:
@@ -404,12 +275,12 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
     if not asked:
         there = losses.counts > 0
         common = there.all(axis=0) if there.all(axis=0).any() else there.any(axis=0)
-        found: Array = runs.log2[np.where(common, runs.log2.sum(axis=1), -np.inf).argmax()]
-        return found
-    known = runs.measures[0].keys()
+        place: Array = runs.log2[np.where(common, runs.log2.sum(axis=1), -np.inf).argmax()]
+        return place
+    roles = runs.measures[0].keys()
     for role in asked:
-        if role not in known:
-            has = ", ".join(known) or "no size"
+        if role not in roles:
+            has = ", ".join(roles) or "no size"
             raise BadInput(
                 *(Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}; "),
                 *(Keyword("columns", f"{role}=COLUMN"), " names it"),
@@ -417,7 +288,7 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
     counts: dict[str, float] = {}
     reference = next(iter(asked))
     x = np.log2([measure[reference] for measure in runs.measures])
-    for role in known:
+    for role in roles:
         if role in asked:
             counts[role] = asked[role]
             continue
@@ -439,7 +310,7 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Asked:
+class VariantComparison:
     """What the answers are made of.
 
     Its places are the target, then the sizes. `top` is the log2 of the largest size's compute.
@@ -450,31 +321,8 @@ class _Asked:
     losses: VariantLosses
     carried: Carried
     target: Array
-    question: TargetQuestion
+    question: VariantQuestion
     top: float
-
-    def winner(self, briefly: bool) -> Winner:
-        runs, carried, law = self.runs, self.carried, self.law
-        places = self._places()
-        answers = [self._answer(v, places[v]) for v in range(1, len(runs.names))]
-        return Winner(
-            baseline=runs.names[0],
-            target=self.place(self.target),
-            variants=tuple(sorted(answers, key=lambda each: (each.first, each.last, -each.chance))),
-            next_runs=() if briefly else self._next(answers),
-            tail=self.tail,
-            noise=carried.noise,
-            by="seeds" if self.losses.freedom else "prior",
-            fading=carried.fading,
-            drift=carried.drift,
-            scale=carried.scale,
-            floor=float(law.weights @ law.floors) if law.known else math.nan,
-            exponent=float(law.weights @ law.exponents) if law.known else math.nan,
-            unit=runs.unit,
-            flops_known="flops" in runs.columns or "params" in runs.columns,
-            baseline_bound=self._bound(0),
-            prior_noise=RUN_NOISE * self.losses.unit,
-        )
 
     @property
     def tail(self) -> float:
@@ -496,21 +344,21 @@ class _Asked:
             near = runs.measures[nearest]
             counts = {role: value * 2.0 ** moved.get(role, 0.0) for role, value in near.items()}
         # What all runs have alike tells no size from another.
-        told = {
+        varied = {
             role: value
             for role, value in counts.items()
             if role in self.question.counts or len({m[role] for m in runs.measures}) > 1
         }
         alone = {"width": counts["width"]} if "width" in counts else counts
-        counts = told or alone
+        counts = varied or alone
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         compute = float(log2.sum())
         return SizePlace(counts=counts, flops=per_flop * 2.0**compute, octaves=compute - self.top)
 
     # Answers.
 
-    def _places(self) -> list[tuple[int, int]]:
-        """Of each variant its place: how many, the baseline too, are surely better, or worse."""
+    def ranks(self) -> list[tuple[int, int]]:
+        """Each variant's place: how many, the baseline too, are surely better, or worse."""
         count = len(self.runs.names)
         # All pairs are looked at for a place, not those with the baseline alone.
         tail = min(TAIL, self.question.error / math.sqrt(all_pairs(count)))
@@ -518,16 +366,17 @@ class _Asked:
         above, below = surely.sum(axis=0), surely.sum(axis=1)
         return [(1 + int(a), count - int(b)) for a, b in zip(above, below, strict=True)]
 
-    def _answer(self, variant: int, ranks: tuple[int, int]) -> VariantAnswer:
+    def answer(self, variant: int, ranks: tuple[int, int]) -> VariantAnswer:
+        """What is said of a variant, whose place lies between these `ranks`."""
         runs, law = self.runs, self.law
-        bound, pairs = self._bound(variant), self._pairs(variant)
+        bound, pairs = self.bound(variant), self._pairs(variant)
         # Of one that was never run beside another the levels of sizes take all that was measured.
         beside = (self.losses.counts > 0).sum(axis=0) > 1
-        told = (self.losses.counts[variant, beside] > 0).any()
-        difference = self.carried.estimate(variant, 0, self.tail) if told else UNKNOWN
-        throughput, below = self._throughput(variant), 0.0
+        is_beside = (self.losses.counts[variant, beside] > 0).any()
+        difference = self.carried.estimate(variant, 0, self.tail) if is_beside else UNKNOWN
+        throughput, below = self.throughput(variant), 0.0
         code: Why = "loss"
-        if math.isfinite(throughput) and law.known:
+        if math.isfinite(throughput) and law.identified:
             # A faster variant may lose a little for each step and still win by the clock.
             code, below = "wall_clock", law.break_even(self.target, throughput)
         chance = self.carried.chance(variant, below)
@@ -568,7 +417,7 @@ class _Asked:
     def _checked(
         self, answer: Decided, code: Why, pairs: SeedPairs, bound: Bound
     ) -> tuple[Decided, Why]:
-        """With what runs that diverged say, by the rule of `stats/paired.py`, and bounds.
+        """Lets runs that diverged say theirs, by the rule of `stats/paired.py`, and bounds.
 
         A variant that was not tuned may be better than it looks, the baseline as well.
         """
@@ -584,7 +433,7 @@ class _Asked:
             return "cannot say", "diverged"
         if answer == "worse" and bound:
             return "cannot say", "bound"
-        if answer == "better" and self._bound(0):
+        if answer == "better" and self.bound(0):
             return "cannot say", "baseline_bound"
         return answer, code
 
@@ -592,15 +441,17 @@ class _Asked:
         """Runs of the variant and of the baseline at the sizes of both, one by one."""
         mine, theirs = [], []
         for size in range(len(self.runs.log2)):
-            one, other = self.runs.at(variant, size), self.runs.at(0, size)
-            if one is not None and other is not None:
+            mine_there, theirs_there = self.runs.at(variant, size), self.runs.at(0, size)
+            if mine_there is not None and theirs_there is not None:
                 # By their seeds, then by their order: signs and divergences alone are read off.
-                for own, its in zip(one.ordered(other), other.ordered(one), strict=False):
+                for own, its in zip(
+                    mine_there.ordered(theirs_there), theirs_there.ordered(mine_there), strict=False
+                ):
                     mine.append(own)
                     theirs.append(its)
         return SeedPairs.of(np.array(mine), np.array(theirs))
 
-    def _bound(self, variant: int) -> Bound:
+    def bound(self, variant: int) -> Bound:
         """Whether it was not tuned at its largest size, or at half of its sizes."""
         cells = [cell for cell in self.runs.cells if cell.variant == variant]
         bounds = [cell.bound for cell in cells if cell.bound]
@@ -609,13 +460,13 @@ class _Asked:
         last = max(cells, key=lambda cell: sum(cell.log2)).bound
         return last or (bounds[0] if 2 * len(bounds) >= len(cells) else "")
 
-    def _throughput(self, variant: int, size: int | None = None) -> float:
+    def throughput(self, variant: int, size: int | None = None) -> float:
         """The variant's over the baseline's, at the largest size at which both are known."""
         sizes = np.argsort(-self.losses.sizes.sum(axis=1)) if size is None else [size]
         for each in sizes:
-            one, other = self.runs.at(variant, int(each)), self.runs.at(0, int(each))
-            if one is not None and other is not None:
-                share = one.throughput / other.throughput
+            mine, theirs = self.runs.at(variant, int(each)), self.runs.at(0, int(each))
+            if mine is not None and theirs is not None:
+                share = mine.throughput / theirs.throughput
                 if math.isfinite(share) and share > 0:
                     return share
         return math.nan
@@ -623,7 +474,7 @@ class _Asked:
     def _run_place(self, size: int) -> SizePlace:
         return self.place(self.runs.log2[size], self.runs.measures[size])
 
-    def _at(self, variant: int, size: int) -> AtSize:
+    def _at(self, variant: int, size: int) -> VariantAtSize:
         cell, losses = self.runs.at(variant, size), self.losses
         assert cell is not None
         counts = losses.counts[[0, variant], size]
@@ -634,80 +485,16 @@ class _Asked:
             half = 1.96 * noise * math.sqrt(float((1 / counts).sum()))
             difference = Estimate(value=value, low=value - half, high=value + half)
         compute = self.law.factor(float(losses.means[0, size]), difference)
-        return AtSize(
+        return VariantAtSize(
             place=self._run_place(size),
             runs=len(cell.losses),
             diverged=int(np.isinf(cell.losses).sum()),
             difference=difference,
             compute=compute,
-            wall_clock=_times(compute, self._throughput(variant, size)),
+            wall_clock=_times(compute, self.throughput(variant, size)),
             carried=self.carried.estimate(variant, 1 + size, TAIL),
             bound=cell.bound,
         )
-
-    # What to run next.
-
-    def _next(self, answers: Sequence[VariantAnswer]) -> tuple[DecidingRuns, ...]:
-        """Of the likeliest winners that are open, the runs that decide most per FLOP."""
-        open_ = [
-            v
-            for v in range(1, len(self.runs.names))
-            if answers[v - 1].answer == "cannot say"
-            # What a bound or a divergence leaves open no runs mend.
-            and answers[v - 1].code in ("loss", "wall_clock")
-        ]
-        open_.sort(key=lambda v: -answers[v - 1].chance)
-        found = [self._best_next(v, answers[v - 1]) for v in open_[:MOST_NEXT]]
-        return tuple(each for each in found if each is not None)
-
-    def _candidates(self) -> list[Array]:
-        """Sizes that were run, the target, and one between."""
-        sizes = self.losses.sizes
-        # Near the largest size a further one tells next to nothing that this does not.
-        if self.question.known or self.target.sum() <= self.top + 2:
-            return [*sizes]
-        return [*sizes, self.target, (sizes[sizes.sum(axis=1).argmax()] + self.target) / 2]
-
-    def _best_next(self, variant: int, answer: VariantAnswer) -> DecidingRuns | None:
-        """The runs with the most chance to decide for what they cost, of this variant alone."""
-        kept, best = self.losses.of([0, variant]), None
-        mean = float(self.carried.difference(variant).mean)
-        if answer.code == "wall_clock":
-            mean -= self.law.break_even(self.target, self._throughput(variant))
-        far = -float(ndtri(self.tail))
-        known = self.carried.estimate(variant, 0, self.tail)
-        before = (known.high - known.low) / (2 * far)
-        for log2, power in itertools.product(self._candidates(), range(MOST_MORE.bit_length())):
-            place, count = self.place(log2), 2**power
-            at = np.flatnonzero((np.abs(kept.sizes - log2) < 1e-6).all(axis=1))
-            there = kept.counts[:, at[0]] if len(at) else np.zeros(2)
-            # Of few looks none is spent on less than half as many runs again.
-            if self.question.known and 2 * count < there[1]:
-                continue
-            # With as many of the baseline, or none; those of a seed are paired, and need both.
-            ways = {0, count}
-            if self.runs.paired:
-                ways = {int(max(0, there[1] + count - there[0]))}
-            for of_baseline in sorted(ways):
-                try:
-                    share = shrinks(kept, _with_runs(kept, log2, of_baseline, count), self.target)
-                except ValueError:
-                    continue
-                if share > 0.99:
-                    continue
-                chance = _decides(mean, before, before * share, far)
-                flops = place.flops * (count + of_baseline)
-                each = DecidingRuns(
-                    variant=self.runs.names[variant],
-                    place=place,
-                    runs=count,
-                    of_baseline=of_baseline,
-                    chance=chance,
-                    flops=flops,
-                )
-                if chance >= WORTH and (best is None or chance / flops > best.chance / best.flops):
-                    best = each
-        return best
 
 
 def _times(compute: Estimate, throughput: float) -> Estimate:
@@ -717,8 +504,80 @@ def _times(compute: Estimate, throughput: float) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
+# What to run next.
+
+
+def deciding_runs(
+    comparison: VariantComparison, answers: Sequence[VariantAnswer]
+) -> tuple[DecidingRuns, ...]:
+    """The runs that decide most per FLOP, of the likeliest winners that are open."""
+    open_ = [
+        v
+        for v in range(1, len(comparison.runs.names))
+        if answers[v - 1].answer == "cannot say"
+        # What a bound or a divergence leaves open no runs mend.
+        and answers[v - 1].code in ("loss", "wall_clock")
+    ]
+    open_.sort(key=lambda v: -answers[v - 1].chance)
+    proposed = [_best_next(comparison, v, answers[v - 1]) for v in open_[:MOST_NEXT]]
+    return tuple(each for each in proposed if each is not None)
+
+
+def _candidates(comparison: VariantComparison) -> list[Array]:
+    """Sizes that were run, the target, and one between."""
+    sizes = comparison.losses.sizes
+    # Near the largest size a further one tells next to nothing that this does not.
+    if comparison.question.trained_only or comparison.target.sum() <= comparison.top + 2:
+        return [*sizes]
+    return [*sizes, comparison.target, (sizes[sizes.sum(axis=1).argmax()] + comparison.target) / 2]
+
+
+def _best_next(
+    comparison: VariantComparison, variant: int, answer: VariantAnswer
+) -> DecidingRuns | None:
+    """The runs with the most chance to decide for what they cost, of this variant alone."""
+    kept, best = comparison.losses.of([0, variant]), None
+    mean = float(comparison.carried.difference(variant).mean)
+    if answer.code == "wall_clock":
+        mean -= comparison.law.break_even(comparison.target, comparison.throughput(variant))
+    far = -float(ndtri(comparison.tail))
+    estimate = comparison.carried.estimate(variant, 0, comparison.tail)
+    before = (estimate.high - estimate.low) / (2 * far)
+    for log2, power in itertools.product(_candidates(comparison), range(MOST_MORE.bit_length())):
+        place, count = comparison.place(log2), 2**power
+        at = np.flatnonzero((np.abs(kept.sizes - log2) < 1e-6).all(axis=1))
+        there = kept.counts[:, at[0]] if len(at) else np.zeros(2)
+        # Of few looks none is spent on less than half as many runs again.
+        if comparison.question.trained_only and 2 * count < there[1]:
+            continue
+        # With as many of the baseline, or none; those of a seed are paired, and need both.
+        ways = {0, count}
+        if comparison.runs.paired:
+            ways = {int(max(0, there[1] + count - there[0]))}
+        for of_baseline in sorted(ways):
+            try:
+                share = shrinks(kept, _with_runs(kept, log2, of_baseline, count), comparison.target)
+            except ValueError:
+                continue
+            if share > 0.99:
+                continue
+            chance = _decides(mean, before, before * share, far)
+            flops = place.flops * (count + of_baseline)
+            each = DecidingRuns(
+                variant=comparison.runs.names[variant],
+                place=place,
+                runs=count,
+                of_baseline=of_baseline,
+                chance=chance,
+                flops=flops,
+            )
+            if chance >= WORTH and (best is None or chance / flops > best.chance / best.flops):
+                best = each
+    return best
+
+
 def _with_runs(losses: VariantLosses, log2: Array, *more: int) -> VariantLosses:
-    """With so many runs more of each variant at a size; the losses of new ones do not matter."""
+    """Adds so many runs of each variant at a size; the losses of new ones do not matter."""
     at = np.flatnonzero((np.abs(losses.sizes - log2) < 1e-6).all(axis=1))
     sizes, means, counts = losses.sizes, losses.means.copy(), losses.counts.copy()
     if not len(at):

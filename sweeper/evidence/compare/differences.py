@@ -29,13 +29,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from sweeper.stats.estimate import Array, Estimate
+from sweeper.errors import BadInput, Keyword
+from sweeper.evidence.compare.reading import VariantRuns
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.gp import Mixture, Process, shares
 
 Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -57,6 +59,15 @@ EFFECT = 0.01, 1.5
 """The middle of A, and the spread of its log: wide, since no two tables have the same."""
 BEFORE, LEAST_SCALE = 10, 0.7
 """The back-test counts as after so many differences that were as foretold, and narrows no more."""
+SPAN = 0.2
+"""Octaves of compute without which nothing tells what compute is worth."""
+FLOORS = np.linspace(0.0, 0.92, 24)
+"""Floors of the loss that are tried, as shares of the lowest one."""
+EXPONENT, EXPONENT_SPREAD = math.log(0.1), 0.5
+"""Mean and spread of the log of the exponent of (loss - floor) over compute, before the runs: of
+published laws. Tested on the speed-ups that a MoE's authors state."""
+TILT = 0.03
+"""The spread of how much more a parameter gains than a token, as an exponent."""
 LIKELY = 1e-4
 """Of a grid's places those that have so little of the likeliest one's share are left out."""
 LARGE = 2e7
@@ -80,7 +91,7 @@ class VariantLosses:
     freedom: int = 0
 
     def of(self, kept: Sequence[int] | Whole) -> VariantLosses:
-        """Of some of the variants, the first of them the baseline."""
+        """Takes some of the variants, the first of them the baseline."""
         names = [self.names[int(i)] for i in kept]
         at = np.asarray(kept)
         return replace(self, names=names, means=self.means[at], counts=self.counts[at])
@@ -139,7 +150,6 @@ class Carried:
         return self.difference(variant, place).estimate(1 - 2 * tail)
 
     def _mixture(self, means: Array, variances: Array) -> Mixture:
-        """As wide as the back-test has it."""
         middle = np.tensordot(self.weights, means, 1)
         deviations = self.scale * np.sqrt(np.maximum(variances, 1e-30))
         return Mixture(middle + self.scale * (means - middle), deviations, self.weights)
@@ -173,10 +183,10 @@ def _back_tested(losses: VariantLosses) -> float:
     if len(shared) < 3:
         return 1.0
     last = int(shared[losses.sizes[shared].sum(axis=1).argmax()])
-    left = losses.counts.copy()
-    left[:, last] = 0
+    without_last = losses.counts.copy()
+    without_last[:, last] = 0
     place = losses.sizes[[last]]
-    model = _Model.of(replace(losses, counts=left), place)
+    model = _Model.of(replace(losses, counts=without_last), place)
     weights = model.weights()
     means, _, joint = model.posterior()
     # The mean of all, with how far those of the grid lie from each other.
@@ -286,7 +296,7 @@ class _Model:
 
     def posterior(self) -> tuple[Array, Array, Array]:
         """Means, variances and joint covariances at the places, as `Carried` has them."""
-        found = list[tuple[Array, Array, Array]]()
+        parts = list[tuple[Array, Array, Array]]()
         less = np.eye(self.variants) - np.eye(self.variants)[:1]
         mine = np.arange(self.variants)[:, None] == self.variant
         basis = np.zeros((self.variants, len(np.unique(self.size))))
@@ -303,8 +313,8 @@ class _Model:
                 means.append((less @ mean)[..., 0])
                 variances.append(np.diagonal(between, axis1=1, axis2=2))
                 joint = between if place == self.sizes else joint
-            found.append((np.stack(means, 1), np.stack(variances, 1), joint))
-        means_, variances_, joints = (np.concatenate(each) for each in zip(*found, strict=True))
+            parts.append((np.stack(means, 1), np.stack(variances, 1), joint))
+        means_, variances_, joints = (np.concatenate(each) for each in zip(*parts, strict=True))
         return means_, variances_, joints
 
 
@@ -315,9 +325,153 @@ def _grid(freedom: int, squares: float) -> Array:
     steps = np.linspace(-1.5, 1.5, 3)
     if freedom:
         # About where the squares and the prior together have it.
-        told = 0.5 * math.log(max(squares / freedom, 1e-12))
+        measured = 0.5 * math.log(max(squares / freedom, 1e-12))
         spread = 1 / math.sqrt(1 + 2 * freedom)
-        middle = math.log(SEED_NOISE) + (told - math.log(SEED_NOISE)) * 2 * freedom * spread**2
+        middle = math.log(SEED_NOISE) + (measured - math.log(SEED_NOISE)) * 2 * freedom * spread**2
         steps = np.linspace(-3, 3, 7)
     fading = FADING[0] + FADING[1] * np.linspace(-2, 2, 5)
     return np.array([*itertools.product(effects, np.exp(middle + spread * steps), fading)])
+
+
+# What compute is worth: a law of the loss over it, with every floor that the losses allow.
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantQuestion:
+    """The counts of the run that is asked about, by role; and what is known of the loss already.
+
+    `floor` and `exponent` are those of the loss over compute, where a lab has its own. `error` is
+    the chance that any variant without effect is called better. `trained_only`: runs are proposed
+    at the sizes that there are, where no others can be trained.
+    """
+
+    counts: Mapping[str, float] = field(default_factory=dict)
+    floor: float | None = None
+    exponent: float | None = None
+    error: float = 0.05
+    trained_only: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeLaw:
+    """log2(loss - floor) = level - exponent u - tilt w: u octaves of compute, w of N over D.
+
+    An entry a `floors`, with `weights` that sum to 1; `levels` are the baseline's. Not
+    `identified`: one budget alone was run, and no exponent is given.
+    """
+
+    floors: Array
+    weights: Array
+    exponents: Array
+    tilts: Array
+    levels: Array
+    identified: bool
+
+    @classmethod
+    def of(cls, runs: VariantRuns, question: VariantQuestion) -> ComputeLaw:
+        """Fits all losses, a level for each variant; BadInput for none above the floor."""
+        rows = [
+            (cell.variant, *cell.log2, float(np.mean(finite)))
+            for cell in runs.cells
+            if len(finite := cell.losses[np.isfinite(cell.losses)])
+        ]
+        if not rows:
+            raise BadInput("no run of any variant has a finite loss: none trained")
+        table = np.array(rows)
+        variant, loss = table[:, 0].astype(int), table[:, 3]
+        u, w = table[:, 1] + table[:, 2], table[:, 1] - table[:, 2]
+        lowest = float(loss.min())
+        if question.floor is not None and question.floor >= lowest:
+            raise BadInput(
+                Keyword("floor", question.floor), f" is not below the lowest loss, {lowest:g}"
+            )
+        # Losses below 0 (differences, log scores) have no floor that a share of them names.
+        usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
+        floors = usual if question.floor is None else np.array([question.floor])
+        noise = RUN_NOISE * usual_unit(loss)
+        alone = np.eye(variant.max() + 1)[variant]
+        fits = []
+        for floor in floors:
+            above = np.log2(loss - floor)
+            # As noise of its log2 above the floor: d log2(L - E) = dL / ((L - E) ln 2).
+            weight = (loss - floor) * math.log(2) / noise
+            # A Gaussian prior is a row more of least squares, by its inverse deviation.
+            columns = np.column_stack([alone, -u, -w])
+            prior = np.zeros(len(columns.T))
+            centre = np.zeros(len(columns.T))
+            prior[-1] = 1 / TILT
+            centre[-2] = math.exp(EXPONENT)
+            prior[-2] = 1 / (EXPONENT_SPREAD * math.exp(EXPONENT))
+            # Levels are next to free, but for a variant whose few runs tell none.
+            prior[:-2] = 1e-4
+            # A lab's own law is of compute alone: pinned, and no tilt beside it.
+            if question.exponent is not None:
+                centre[-2], prior[-2] = question.exponent, 1e6
+                prior[-1] = 1e6
+            system = np.concatenate([columns * weight[:, None], np.diag(prior)])
+            wanted = np.concatenate([above * weight, centre * prior])
+            values, *_ = np.linalg.lstsq(system, wanted, rcond=None)
+            misfit = float(((system @ values - wanted) ** 2).sum())
+            fits.append((*values[[-2, -1, 0]], misfit))
+        exponents, tilts, levels, misfits = np.array(fits).T
+        # By the likelihood of its best fit; a floor at which compute gains nothing is out.
+        weights = np.exp(-(misfits - misfits.min()) / 2) * (exponents > 1e-4)
+        identified = np.ptp(u) > SPAN or question.exponent is not None
+        identified = identified and bool(weights.sum() > 0)
+        # Of one budget nothing tells a floor: all are alike, and no factor of compute is told.
+        weights = weights if identified else np.ones(len(floors))
+        return cls(floors, weights / weights.sum(), exponents, tilts, levels, identified)
+
+    def loss(self, place: Array) -> Array:
+        """The baseline's loss at `place`, by every floor."""
+        u, w = place[0] + place[1], place[0] - place[1]
+        above: Array = np.exp2(self.levels - self.exponents * u - self.tilts * w)
+        return self.floors + above
+
+    def moved(self, loss: float, start: tuple[float, float], end: Array) -> float:
+        """A loss at `start` as it would be at `end`, a little aside."""
+        du = float(end.sum() - sum(start))
+        dw = float(end[0] - end[1] - start[0] + start[1])
+        # A little aside along a law that nobody knows: the loss as it is, rather than a guess.
+        if abs(du) + abs(dw) < 1e-3 or not self.identified:
+            return loss
+        above = (loss - self.floors) * np.exp2(-self.exponents * du - self.tilts * dw)
+        return float(self.weights @ (self.floors + above))
+
+    def factor(self, loss: Array | float, difference: Estimate) -> Estimate:
+        """How many times less compute takes the baseline's `loss`, by a `difference` in loss."""
+        if not self.identified or not math.isfinite(difference.value):
+            return UNKNOWN
+
+        if not (loss - self.floors > 1e-12).all():
+            return UNKNOWN  # at the floor no compute gains any more
+
+        def times(by: float) -> Array:
+            ratio = (loss - self.floors) / np.maximum(loss + by - self.floors, 1e-12)
+            return np.log(ratio) / np.maximum(self.exponents, 1e-6)
+
+        of_value = times(difference.value)
+        value = _weighted(of_value, self.weights, 0.5)
+        ends = []
+        # A loss that is higher takes more compute, so that the ends change places.
+        for end, level in ((difference.high, 0.025), (difference.low, 0.975)):
+            # Of the floor and of the difference, independent: as root of squares.
+            of_floor = _weighted(of_value, self.weights, level) - value
+            of_loss = _weighted(times(end), self.weights, 0.5) - value if math.isfinite(end) else 0
+            side = 1.0 if level > 0.5 else -1.0
+            ends.append(
+                value + side * (math.hypot(of_floor, of_loss) if math.isfinite(end) else math.inf)
+            )
+        low, value, high = (math.exp(min(x, 700.0)) for x in (ends[0], value, ends[1]))
+        return Estimate(value=value, low=low, high=high)
+
+    def break_even(self, place: Array, throughput: float) -> float:
+        """The difference in loss that a throughput, times the baseline's, makes up for."""
+        gap = (self.loss(place) - self.floors) * (throughput**self.exponents - 1)
+        return float(self.weights @ gap)
+
+
+def _weighted(values: Array, weights: Array, level: float) -> float:
+    order = np.argsort(values)
+    at = int(np.searchsorted(np.cumsum(weights[order]), level))
+    return float(values[order][min(at, len(values) - 1)])

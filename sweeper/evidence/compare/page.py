@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from sweeper.errors import Text
-from sweeper.evidence.compare.deciding import Deciding, Outcome
-from sweeper.evidence.compare.decision import AtSize, VariantAnswer, Winner
+from sweeper.evidence.compare.deciding import Deciding, DecidingEnd
+from sweeper.evidence.compare.decision import VariantAnswer, Winner
 from sweeper.evidence.compare.reading import VariantRuns
 from sweeper.evidence.compare.request import CompareRequest
-from sweeper.evidence.compare.verb import QueuedAnswer, SettledAnswer, WinnerAnswer
+from sweeper.evidence.compare.verb import QueuedRound, SettledAnswer, WinnerAnswer
 from sweeper.evidence.compare.words import (
     bound_text,
     deciding_text,
@@ -49,7 +49,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted
 from sweeper.verbs.requests import TransferRequest
 
-SENTENCES = {Deciding: deciding_text, Outcome: outcome_text}
+SENTENCES = {Deciding: deciding_text, DecidingEnd: outcome_text}
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""
 MOST_DRAWN = 9
@@ -64,7 +64,9 @@ def shown(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Sho
 def winner_shown(answer: WinnerAnswer) -> Shown:
     """The answer in a table; its page and picture are written, but for a program that asks."""
     winner, request = answer.winner, answer.request
-    document = record_of(winner, answer.runs)
+    document: dict[str, Any] = {"answer": winner.answer, **to_json(winner)}
+    document["next"] = document.pop("next_runs")
+    document |= {"by_column": answer.runs.by, "columns": dict(answer.runs.columns)}
     sentences = [winner_sentence(winner), rests_text(winner), *answer.runs.notes, *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
     # Under strict a program asks, and may ask often: nothing is written unless it says where.
@@ -112,13 +114,6 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
     return commands
 
 
-def record_of(winner: Winner, runs: VariantRuns) -> dict[str, Any]:
-    """The document: variants, baseline, target, and which runs would tell."""
-    record: dict[str, Any] = to_json(winner)
-    record["next"] = record.pop("next_runs")
-    return {"answer": winner.answer, **record, "by_column": runs.by, "columns": dict(runs.columns)}
-
-
 # Of what is trained.
 
 
@@ -128,7 +123,7 @@ def _settled(answer: SettledAnswer) -> Shown:
     notes: list[str | Text] = [*answer.notes]
     for trials in answer.unfinished:
         notes += unfinished_notes(trials)
-    if isinstance(answer, QueuedAnswer):
+    if isinstance(answer, QueuedRound):
         return Shown(
             notes=notes,
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
@@ -175,21 +170,20 @@ def _settled(answer: SettledAnswer) -> Shown:
 
 
 def _begins(answer: SettledAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
-    """What would run, and what it takes."""
     deciding = answer.deciding
     seeds = next(iter(deciding.seeds.values()))
     at = answer.widths[: len(deciding.seeds) // len(answer.names)]
     where = f"width{'s' * (len(at) > 1)} {', '.join(map(str, at))}"
     begins = f"It begins with {deciding.runs} runs at {where}, {seeds} seeds each"
-    known = f"({answer.known} of them are known)"
+    there = f"({answer.trained} of them are known)"
     cost = "{:.2g} FLOPs to begin with, {:.2g} at most".format(*answer.flops)
     return Shown(
         notes=notes,
-        answer=f"{begins} {known}, and ends with {deciding.budget} at most: {cost}.",
+        answer=f"{begins} {there}, and ends with {deciding.budget} at most: {cost}.",
         document={
             "widths": [*answer.widths],
             "begins": deciding.runs,
-            "known": answer.known,
+            "known": answer.trained,
             "budget": deciding.budget,
             "flops": {"begins": answer.flops[0], "most": answer.flops[1]},
         },
@@ -199,8 +193,8 @@ def _begins(answer: SettledAnswer, again: Next, notes: Sequence[str | Text]) -> 
 
 def _command_again(answer: SettledAnswer) -> Next:
     """The same to go on with, waiting for what it trains."""
-    words, root = (*answer.names, *answer.overrides), answer.root
-    request = replace(answer.request, names=words, root=root, detach=False, dry_run=False)
+    names, root = (*answer.names, *answer.overrides), answer.root
+    request = replace(answer.request, names=names, root=root, detach=False, dry_run=False)
     return Next(request, "to train them")
 
 
@@ -266,6 +260,7 @@ def sizes_table(winner: Winner) -> Table:
     )
     for each in winner.variants:
         for at in each.sizes:
+            diverged = f"{counted(at.diverged, 'run')} diverged" * bool(at.diverged)
             table.add(
                 each.name,
                 place_text(at.place),
@@ -274,16 +269,11 @@ def sizes_table(winner: Winner) -> Table:
                 _signed(at.carried, form),
                 _factor(at.compute),
                 *[_factor(at.wall_clock)] * clocked,
-                note=_cell_note(at),
+                note="; ".join(filter(None, (diverged, at.bound and bound_text(at.bound)))),
                 subject=each.name,
             )
         table.end_section()
     return table
-
-
-def _cell_note(at: AtSize) -> str:
-    diverged = f"{counted(at.diverged, 'run')} diverged" if at.diverged else ""
-    return "; ".join(filter(None, (diverged, bound_text(at.bound) if at.bound else "")))
 
 
 def next_table(winner: Winner) -> Table:
@@ -309,7 +299,7 @@ def next_table(winner: Winner) -> Table:
 
 
 def _form(estimates: Iterable[Estimate]) -> str:
-    """As many digits as their intervals leave meaning: losses may be 3, or 0.00001."""
+    """A format of as many digits as intervals leave meaning: losses may be 3, or 0.00001."""
     widths = sorted(w for e in estimates if 0 < (w := e.high - e.low) < math.inf)
     if not widths:
         return "+.4f"
@@ -359,7 +349,6 @@ def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
 
 
 def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
-    """Ends of what must be seen."""
     value, target = each.difference, winner.target
     along = {f"{at.place.flops:.6g}": (at.place.flops, at.carried) for at in each.sizes}
     along[f"{target.flops:.6g}"] = (target.flops, value)
@@ -406,16 +395,16 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
         "columns": named_columns(runs.columns),
     }
-    said = winner_sentence(winner)
-    shown: list[Item] = [target_table(winner)]
-    shown += [next_table(winner)] * bool(winner.next_runs)
+    sentence = winner_sentence(winner)
+    items: list[Item] = [target_table(winner)]
+    items += [next_table(winner)] * bool(winner.next_runs)
     return Report(
         title="Which change wins?",
         about="A comparison of sweeper.",
-        answer=said,
+        answer=sentence,
         sections=[
-            Section("Answer", [Sentence(said)], is_answer=True, code=code),
-            Section("At the target", shown),
+            Section("Answer", [Sentence(sentence)], is_answer=True, code=code),
+            Section("At the target", items),
             Section(
                 "Differences over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), sizes_table(winner)],

@@ -140,7 +140,6 @@ def joined(sources: Sequence[Runs]) -> Runs:
 
 
 def _source_names(sources: Sequence[Runs]) -> list[str]:
-    """What the sources are called, each by a name of its own; BadInput for one given twice."""
     whole = [runs.name or f"{SOURCE} {i + 1}" for i, runs in enumerate(sources)]
     if twice := [name for name in dict.fromkeys(whole) if whole.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each source once")
@@ -218,7 +217,6 @@ def _labels(runs: Runs, by: str) -> Any:
 
 
 def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
-    """The variants in the order of their rows, the baseline first."""
     names = [*dict.fromkeys(labels)]
     if len(names) < 2:
         raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
@@ -235,29 +233,29 @@ def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
         elif by == SOURCE:
             baseline = names[0]
     if baseline is None or baseline not in names:
-        shown = ", ".join(names[:40])
+        allowed_names = ", ".join(names[:40])
         if baseline is None:
-            raise MissingValue(Keyword("baseline"), f", one of {shown}")
-        allowed = f"one of {shown}{near_misses(baseline, names)}"
+            raise MissingValue(Keyword("baseline"), f", one of {allowed_names}")
+        allowed = f"one of {allowed_names}{near_misses(baseline, names)}"
         raise ConfigError(Keyword("baseline"), baseline, allowed)
     return [baseline, *(name for name in names if name != baseline)]
 
 
 def _counts(runs: Runs) -> dict[str, Array]:
     """Counts of every run that tell its size, by role; in ones."""
-    found = {}
+    counts = {}
     for role in ("params", "tokens", "flops", "width", "depth", "steps", "batch_size"):
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
-            found[role] = values * runs.scale(role) if role in ("params", "tokens") else values
+            counts[role] = values * runs.scale(role) if role in ("params", "tokens") else values
     # One measure of the model and one of the horizon: what stands for another goes.
-    if "params" in found:
-        found.pop("width", None), found.pop("depth", None)
-    if "tokens" in found or ("flops" in found and {"params", "width"} & {*found}):
-        found.pop("steps", None)
-    if "steps" not in found:
-        found.pop("batch_size", None)
-    return found
+    if "params" in counts:
+        counts.pop("width", None), counts.pop("depth", None)
+    if "tokens" in counts or ("flops" in counts and {"params", "width"} & {*counts}):
+        counts.pop("steps", None)
+    if "steps" not in counts:
+        counts.pop("batch_size", None)
+    return counts
 
 
 def log2_of_counts(counts: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -284,8 +282,8 @@ def log2_of_counts(counts: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
     """Log2 of parameters and tokens [runs, 2], and the number of every run's size."""
-    found = log2_of_counts(counts)
-    log2 = np.stack([np.zeros(len(of_baseline)) + values for values in found], axis=1)
+    log2_counts = log2_of_counts(counts)
+    log2 = np.stack([np.zeros(len(of_baseline)) + values for values in log2_counts], axis=1)
     groups = [groups_of(values, gap) for values, gap in zip(log2.T, ALIKE, strict=True)]
     pairs = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     cost = [log2[pairs == i].sum(axis=1).mean() for i in range(pairs.max() + 1)]
@@ -338,14 +336,14 @@ def _table(
         good = (measured > 0) & np.isfinite(measured)
         if none := int((~good & ~np.isnan(measured)).sum()):
             notes.append(f"{columns[role]!r} is not above 0 in {counted(none, 'row')}: not known")
-        known = np.where(good, measured, math.nan)
-        table["throughput"] = known if role == "throughput" else 2.0 ** log2[:, 1] / known
+        throughput = np.where(good, measured, math.nan)
+        table["throughput"] = throughput if role == "throughput" else 2.0 ** log2[:, 1] / throughput
     table["params"], table["tokens"] = log2.T
     return table
 
 
 def _once(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """With each run once: a row that was written twice shows no noise."""
+    """Counts each run once: a row that was written twice shows no noise."""
     if "seed" in runs.columns:
         named = runs.frame[runs.columns["seed"]].iloc[table.index.to_numpy()].notna().to_numpy()
         key = ["variant", "size", "configuration", "seed", "loss"]
@@ -359,7 +357,7 @@ def _once(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> panda
 
 def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
     """Columns of settings in which runs of one variant at one size differ; texts are refused."""
-    frame, found, texts = runs.frame.reset_index(drop=True), list[str](), dict[str, str]()
+    frame, tuned, texts = runs.frame.reset_index(drop=True), list[str](), dict[str, str]()
     spare = {r: c for r, c in runs.columns.items() if r not in ("eta", "log2_eta", "batch_size")}
     rates = {runs.columns[r] for r in ("eta", "log2_eta") if r in runs.columns}
     for name in map(str, frame.columns):
@@ -374,12 +372,12 @@ def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
         if name not in rates and is_identifier(values):
             continue
         if name in rates or (number and any(map(SETTINGS.fullmatch, parts))):
-            found.append(name)
+            tuned.append(name)
         elif not number:
             texts[name] = labels[int((cell == within.idxmax()).to_numpy().argmax())]
     if texts:
         raise _texts_differ(frame, texts, cell, labels)
-    return found
+    return tuned
 
 
 def _texts_differ(
@@ -387,16 +385,16 @@ def _texts_differ(
 ) -> BadInput:
     """Names the column, and the value, that leave most variants: two baselines have one each."""
 
-    def left(name: str) -> pandas.Series:
+    def variants_with(name: str) -> pandas.Series:
         return frame.assign(of=labels).groupby(name, sort=False)["of"].nunique()
 
-    name = max(texts, key=lambda each: int(left(each).max()))
-    variant, counts = texts[name], left(name)
+    name = max(texts, key=lambda each: int(variants_with(each).max()))
+    variant, counts = texts[name], variants_with(name)
     there = frame[labels == variant]
     kinds = [*there.loc[cell[there.index].duplicated(keep=False), name].drop_duplicates()]
-    shown = ", ".join(map(shown_value, kinds[:4]))
+    values = ", ".join(map(shown_value, kinds[:4]))
     return BadInput(
-        f"runs of {variant} at one size differ in {name} ({shown}): ",
+        f"runs of {variant} at one size differ in {name} ({values}): ",
         *take_alike({name: max(kinds, key=lambda kind: counts.get(kind, 0))}, [*texts]),
     )
 
@@ -429,7 +427,7 @@ def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
 
 
 def _with_untuned(cells: Sequence[VariantCell]) -> list[VariantCell]:
-    """With a bound for each that was run once where others of its size were tuned."""
+    """Marks as bounds what was run once where others of its size were tuned."""
     tuned = {cell.size for cell in cells if cell.configurations > 2}
     return [
         replace(c, bound="untuned") if c.size in tuned and c.configurations == 1 else c

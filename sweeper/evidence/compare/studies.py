@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import BadInput, Call, Keyword, Text
+from sweeper.errors import BadInput, Call, Keyword
 from sweeper.records import as_number
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
@@ -40,12 +40,13 @@ def check_comparable(specs: Mapping[str, TrialSpec], anyway: bool) -> list[str]:
     """What differs between the studies; BadInput where anything does, but with `anyway`."""
     notes = differences(specs)
     if notes and not anyway:
-        raise BadInput(*not_comparable(notes))
+        unlike = f"the studies are not comparable: {'; '.join(notes)}. "
+        raise BadInput(unlike, Call("compare", Keyword("anyway")), " compares them all the same")
     return notes
 
 
 def check_studies(folders: Sequence[Path], anyway: bool) -> list[str]:
-    """That of studies by what their trials trained; BadInput for one that is given twice."""
+    """What differs between studies by what they trained; BadInput for one that is given twice."""
     check_distinct([folder.name for folder in folders])
     specs = dict[str, TrialSpec]()
     for folder in folders:
@@ -76,8 +77,8 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
             named.setdefault(key, {}).setdefault(str(as_number(value)), []).append(name)
     sentences, studies = [], list(specs)
     for key, by_value in named.items():
-        known = [name for names in by_value.values() for name in names]
-        if lacking := [name for name in studies if name not in known]:
+        with_key = [name for names in by_value.values() for name in names]
+        if lacking := [name for name in studies if name not in with_key]:
             # A key that came after a study was made, or that its model does not have.
             by_value["none"] = lacking
         if len(by_value) > 1:
@@ -87,9 +88,3 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
             )
             sentences.append(f"{key} is {', '.join(where)}")
     return sentences
-
-
-def not_comparable(notes: Sequence[str]) -> Text:
-    """What studies that differ by `notes` are told, and how to compare them all the same."""
-    unlike = f"the studies are not comparable: {'; '.join(notes)}. "
-    return unlike, Call("compare", Keyword("anyway")), " compares them all the same"

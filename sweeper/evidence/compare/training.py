@@ -13,7 +13,7 @@ from sweeper.config.settings import Experiment, Settings, check_model_size, chec
 from sweeper.config.studies import study_tree
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.compare.deciding import FIRST, Deciding, Run
-from sweeper.evidence.compare.decision import TargetQuestion
+from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.compare.studies import (
     TOO_FEW,
@@ -70,7 +70,7 @@ class Contender:
         self.retry = {r.key for r in self.study.results() if r.status == "failed"}
 
     def first_seed(self, width: int) -> int:
-        """From which the seeds of a width count."""
+        """The seed from which those of a width count."""
         return FRESH_SEED if width in self.searched else 0
 
     def trial(self, width: int, seed: int) -> Trial:
@@ -79,61 +79,61 @@ class Contender:
         return self.experiment.trial(size, hps, self.first_seed(width) + seed, LADDER_PHASE)
 
     def result(self, width: int, seed: int) -> Result | None:
-        """As far as the study has it; none that was stopped early."""
+        """The result of a run, where the study has it; none that was stopped early."""
         key = self.trial(width, seed).key
         result = None if key in self.retry else self.study.get(key)
         return None if result is not None and result.status == "pruned" else result
 
     def flops(self, width: int) -> float:
-        """Of a run; where nobody knows, what is in proportion to them."""
+        """FLOPs of a run; where nobody knows them, what is in proportion."""
         return relative_flops(self.experiment.spec(self.planned[width][0]))
 
     def seconds(self) -> Callable[[int], float]:
-        """Of a run by its width, as those of this size took, or by its work from others."""
+        """Seconds of a run by its width, as those of this size took, or by its work from others."""
         timed = trial_seconds(self.experiment.settings, self.study.results())
         return lambda width: timed.of(self.trial(width, 0))
 
     def train(self, runs: Sequence[tuple[int, int]], watcher: Watcher, *, wait: bool) -> None:
         """Train runs by width and seed; Submitted without `wait` where they are in a queue."""
         trials, settings = [self.trial(*run) for run in runs], self.experiment.settings
-        known = self.study.results()
+        results = self.study.results()
         title = f"compare: {self.name}"
-        with progress_of(settings, watcher, title, len(trials), known=known) as bar:
+        with progress_of(settings, watcher, title, len(trials), known=results) as bar:
             Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
         self.retry -= {trial.key for trial in trials}
 
 
 def deciding_of(asked: CompareRequest, contenders: Sequence[Contender]) -> Deciding:
     """What says by the studies' results which runs come next, and when it is decided."""
-    by_name, widths = {one.name: one for one in contenders}, [*contenders[0].planned]
+    by_name, widths = ({each.name: each for each in contenders}, [*contenders[0].planned])
 
     def result(name: str, size: int, seed: int) -> Result | None:
         return by_name[name].result(widths[size], seed)
 
     def loss(*run: str | int) -> float | None:
-        found = result(*run)  # type: ignore[arg-type]
-        return None if found is None else found.objective
+        there = result(*run)  # type: ignore[arg-type]
+        return None if there is None else there.objective
 
     def affordable(following: Sequence[Run]) -> int:
         """How many of these runs `hours` have room for, by the time that their sizes take."""
         assert asked.hours is not None
-        taken = [one.seconds for run in deciding.asked if (one := result(*run)) is not None]
-        timed = {name: one.seconds() for name, one in by_name.items()}
+        taken = [each.seconds for run in deciding.asked if (each := result(*run)) is not None]
+        timed = {name: each.seconds() for name, each in by_name.items()}
         seconds = (timed[name](widths[size]) for name, size, _ in following)
         return fitting(seconds, asked.hours * 3600 * slots - math.fsum(taken))
 
-    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
+    workers = [getattr(each.experiment.settings.launcher, "workers", 1) for each in contenders]
     slots = max(count if isinstance(count, int) else 1 for count in workers)
     first = contenders[0]
     sizes = [first.planned[width][0] for width in widths]
     to = {} if asked.to_width is None else {"width": float(asked.to_width)}
     # It begins with those that all ladders have, without the one beyond, the dearest.
-    begun = len(_common([one.experiment.settings for one in contenders]) & {*widths})
+    begun = len(_common([each.experiment.settings for each in contenders]) & {*widths})
     deciding = Deciding(
         [*by_name],
         [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
         [first.flops(width) for width in widths],
-        TargetQuestion(counts=to, floor=asked.floor, exponent=asked.exponent, error=asked.error),
+        VariantQuestion(counts=to, floor=asked.floor, exponent=asked.exponent, error=asked.error),
         loss,
         begun=max(1, begun),
         budget=asked.budget,
@@ -156,22 +156,22 @@ def train(
         if deciding.looks > looks:
             looks = deciding.looks
             watcher.tell(watcher.sentence(deciding))
-        runs: dict[str, list[tuple[int, int]]] = {one.name: [] for one in contenders}
+        runs: dict[str, list[tuple[int, int]]] = {each.name: [] for each in contenders}
         for name, size, seed in missing:
             runs[name].append((widths[size], seed))
-        lacking = [one for one in contenders if runs[one.name]]
+        lacking = [each for each in contenders if runs[each.name]]
         waiting = 0
         # Jobs that outlive their driver are submitted for all studies before one is waited for.
-        for one in lacking:
-            if isinstance(one.experiment.settings.launcher, Scheduled):
+        for each in lacking:
+            if isinstance(each.experiment.settings.launcher, Scheduled):
                 try:
-                    one.train(runs[one.name], watcher, wait=False)
+                    each.train(runs[each.name], watcher, wait=False)
                 except Submitted as submitted:
                     waiting += submitted.trials
         if waiting and not wait:
             return waiting
-        for one in lacking if wait else ():
-            one.train(runs[one.name], watcher, wait=True)
+        for each in lacking if wait else ():
+            each.train(runs[each.name], watcher, wait=True)
     return 0
 
 
@@ -205,9 +205,9 @@ def contenders_of(
         with tempfile.TemporaryDirectory() if asked.dry_run else nullcontext() as temporary:
             experiment = open_experiment(settings, Path(temporary) if temporary else None)
         settings, study = experiment.settings, Study.read(experiment.settings.folder)
-        found = planned_optimum(experiment, study)
-        unfinished += [found.unfinished] * bool(found.unfinished)
-        best = found.conclusion.best_log2
+        optimum = planned_optimum(experiment, study)
+        unfinished += [optimum.unfinished] * bool(optimum.unfinished)
+        best = optimum.conclusion.best_log2
         sizes = [settings.with_steps(replace(settings.ladder_base, width=w)) for w in widths]
         contenders.append(
             Contender(
@@ -218,7 +218,7 @@ def contenders_of(
                 searched=frozenset(base),
             )
         )
-    specs = {one.name: one.experiment.spec(one.planned[widths[0]][0]) for one in contenders}
+    specs = {each.name: each.experiment.spec(each.planned[widths[0]][0]) for each in contenders}
     return contenders, check_comparable(specs, asked.anyway), unfinished
 
 
@@ -230,11 +230,11 @@ def _widths(studies: Sequence[Settings], asked: CompareRequest) -> list[int]:
     common, target = _common(studies), asked.to_width
     at = asked.at_width
     if at is None and not common:
-        told = ", ".join(f"{one.name}: {sorted(_ladder(one))}" for one in studies)
+        ladders = ", ".join(f"{study.name}: {sorted(_ladder(study))}" for study in studies)
         instead: Text = ("give all the same transfer.widths",)
         if target is None:
             instead = ("name one with ", K("at_width", ...))
-        raise BadInput(f"no width is on all ladders ({told}): ", *instead)
+        raise BadInput(f"no width is on all ladders ({ladders}): ", *instead)
     if target is None:
         width = max(common) if at is None else at
         if (unfit := _unfit(studies, width)) is not None:
@@ -254,7 +254,6 @@ def _ladder(study: Settings) -> set[int]:
 
 
 def _common(studies: Sequence[Settings]) -> set[int]:
-    """The widths that all ladders have."""
     return set.intersection(*map(_ladder, studies))
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, Keyword
-from sweeper.evidence.compare.decision import TargetQuestion, Winner, decide
+from sweeper.evidence.compare.decision import Winner, decide
+from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.reading import VariantRuns, joined, variant_runs
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.flags import columns_text, ignored
@@ -43,9 +44,9 @@ class WinnerAnswer(VerbAnswer):
 class SettledAnswer(VerbAnswer):
     """Studies by runs that were trained for it at some of the `widths`, with `overrides`.
 
-    `known` is how many of the first round's runs are there, `flops` what that round takes, and what
-    the budget does at most. `unfinished` has the number of trials of each study whose search is not
-    at its end.
+    `trained` is how many of the first round's runs are there, `flops` what that round takes, and
+    what the budget does at most. `unfinished` has the number of trials of each study whose search
+    is not at its end.
     """
 
     request: CompareRequest
@@ -55,7 +56,7 @@ class SettledAnswer(VerbAnswer):
     deciding: Deciding
     widths: Sequence[int]
     unfinished: Sequence[int]
-    known: int = 0
+    trained: int = 0
     flops: tuple[float, float] = (math.nan, math.nan)
     failures: Sequence[Failure] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class SettledAnswer(VerbAnswer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedAnswer(SettledAnswer, SubmittedAnswer):
+class QueuedRound(SettledAnswer, SubmittedAnswer):
     """A round whose runs are in a queue."""
 
 
@@ -76,13 +77,13 @@ STRICT = {"better": Outcome.DONE, "worse": Outcome.NOT_VALIDATED, "cannot say": 
 
 def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
     """Which variant wins at the target, by the runs that are there, or with `settle` by more."""
-    given = [name for name in OF_SETTLE if getattr(request, name)]
-    if not request.settle and given:
-        raise BadInput(K(given[0], ...), " is of what ", K("settle"), " trains: give both")
+    names = [name for name in OF_SETTLE if getattr(request, name)]
+    if not request.settle and names:
+        raise BadInput(K(names[0], ...), " is of what ", K("settle"), " trains: give both")
     if not request.settle:
         return _by_runs(request)
-    if given := [name for name in OF_TABLES if getattr(request, name)]:
-        raise BadInput(K(given[0], ...), " is of runs that are there, ", K("settle"), " of studies")
+    if names := [name for name in OF_TABLES if getattr(request, name)]:
+        raise BadInput(K(names[0], ...), " is of runs that are there, ", K("settle"), " of studies")
     if request.at_width is not None and request.to_width is not None:
         raise BadInput(
             *(K("at_width", ...), " asks at a width that is trained, "),
@@ -115,7 +116,7 @@ def _by_runs(request: CompareRequest) -> WinnerAnswer:
     ours = all(each is not None for each in folders)
     runs = replace(runs, notes=(*runs.notes, *unlike), paired=ours)
     asked = {"params": request.to_params, "tokens": request.to_tokens, "width": request.to_width}
-    question = TargetQuestion(
+    question = VariantQuestion(
         counts={role: float(value) for role, value in asked.items() if value is not None},
         floor=request.floor,
         exponent=request.exponent,
@@ -153,50 +154,50 @@ def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
     from sweeper.study.setup import Failure, failures_of, provenance
     from sweeper.sweep.ladders import check_hours
 
-    words, root = named_studies(request.names, request.root)
-    overrides = [word for word in words if "=" in word]
-    names = [word for word in words if "=" not in word]
+    names_and_overrides, root = named_studies(request.names, request.root)
+    overrides = [word for word in names_and_overrides if "=" in word]
+    names = [word for word in names_and_overrides if "=" not in word]
     contenders, unlike, unfinished = contenders_of(request, names, overrides, root)
     deciding, widths = deciding_of(request, contenders), [*contenders[0].planned]
-    by_name = {one.name: one for one in contenders}
+    by_name = {each.name: each for each in contenders}
     begins = [(name, widths[size], seed) for name, size, seed in deciding.asked]
-    known = [run for run in begins if by_name[run[0]].result(*run[1:]) is not None]
-    if not known:
-        timed = {one.name: one.seconds() for one in contenders}
+    trained = [run for run in begins if by_name[run[0]].result(*run[1:]) is not None]
+    if not trained:
+        timed = {each.name: each.seconds() for each in contenders}
         seconds = [timed[name](at) for name, at, _ in begins]
         check_hours(request.hours, seconds, deciding.slots, "this comparison begins")
     # Which runs follow the first round the losses decide: at most they are all the dearest.
     flops = math.fsum(by_name[name].flops(at) for name, at, _ in begins)
-    dearest = max(one.flops(at) for one in contenders for at in widths)
+    dearest = max(each.flops(at) for each in contenders for at in widths)
     # Notices that studies had before they are written to, and what differs between them.
-    notes = [*(notice for one in contenders for notice in one.study.notices), *unlike]
+    notes = [*(notice for each in contenders for notice in each.study.notices), *unlike]
     answer = SettledAnswer(
         notes=tuple((note,) for note in dict.fromkeys(notes)),
         request=request,
         root=root,
-        names=[one.name for one in contenders],
+        names=[each.name for each in contenders],
         overrides=overrides,
         deciding=deciding,
         widths=widths,
         unfinished=unfinished,
-        known=len(known),
+        trained=len(trained),
         flops=(flops, flops + (deciding.budget - deciding.runs) * dearest),
     )
     if request.dry_run:
         return answer
     with ExitStack() as stack:
-        for one in contenders:
-            one.open(stack)
+        for each in contenders:
+            each.open(stack)
         if waiting := train(deciding, contenders, watcher, wait=not request.detach):
             done = deciding.runs - len(deciding.missing())
             fields = {each: getattr(answer, each) for each in answer.__dataclass_fields__}
-            return QueuedAnswer(**fields, submitted=waiting, finished=done)
+            return QueuedRound(**fields, submitted=waiting, finished=done)
         failed = list[Failure]()
-        for one in contenders:
-            failed += failures_of(one.study.results(), one.experiment.settings.identity)
-            notes += one.study.notices
+        for each in contenders:
+            failed += failures_of(each.study.results(), each.experiment.settings.identity)
+            notes += each.study.notices
     assert deciding.outcome is not None
-    found = deciding.winner
+    winner = deciding.winner
     record = {
         "widths": widths,
         "first_seed": contenders[0].first_seed(widths[0]),
@@ -204,12 +205,12 @@ def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
         "budget": deciding.budget,
         "looks": deciding.looks,
         "differences": unlike,
-        "optima": {one.name: dict(one.planned[widths[0]][1]) for one in contenders},
+        "optima": {each.name: dict(each.planned[widths[0]][1]) for each in contenders},
         "ended": deciding.outcome.ended,
         "sentence": watcher.sentence(deciding.outcome),
         "command": provenance()["command"],
-        "answer": found.answer if found else "cannot say",
-        "variants": to_json(found.variants) if found else [],
+        "answer": winner.answer if winner else "cannot say",
+        "variants": to_json(winner.variants) if winner else [],
     }
     folder = _folder(request, answer.names, root)
     private_folder(folder)

@@ -11,7 +11,7 @@ from sweeper.stats.line import FLAT
 from sweeper.table import counted, listed
 
 if TYPE_CHECKING:
-    from sweeper.evidence.compare.deciding import Deciding, Outcome
+    from sweeper.evidence.compare.deciding import Deciding, DecidingEnd
 
 COUNTS = {"params": "parameters"}
 NOT_RUN = "not run at "
@@ -34,10 +34,10 @@ def winner_sentence(winner: Winner) -> str:
     for each in winner.variants:
         by_answer.setdefault(each.answer, []).append(each.name)
     parts = []
-    for answer, said in (("better", "better than"), ("worse", "worse than")):
+    for answer, phrase in (("better", "better than"), ("worse", "worse than")):
         if names := by_answer.get(answer):
             parts.append(
-                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}"
+                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {phrase} {winner.baseline}"
             )
     if names := by_answer.get("cannot say"):
         parts.append(f"cannot say of {listed(names)}")
@@ -85,15 +85,15 @@ def notes_of(winner: Winner) -> list[str | Text]:
             f"{'it was' if len(alike) == 1 else 'they were'} not tuned, tuning may gain more"
         )
     # What holds of many is one note: an answer must not drown in them.
-    said: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for each in winner.variants:
         for what in _of_variant(each):
-            said.setdefault(what, []).append(each.name)
-    places = [what for what in said if what.startswith(NOT_RUN)]
+            named.setdefault(what, []).append(each.name)
+    places = [what for what in named if what.startswith(NOT_RUN)]
     if len(places) > 2:
-        names = [name for what in places for name in said.pop(what)]
-        said[f"not run at every size of {winner.baseline}"] = names
-    return [*notes, *(f"{listed(names)}: {what}" for what, names in said.items())]
+        names = [name for what in places for name in named.pop(what)]
+        named[f"not run at every size of {winner.baseline}"] = names
+    return [*notes, *(f"{listed(names)}: {what}" for what, names in named.items())]
 
 
 def bound_text(bound: str) -> str:
@@ -104,21 +104,21 @@ def bound_text(bound: str) -> str:
 
 
 def _of_variant(each: VariantAnswer) -> list[str]:
-    said = []
+    notes = []
     if each.missing:
-        said.append(f"{NOT_RUN}{'; '.join(map(place_text, each.missing[:3]))}")
+        notes.append(f"{NOT_RUN}{'; '.join(map(place_text, each.missing[:3]))}")
     if each.bound:
-        said.append(f"{bound_text(each.bound)}: the loss is a bound from above")
+        notes.append(f"{bound_text(each.bound)}: the loss is a bound from above")
     if each.diverged:
         decides = {
             "diverged": ", which decides it"
             if each.answer != "cannot say"
             else ", which leaves it open"
         }
-        said.append(f"{counted(each.diverged, 'run')} diverged{decides.get(each.code, '')}")
+        notes.append(f"{counted(each.diverged, 'run')} diverged{decides.get(each.code, '')}")
     if each.code == "wall_clock" and each.answer == "worse" and each.difference.value < 0:
-        said.append("the loss is lower, and costs more time than that is worth")
-    return said
+        notes.append("the loss is lower, and costs more time than that is worth")
+    return notes
 
 
 # Of what is trained.
@@ -127,11 +127,11 @@ def _of_variant(each: VariantAnswer) -> list[str]:
 def deciding_text(deciding: Deciding) -> str:
     """The last look in a line: what is said of each variant."""
     assert deciding.winner is not None
-    said = "; ".join(f"{each.name}: {each.answer}" for each in deciding.winner.variants)
-    return f"{deciding.runs} runs now; {said}"
+    answers = "; ".join(f"{each.name}: {each.answer}" for each in deciding.winner.variants)
+    return f"{deciding.runs} runs now; {answers}"
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(outcome: DecidingEnd) -> str:
     """How it ended, and by what."""
     looks = f"{outcome.looks} time{'s' * (outcome.looks != 1)}"
     spent = f"{outcome.runs} runs, looked at {looks}"

@@ -106,7 +106,7 @@ class Seen:
         return self.state in OFF
 
 
-class Course:
+class BandModel:
     """What a band says of a run: its stretches' mean and covariance, and those of its end."""
 
     def __init__(self, band: Band, level: tuple[float, float], alarm: float) -> None:
@@ -149,7 +149,7 @@ class Judged:
     half: float
 
 
-def judged(course: Course, seen: Stretches, off: Array) -> Judged:
+def judged(course: BandModel, seen: Stretches, off: Array) -> Judged:
     """What the stretches of a run say of it, those of the warm-up left out."""
     tested = seen.at >= course.first
     at, counts, off = seen.at[tested], seen.counts[tested], off[tested]
@@ -164,15 +164,15 @@ def judged(course: Course, seen: Stretches, off: Array) -> Judged:
         errors, scales = innovations(covariance, off, course.freedom)
     scale = math.sqrt((course.freedom + errors @ errors) / (course.freedom + len(off)))
     solved = solve_triangular(np.linalg.cholesky(covariance), to_end, lower=True)
-    left = max(end_variance - float(solved @ solved), 1e-12)
+    rest = max(end_variance - float(solved @ solved), 1e-12)
     # Never less than the band's own: a run that is quiet so far may not stay so.
     width = float(stdtrit(course.freedom + len(off), 0.975)) * max(scale, 1.0)
     end = course.end_mean + float(solved @ errors)
-    return Judged(sums, since, is_above, end, width * math.sqrt(left + course.gap_variance))
+    return Judged(sums, since, is_above, end, width * math.sqrt(rest + course.gap_variance))
 
 
-def _covariance(course: Course, at: Places, counts: Array) -> tuple[Array, Array, float]:
-    """Of the log losses of stretches, with the log end [stretches], and of that."""
+def _covariance(course: BandModel, at: Places, counts: Array) -> tuple[Array, Array, float]:
+    """Covariances of stretches' log losses, of these with the log end, and its variance."""
     noise = course.white + course.rough
     own = course.white[at] * np.maximum(course.usual / counts, 1.0) + course.rough[at]
     covariance = course.smooth[np.ix_(at, at)] + np.diag(own)
@@ -195,11 +195,11 @@ def innovations(covariance: Array, off: Array, freedom: int) -> tuple[Array, Arr
     return errors, scales
 
 
-def cusum(scaled: Array, course: Course) -> tuple[Array, int | None, bool]:
+def cusum(scaled: Array, course: BandModel) -> tuple[Array, int | None, bool]:
     """The larger of both sides' sums [stretches]; the begin of the one that raised an alarm."""
     freedom = course.freedom + np.arange(len(scaled))
     normal = ndtri(stdtr(freedom, scaled))
-    sums, begins, found = [0.0, 0.0], [0, 0], []
+    sums, begins, highest = [0.0, 0.0], [0, 0], []
     since, is_above = None, False
     for place, x in enumerate(normal.tolist()):
         for side, sign in enumerate((1, -1)):
@@ -209,8 +209,8 @@ def cusum(scaled: Array, course: Course) -> tuple[Array, int | None, bool]:
             # The sum may fall again; an alarm that was raised stays.
             if since is None and sums[side] >= course.alarm_at:
                 since, is_above = begins[side], side == 0
-        found.append(max(sums))
-    return np.array(found), since, is_above
+        highest.append(max(sums))
+    return np.array(highest), since, is_above
 
 
 def follow(
@@ -246,7 +246,7 @@ class Watch:
         self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
         # A prediction that is next to certain must still leave the covariance an inverse.
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
-        self.course = Course(self.band, (math.log(predicted.loss), deviation), alarm)
+        self.course = BandModel(self.band, (math.log(predicted.loss), deviation), alarm)
         self.readings = Readings(self.steps, self.band.edges)
         is_last = isinstance(prediction, Expectation) and prediction.is_last
         self._is_held_out = self.band.gap_deviation > 0 and not is_last
@@ -327,13 +327,13 @@ class Watch:
         readings, course = self.readings, self.course
         stretches = readings.stretches(whole=whole)
         off = course.off(stretches, self.steps)
-        found = judged(course, stretches, off)
+        judgement = judged(course, stretches, off)
         forecast = self.predicted
-        if len(found.sums):
-            ends = (found.end, found.end - found.half, found.end + found.half)
+        if len(judgement.sums):
+            ends = (judgement.end, judgement.end - judgement.half, judgement.end + judgement.half)
             value, low, high = (math.exp(min(end, 700.0)) for end in ends)
             forecast = Estimate(value=value, low=low, high=high)
-        state, since = self._state(stretches, found)
+        state, since = self._state(stretches, judgement)
         step = int(readings.at[-1]) if readings.at else 0
         losses = readings.last(self._window) if readings.ended else np.empty(0)
         end = None if self._is_held_out or not len(losses) else float(losses.mean())
@@ -350,11 +350,11 @@ class Watch:
             step=step,
             steps=self.steps,
             since=since,
-            gap=math.expm1(off[-1]) if len(found.sums) else 0.0,
+            gap=math.expm1(off[-1]) if len(judgement.sums) else 0.0,
             forecast=forecast,
             predicted=self.predicted,
             compute=compute,
-            evidence=float(found.sums.max(initial=0.0)),
+            evidence=float(judgement.sums.max(initial=0.0)),
             alarm_at=course.alarm_at,
             reach=(worth(self.prediction, math.inf), worth(self.prediction, math.ulp(0.0))),
             reasons=self.prediction.reasons,
@@ -366,7 +366,7 @@ class Watch:
             last=float(readings.losses[-1]) if readings.at else None,
         )
 
-    def _state(self, stretches: Stretches, found: Judged) -> tuple[str, int | None]:
+    def _state(self, stretches: Stretches, judgement: Judged) -> tuple[str, int | None]:
         """The state and since when; what is worse, or surer, comes first."""
         readings, tested = self.readings, stretches.at[stretches.at >= self.course.first]
         if readings.trouble:
@@ -378,9 +378,9 @@ class Watch:
             return DIVERGED, int(readings.begins[tested[-1]])
         if self.silent and readings.at:
             return SILENT, int(readings.at[-1])
-        if found.since is not None:
-            begin = int(readings.begins[tested[found.since]])
-            return ABOVE if found.is_above else BELOW, begin
+        if judgement.since is not None:
+            begin = int(readings.begins[tested[judgement.since]])
+            return ABOVE if judgement.is_above else BELOW, begin
         if self._jumped is not None:
             return RATE, self._jumped
         return ON if len(tested) else EARLY, None
@@ -406,5 +406,5 @@ def worth(prediction: Expected, loss: float) -> float:
     if len(x) < 2:
         return math.nan
 
-    there, said = np.interp([-math.log(loss), -math.log(predicted.loss)], x, y)
-    return math.exp(float(there - said))
+    there, expected = np.interp([-math.log(loss), -math.log(predicted.loss)], x, y)
+    return math.exp(float(there - expected))

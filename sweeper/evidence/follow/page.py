@@ -75,9 +75,9 @@ def follow_figure(watch: Watch) -> Figure:
         ax.axvline(seen.since, color=SICK, linewidth=0.9, linestyle=DASHED)
     # A run begins far above its band, which would be pressed flat.
     behind = run.losses[run.at >= course.first]
-    shown = np.concatenate([low[course.first :], high[course.first :], behind])
-    room = 0.05 * (shown.max() - shown.min())
-    ylim = (shown.min() - room, shown.max() + room)
+    drawn = np.concatenate([low[course.first :], high[course.first :], behind])
+    room = 0.05 * (drawn.max() - drawn.min())
+    ylim = (drawn.min() - room, drawn.max() + room)
     ax.set(ylim=ylim, xlim=(0, 1.06 * watch.steps), xlabel="step", ylabel="loss")
     legend_below(figure, ax.get_legend_handles_labels()[0])
     return figure
@@ -94,22 +94,26 @@ def follow_report(watch: Watch, figure: Figure, notes: Sequence[str] = ()) -> Re
         "run so far. The warm-up is shaded; it is not tested."
     )
     apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
-    held = watch.prediction
+    prediction = watch.prediction
     facts = {
-        "held against": held.source if isinstance(held, Expectation) else f"SHA-256 {held.sha256}",
+        "held against": prediction.source
+        if isinstance(prediction, Expectation)
+        else f"SHA-256 {prediction.sha256}",
         "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
         f"{apart.replace('%', ' %')}",
         "schedule": band.schedule,
         "chance of a false alarm": f"at most {watch.alarm:.2g} a run",
     }
-    said = said_of(seen)
+    sentence = said_of(seen)
     renewed = f" This page loads itself anew every {RELOAD:g} seconds." * (not seen.ended)
     return Report(
         title="Is the run on course?",
         about=f"Step {seen.step:,} of {seen.steps:,}.{renewed}",
-        answer=said,
+        answer=sentence,
         sections=[
-            Section(seen.state.capitalize(), [Sentence(said)], is_answer=True, code=code_of(seen)),
+            Section(
+                seen.state.capitalize(), [Sentence(sentence)], is_answer=True, code=code_of(seen)
+            ),
             Section(
                 "The run in its band",
                 [

@@ -43,7 +43,7 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
 
 
 def check_followed(prediction: Expected, name: str = "the prediction") -> Band:
-    """Its band; BadInput where it has none."""
+    """The band to follow; BadInput where there is none."""
     if prediction.prediction is None:
         raise BadInput(
             f"{name} says nothing of a run: give ", Call("predict"), " its size and tokens"
@@ -84,7 +84,7 @@ class Event:
 
 
 class Stretches(NamedTuple):
-    """Those with readings: places in the band, mean losses, numbers of readings, mean steps."""
+    """Stretches with readings: places in the band, mean losses, numbers of readings, mean steps."""
 
     at: Places
     losses: Array

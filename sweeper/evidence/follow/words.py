@@ -13,10 +13,10 @@ from sweeper.table import Cell, Column, Table
 
 def unchecked(watch: Watch) -> list[str]:
     """What an answer rests on that was not checked."""
-    known = f"to be the ladder's, {watch.band.schedule}"
+    taken = f"to be the ladder's, {watch.band.schedule}"
     if watch.band.schedule == OWN:
-        known = "the same: the ladder's is its script's own, and not known"
-    notes = [f"the run's schedule over its {watch.steps:,} steps is taken {known}"]
+        taken = "the same: the ladder's is its script's own, and not known"
+    notes = [f"the run's schedule over its {watch.steps:,} steps is taken {taken}"]
     if not watch.band.collapse.good:
         wide = "the ladder's curves do not quite fall on one another: the band is as wide as that"
         notes.append(wide)
@@ -100,13 +100,13 @@ def follow_table(seen: Seen) -> Table:
     # The answer says what the end is worth, too: what it stands beside is the first to go.
     worth = Column("worth", left=True, importance=0)
     table = Table("", [Column("", left=True), Column("loss", left=True), worth])
-    said, there = (Cell(of.value, _loss(of)) for of in (seen.predicted, seen.forecast))
-    table.add(f"predicted, {seen.end_is}", said, "")
+    predicted, forecast = (Cell(of.value, _loss(of)) for of in (seen.predicted, seen.forecast))
+    table.add(f"predicted, {seen.end_is}", predicted, "")
     if seen.state in (DIVERGED, SILENT):
         why = "it diverged" if seen.state == DIVERGED else "there is no loss"
         table.add(f"forecast, {seen.end_is}", f"none: {why}", "")
     elif seen.end is None:
-        table.add(f"forecast, {seen.end_is}", there, compute_text(seen))
+        table.add(f"forecast, {seen.end_is}", forecast, compute_text(seen))
     else:
         table.add(f"measured, {seen.end_is}", Cell(seen.end, f"{seen.end:.4f}"), compute_text(seen))
     # By the sum itself, and not by the state, which may be of something that is worse or surer.

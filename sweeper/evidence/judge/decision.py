@@ -264,7 +264,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         target = replace(largest, **{axis_of_size(grid.axis): question.to})
     verdict, trend = judge_with_target(
         *(grid.axis, grid.curves, fits, transferred, grid.base, rule, prior, target),
-        given=question.eta is not None and target is not None,
+        is_named=question.eta is not None and target is not None,
     )
     predicted = None
     # Of a plan by a law the trend is of what the law leaves: no learning rate by itself.

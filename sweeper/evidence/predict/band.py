@@ -71,7 +71,7 @@ class Direction:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Of a run to come, over equal stretches of it; logs of the loss less the log of its end.
+    """The band of a run to come over equal stretches: log losses less the log of the end.
 
     `steps` are the run's at the ladder's batch. `warmup` and `window` are shares of the run: the
     end is the mean loss over the last `window`, and `gap` what the objective lies above it (log),
@@ -116,7 +116,7 @@ class Band:
 
     @property
     def end_weights(self) -> Array:
-        """Of each stretch in the end [stretches]."""
+        """The weight of each stretch in the end [stretches]."""
         return end_weights(self.edges, self.window)
 
     @property
@@ -125,7 +125,7 @@ class Band:
         return stretch_edges(self.steps, len(self))
 
     def covariance(self, level: float) -> tuple[Array, Array]:
-        """Of the run's log losses [stretches, stretches], less their white noise; that [stretches].
+        """The covariance of log losses without white noise, and that [stretches].
 
         `level`: standard deviation of the predicted log end, which holds the seed of that run.
         """
@@ -167,7 +167,7 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class TrainingCourse:
     """How all runs were trained, and the run to come will be; see `Band`."""
 
     steps: int
@@ -178,7 +178,7 @@ class Course:
     """Factors at equally many points of the run."""
 
 
-def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: float) -> Band:
+def fit_band(curves: Curves, course: TrainingCourse, log_params: float, log_tokens: float) -> Band:
     """The band of a run of that size and horizon; ValueError says why there is none."""
     count = min(map(len, curves.curves), default=0)
     cells = int(curves.cell.max()) + 1 if count else 0
@@ -309,7 +309,7 @@ def stretch_edges(steps: int, count: int) -> Array:
 
 
 def end_weights(edges: Array, window: float) -> Array:
-    """Of each stretch in the mean over the last `window` of the run [stretches]."""
+    """The weight of each stretch in the mean over the last `window` of the run [stretches]."""
     weights = np.clip(edges[1:] - np.maximum(edges[:-1], edges[-1] - window), 0, None)
     total: Array = weights / weights.sum()
     return total
@@ -379,7 +379,6 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
 
 
 def _relative_variance(spread: Array, correlation: Array, weights: Array) -> Array:
-    """Variance of a run's stretches less its end."""
     lags = np.abs(np.subtract.outer(np.arange(len(spread)), np.arange(len(spread))))
     whole = correlation[lags] * np.outer(spread, spread)
     relative = np.eye(len(spread)) - weights

@@ -1,4 +1,4 @@
-"""The best size for a budget, by the law: where each of its draws is lowest along the budget."""
+"""The best size for a budget, by the law; and the law over compute, at the best sizes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeper.evidence.predict.forecast import LossLaw, estimate_of
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.estimate import Array, Estimate
 
+CURVE = 60
+"""Points of the law over compute."""
 WIDTH = 6.0
 """Log of the sizes that are searched, to both sides of the middle."""
 
@@ -83,3 +85,55 @@ def _valley(law: LossLaw, size: float, product: float, times: float) -> Valley:
         gap=gap,
         compute=law.compute_for(size, product / size, loss),
     )
+
+
+# The law over compute.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """The law at a compute, the best split of it where size and tokens were varied apart."""
+
+    params: float
+    tokens: float
+    flops: float
+    loss: Estimate
+
+
+def law_curve(law: LossLaw, aim: float | None) -> tuple[CurvePoint, ...]:
+    """The law over compute from the smallest run to the `aim`, or to four times the largest.
+
+    Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
+    """
+    runs = law.runs
+    first = float(runs.flops.min())
+    last = max(float(runs.flops.max()) * (1 if aim else 4), aim * 1.5 if aim else 0)
+    budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
+    if len(law.form.terms) == 2:
+        sizes, horizons = _frontier(law, budgets)
+    else:
+        middle = int(np.argmax(runs.flops))
+        start = runs.params[middle], runs.tokens[middle]
+        sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
+    logs = law.log_losses(sizes, horizons)
+    ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
+    return tuple(
+        CurvePoint(
+            params=float(n),
+            tokens=float(d),
+            flops=float(c),
+            loss=Estimate(value=float(middle), low=float(low), high=float(high)),
+        )
+        for n, d, c, low, middle, high in zip(sizes, horizons, budgets, *ends, strict=True)
+    )
+
+
+def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
+    """The best size and tokens of each budget, by the middle of the law's draws."""
+    sizes = []
+    for budget in budgets:
+        product = budget / law.runs.flops_per_product
+        grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
+        sizes.append(float(grid[law.mean_loss(grid, product / grid).argmin()]))
+    best_sizes = np.array(sizes)
+    return best_sizes, budgets / law.runs.flops_per_product / best_sizes

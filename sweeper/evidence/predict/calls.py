@@ -30,10 +30,12 @@ def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
         if request.out is not None:
             present("predict", answer)
     assert isinstance(answer, PredictAnswer | TablePrediction)
-    found = answer.predicted if isinstance(answer, PredictAnswer) else answer
-    if found.prediction is not None:
+    predicted = answer.predicted if isinstance(answer, PredictAnswer) else answer
+    if predicted.prediction is not None:
         # Those of a table stand first, and name keywords.
-        told = [spelled(note, PYTHON) for note in answer.notes]
-        return replace(found.prediction, notes=(*told, *found.prediction.notes[len(told) :]))
-    assert found.too_few is not None
-    return found.too_few.answer
+        notes = [spelled(note, PYTHON) for note in answer.notes]
+        return replace(
+            predicted.prediction, notes=(*notes, *predicted.prediction.notes[len(notes) :])
+        )
+    assert predicted.too_few is not None
+    return predicted.too_few.answer

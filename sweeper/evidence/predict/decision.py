@@ -15,12 +15,12 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.evidence.predict.band import Band
-from sweeper.evidence.predict.budget import BudgetOptimum, optimum
+from sweeper.evidence.predict.budget import BudgetOptimum, CurvePoint, law_curve, optimum
 from sweeper.evidence.predict.forecast import (
     DRAWS,
     LossBackTest,
     LossLaw,
-    Tried,
+    RungMiss,
     back_test,
     fit_law,
     settled,
@@ -39,7 +39,7 @@ from sweeper.files import (
     write_atomically,
 )
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import TOKENS, Array
+from sweeper.stats.power_law import TOKENS
 from sweeper.table import counted
 from sweeper.version import __version__
 
@@ -56,18 +56,24 @@ DOCUMENT = "prediction.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why.
+class RunsSource:
+    """Where runs are from, which of them were taken, and their `columns` by what they are."""
+
+    source: str = ""
+    sha256: str = ""
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(RunsSource):
+    """What the law was fitted to; `left_out`: a run, and why.
 
     `unlike` are those that were trained otherwise than the run to come will be, and left out.
     `unit`: what tokens count, where nobody knows tokens. Not `flops_known`: all FLOPs are merely in
     proportion to the true ones.
     """
 
-    source: str
-    sha256: str
-    where: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
     runs: int
     varied: str
     rungs: tuple[str, ...]
@@ -81,7 +87,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawValues:
+class LossLawValues:
     """The law with its parameters; those that its form lacks are None."""
 
     form: str
@@ -95,7 +101,7 @@ class LawValues:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class LossTarget:
     """The run that is asked about, and how far beyond the largest one it lies, in compute."""
 
     params: float
@@ -105,22 +111,12 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class RunLoss:
     """A loss with its 95 % interval: that of one run."""
 
     loss: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class LawPoint:
-    """The law at a compute, the best split of it where size and tokens were varied apart."""
-
-    params: float
-    tokens: float
-    flops: float
-    loss: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,17 +148,17 @@ class Prediction:
     answer: str
     reasons: tuple[str, ...]
     inputs: Inputs
-    law: LawValues
+    law: LossLawValues
     noise: float
     misfit: float
     widened: float
     back_test: tuple[LossBackTest, ...]
-    target: Target | None = None
-    prediction: Loss | None = None
+    target: LossTarget | None = None
+    prediction: RunLoss | None = None
     optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
-    curve: tuple[LawPoint, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
     settle_flops: float = 0.0
@@ -191,7 +187,7 @@ class Prediction:
         return folder / DOCUMENT
 
     def dated(self, folder: Path) -> Prediction:
-        """With the time of the document in `folder`, where that says the same: its digest stays."""
+        """Takes the time of a document in `folder` that says the same: its digest stays."""
         try:
             content = read_bounded(folder / DOCUMENT)
             time = str(parse_json(content)["time"])
@@ -277,11 +273,8 @@ def _chosen(runs: Sequence[Proposed], choose: Choose | None) -> tuple[Proposed, 
 def predict_runs(
     runs: LossRuns,
     question: LossQuestion,
+    source: RunsSource = RunsSource(),
     *,
-    source: str = "",
-    sha256: str = "",
-    where: str = "",
-    columns: Mapping[str, str] | None = None,
     left_out: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
     command: str = "",
@@ -304,18 +297,17 @@ def predict_runs(
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
-    values = LawValues(form=law.form.name, formula=law.form.formula, **law.values())
+    values = LossLawValues(form=law.form.name, formula=law.form.formula, **law.values())
     aim = _as_target(law, best) if target is None and best else target
+    fitted = f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"
+    thinned = [fitted] * (len(runs) > MOST_FITTED)
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
     speed = runs.flops_per_second if flops_known else None
     return Prediction(
         answer=UNDECIDED if reasons else PREDICTED,
         reasons=tuple(reasons),
         inputs=Inputs(
-            source=source,
-            sha256=sha256,
-            where=where,
-            columns=dict(columns or {}),
+            **vars(source),
             runs=len(runs),
             varied=design.varied,
             rungs=rungs.names,
@@ -333,12 +325,12 @@ def predict_runs(
         widened=law.widened,
         back_test=tuple(tested),
         target=target,
-        prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
+        prediction=RunLoss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
         optimum=best,
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / speed / 3600 if aim and speed else None,
-        curve=_curve(law, aim),
-        notes=(*notes, *_thinned(runs), *_far(runs, aim)),
+        curve=law_curve(law, aim.flops if aim else None),
+        notes=(*notes, *thinned, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
@@ -354,13 +346,13 @@ def predict_runs(
 
 
 @dataclass(frozen=True, eq=False)
-class StudiedLaw:
+class BackTestedLaw:
     """A law of runs, tried backwards on its own rungs, and widened by what that showed."""
 
     law: LossLaw
     rungs: Rungs
     tested: tuple[LossBackTest, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[RungMiss, ...]
     unlike: LeftOut | None = None
 
     def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
@@ -370,7 +362,7 @@ class StudiedLaw:
         return UNDECIDED if self.reasons(loss, target, None) else PREDICTED, loss
 
     def reasons(
-        self, loss: Estimate | None, target: Target | None, best: BudgetOptimum | None
+        self, loss: Estimate | None, target: LossTarget | None, best: BudgetOptimum | None
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
         law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
@@ -411,7 +403,7 @@ class StudiedLaw:
         return reasons
 
 
-def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
+def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     params, tokens = question.params, question.tokens
     # Before anything is fitted: the back-test is of the runs that are like the one to come.
@@ -423,7 +415,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     law = fit_law(runs, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
-    tried = tuple(one for short in shorts for one in short.tried)
+    tried = tuple(miss for short in shorts for miss in short.tried)
     tested = [
         back_test(runs, rungs, short, tried)
         # The longest first. Shorter ladders widen the interval, but are no back-test of this one.
@@ -431,7 +423,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
         if short.kept >= len(rungs) - 2
     ]
     law = replace(law, widened=widening(tried, len(rungs)))
-    return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
+    return BackTestedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
 def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
@@ -460,7 +452,7 @@ def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[st
     return question.fixed
 
 
-def _target(law: LossLaw, question: LossQuestion) -> Target | None:
+def _target(law: LossLaw, question: LossQuestion) -> LossTarget | None:
     """What is missing is what the runs leave no choice of; ConfigError where they do."""
     params, tokens = question.params, question.tokens
     if params is None and tokens is None:
@@ -486,7 +478,9 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     assert params is not None and tokens is not None
     design.check_target(runs, params, tokens)
     flops = params * tokens * runs.flops_per_product
-    return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
+    return LossTarget(
+        params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max())
+    )
 
 
 def _unnamed(runs: LossRuns, keyword: str, middle: float) -> MissingValue:
@@ -502,7 +496,7 @@ def _unnamed(runs: LossRuns, keyword: str, middle: float) -> MissingValue:
     )
 
 
-def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | None:
+def _optimum(studied: BackTestedLaw, question: LossQuestion) -> BudgetOptimum | None:
     if question.flops is None:
         return None
     try:
@@ -511,8 +505,8 @@ def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | Non
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
 
-def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
-    return Target(
+def _as_target(law: LossLaw, best: BudgetOptimum) -> LossTarget:
+    return LossTarget(
         params=best.params.value,
         tokens=best.tokens.value,
         flops=best.flops,
@@ -520,13 +514,7 @@ def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
     )
 
 
-def _thinned(runs: LossRuns) -> list[str]:
-    if len(runs) <= MOST_FITTED:
-        return []
-    return [f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"]
-
-
-def _far(runs: LossRuns, aim: Target | None) -> list[str]:
+def _far(runs: LossRuns, aim: LossTarget | None) -> list[str]:
     """What no interval holds: that the law goes on as far as it is asked to."""
     if aim is None:
         return []
@@ -590,43 +578,3 @@ def _proposed(runs: LossRuns, params: float, tokens: float) -> Proposed:
 
 MOST_PROPOSED = 5
 """Runs of a rung that are proposed: enough for the valley of a budget."""
-CURVE = 60
-
-
-def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
-    """The law over compute from the smallest run to the target, or to four times the largest.
-
-    Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
-    """
-    runs = law.runs
-    first = float(runs.flops.min())
-    last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
-    budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
-    if len(law.form.terms) == 2:
-        sizes, horizons = _frontier(law, budgets)
-    else:
-        middle = int(np.argmax(runs.flops))
-        start = runs.params[middle], runs.tokens[middle]
-        sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
-    logs = law.log_losses(sizes, horizons)
-    ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
-    return tuple(
-        LawPoint(
-            params=float(n),
-            tokens=float(d),
-            flops=float(c),
-            loss=Estimate(value=float(middle), low=float(low), high=float(high)),
-        )
-        for n, d, c, low, middle, high in zip(sizes, horizons, budgets, *ends, strict=True)
-    )
-
-
-def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
-    """The best size and tokens of each budget, by the middle of the law's draws."""
-    sizes = []
-    for budget in budgets:
-        product = budget / law.runs.flops_per_product
-        grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
-        sizes.append(float(grid[law.mean_loss(grid, product / grid).argmin()]))
-    best_sizes = np.array(sizes)
-    return best_sizes, budgets / law.runs.flops_per_product / best_sizes

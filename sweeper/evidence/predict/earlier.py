@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeper.errors import BadInput
-from sweeper.evidence.predict.band import Band, Course, Curves, fit_band, stretch_edges
-from sweeper.evidence.predict.decision import Loss
+from sweeper.evidence.predict.band import Band, Curves, TrainingCourse, fit_band, stretch_edges
+from sweeper.evidence.predict.decision import RunLoss
 from sweeper.evidence.runs.curves import EarlierRun
 from sweeper.schedule import OWN
 from sweeper.stats.estimate import Array, quantile
@@ -26,7 +26,7 @@ class Expectation:
     """A band, and the end of a run on it; what a prediction says beside is not known."""
 
     band: Band
-    prediction: Loss
+    prediction: RunLoss
     source: str
     reasons: tuple[str, ...] = ()
     no_band: str = ""
@@ -35,7 +35,7 @@ class Expectation:
 
 
 def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = None) -> Expectation:
-    """Of a run of `steps`, the earlier ones' if not given; BadInput where they tell no band."""
+    """What a run of `steps`, by default the earlier ones', will do; BadInput without a band."""
     longest = max(run.length for run in runs)
     band = earlier_band(runs, steps or longest, math.log(max(_sizes(runs))))
     cell = np.unique(_sizes(runs), return_inverse=True)[1].reshape(-1)
@@ -53,7 +53,7 @@ def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = Non
     half = quantile(free, 0.975) * seeds * math.sqrt(1 + 1 / here)
     # Without a law nothing says where a run of another size ends: anywhere among the sizes.
     middle, low, high = float(means[-1]), float(means.min()) - half, float(means.max()) + half
-    end = Loss(loss=math.exp(middle), low=math.exp(low), high=math.exp(high))
+    end = RunLoss(loss=math.exp(middle), low=math.exp(low), high=math.exp(high))
     return Expectation(band=band, prediction=end, source=source, is_last=is_last)
 
 
@@ -83,7 +83,9 @@ def earlier_band(
                 np.ones(len(runs)),
             ),
             # Nobody says the schedule: a constant one, so that what follows the rate is a jump.
-            Course(steps=steps, warmup=WARMUP, window=WINDOW, schedule=OWN, lr=[1.0] * count),
+            TrainingCourse(
+                steps=steps, warmup=WARMUP, window=WINDOW, schedule=OWN, lr=[1.0] * count
+            ),
             log_size,
             0.0,
         )
@@ -99,7 +101,7 @@ def _sizes(runs: Sequence[EarlierRun]) -> Array:
 
 
 def _stretches(run: EarlierRun, count: int) -> list[int]:
-    """Of every reading the stretch, as the run to come is cut."""
+    """Each reading's stretch, as the run to come is cut."""
     length = run.length
     begins = np.round(stretch_edges(length, count) * length).astype(int).tolist()
     return [min(bisect_right(begins, step), count) - 1 for step in run.steps]

@@ -4,13 +4,13 @@ Of run i, at parameters N and tokens D,
 
     log L_i = log L(theta; N_i, D_i) + m_i + e_i
 
-with the law's parameters theta, of which published laws say a little (`Known`), what runs lie off
-it and share, m, a Gaussian process (`misfit.py`), and noise e. Parameters are drawn from their
-posterior by importance: proposed about the likeliest ones, along the curvature there, under each of
-the likeliest covariances, and drawn as often as the runs and what is known say. A draw has its own
-level of noise. So the interval holds the doubt of the
-parameters, what no smooth law follows, and the seed of the run to come; it grows with the distance
-by itself, and is widened by what shorter ladders were off at farther rungs.
+with the law's parameters theta, of which published laws say a little (`LossLawPrior`), what runs
+lie off it and share, m, a Gaussian process (`misfit.py`), and noise e. Parameters are drawn from
+their posterior by importance: proposed about the likeliest ones, along the curvature there, under
+each of the likeliest covariances, and drawn as often as the runs and what is known say. A draw has
+its own level of noise. So the interval holds the doubt of the parameters, what no smooth law
+follows, and the seed of the run to come; it grows with the distance by itself, and is widened by
+what shorter ladders were off at farther rungs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import t as student
 
-from sweeper.evidence.predict.misfit import FEWEST, NOISE, LawMisfit, LawPoints, likely
+from sweeper.evidence.predict.misfit import FEWEST, NOISE, LossMisfit, RunPoints, likely
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.gp import Process
-from sweeper.stats.power_law import Array, Known, LawForm, Laws, fit, regress
+from sweeper.stats.power_law import Array, LossForm, LossLawPrior, LossLaws, fit, regress
 
 DRAWS = 600
 """Of the law's parameters."""
@@ -58,40 +58,40 @@ class Member:
     factor that makes these independent, `level` [draws] the noise of each draw.
     """
 
-    best: Laws
-    draws: Laws
+    best: LossLaws
+    draws: LossLaws
     weight: float
-    misfit: LawMisfit
-    points: LawPoints
+    misfit: LossMisfit
+    points: RunPoints
     whiten: Array
     explained: Array
     level: Array
 
     def log_loss(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places]: the law, and what runs nearby lie off it (kriging)."""
-        there = LawPoints.to_come(params, tokens)
+        there = RunPoints.to_come(params, tokens)
         near = self.explained @ self.misfit.between(self.points, there)
         logs: Array = np.log(self.draws.loss(params, tokens)) + near
         return logs
 
     def deviation(self, params: Array, tokens: Array) -> Array:
-        """Of a single run at each place about that, its seed in it [draws, places]."""
-        there = LawPoints.to_come(params, tokens)
-        known = self.whiten @ self.misfit.between(self.points, there)
+        """A single run's deviation about that at each place, its seed in it [draws, places]."""
+        there = RunPoints.to_come(params, tokens)
+        explained = self.whiten @ self.misfit.between(self.points, there)
         # What the runs do not explain of a place: the prior's variance less what they tell.
-        left = np.maximum(self.misfit.shared**2 - (known**2).sum(0), 0.0)
-        total: Array = self.level[:, None] * np.sqrt(left + self.misfit.noise_at(there) ** 2)
+        rest = np.maximum(self.misfit.shared**2 - (explained**2).sum(0), 0.0)
+        total: Array = self.level[:, None] * np.sqrt(rest + self.misfit.noise_at(there) ** 2)
         return total
 
     def mean_deviation(self, params: Array, tokens: Array, trainings: int) -> Array:
-        """Of the mean of runs at places, in so many trainings, about that [draws].
+        """The deviation of the mean of runs at places, in so many trainings, about that [draws].
 
         They are off together as far as they share a misfit; noise is each training's own.
         """
-        there = LawPoints.to_come(params, tokens)
-        known = self.whiten @ self.misfit.between(self.points, there)
+        there = RunPoints.to_come(params, tokens)
+        explained = self.whiten @ self.misfit.between(self.points, there)
         # Less what the runs tell: all of the prior's variance would say far too much.
-        shared = float(self.misfit.between(there, there).mean() - (known.mean(1) ** 2).sum())
+        shared = float(self.misfit.between(there, there).mean() - (explained.mean(1) ** 2).sum())
         own = float((self.misfit.noise_at(there) ** 2).mean())
         own += self.misfit.training**2 + self.misfit.cell**2
         total: Array = self.level * math.sqrt(max(shared, 0.0) + own / trainings)
@@ -101,9 +101,9 @@ class Member:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
         # Without what single sizes, trainings, cells are off: they must not choose a best size.
         smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
-        there = LawPoints.to_come(params, tokens)
-        known = self.whiten @ smooth.between(self.points, there)
-        covariance = smooth.between(there, there) - known.T @ known
+        there = RunPoints.to_come(params, tokens)
+        explained = self.whiten @ smooth.between(self.points, there)
+        covariance = smooth.between(there, there) - explained.T @ explained
         # Places that lie close have no inverse: eigenvalues below 0 are rounding.
         values, vectors = np.linalg.eigh(covariance)
         drawn = self.level[:, None] * random.standard_normal((len(self.level), len(there)))
@@ -112,7 +112,7 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class RungMiss:
     """A shorter ladder's law, held against a farther rung: `z` [runs] in its own deviations."""
 
     kept: int
@@ -131,7 +131,7 @@ class LossLaw:
 
     runs: LossRuns
     design: Design
-    form: LawForm
+    form: LossForm
     members: tuple[Member, ...]
     noise: float
     misfit: float
@@ -176,7 +176,7 @@ class LossLaw:
         """The law's parameters by name."""
         drawn = [member.draws.natural() for member in self.members]
         best = self.members[0].best.natural()
-        found = dict[str, Estimate]()
+        estimates = dict[str, Estimate]()
         for name in best:
             logs = np.log(np.concatenate([d[name] for d in drawn]))
             middle = np.median(logs)
@@ -184,8 +184,8 @@ class LossLaw:
             # A floor above a loss that was reached is impossible, whatever a widened draw says.
             if name == "E":
                 values = np.minimum(values, float(self.runs.loss.min()))
-            found[name] = estimate_of(values, float(best[name][0]))
-        return found
+            estimates[name] = estimate_of(values, float(best[name][0]))
+        return estimates
 
     def floor(self) -> Estimate:
         """E."""
@@ -229,8 +229,8 @@ def fit_law(
             f"{count} different sizes and horizons: the law {form.formula} has "
             f"{len(form.parameters)} parameters and needs one more, or several seeds"
         )
-    points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    known = Known.of(form, runs.loss, fixed)
+    points = RunPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
+    prior = LossLawPrior.of(form, runs.loss, fixed)
     at = runs.params, runs.tokens, runs.loss
     best = fit(form, *at)
     # A covariance by likelihood needs residuals that one wild run has not bent.
@@ -247,8 +247,8 @@ def fit_law(
         process = ranked[0].process(points, off, slopes, doubt)
         doubt = _doubted(process, ranked[0].noise, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
-        best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, known=known)
-    pools = [_proposed(best, misfit, runs, points, known, doubt, seed) for misfit in ranked]
+        best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, prior=prior)
+    pools = [_proposed(best, misfit, runs, points, prior, doubt, seed) for misfit in ranked]
     members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
     shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
@@ -256,7 +256,7 @@ def fit_law(
     return LossLaw(runs, design, form, members, noise, shared, strays, seed)
 
 
-def _off(laws: Laws, runs: LossRuns) -> Array:
+def _off(laws: LossLaws, runs: LossRuns) -> Array:
     """Log of predicted over measured [laws, runs]."""
     return np.log(laws.loss(runs.params, runs.tokens)) - np.log(runs.loss)
 
@@ -281,28 +281,28 @@ class _Pool:
     `squares` [laws] are sums of squares of the runs' residuals, whitened.
     """
 
-    best: Laws
-    proposed: Laws
-    misfit: LawMisfit
+    best: LossLaws
+    proposed: LossLaws
+    misfit: LossMisfit
     whiten: Array
     squares: Array
     scores: Array
 
 
 def _proposed(
-    best: Laws,
-    misfit: LawMisfit,
+    best: LossLaws,
+    misfit: LossMisfit,
     runs: LossRuns,
-    points: LawPoints,
-    known: Known,
+    points: RunPoints,
+    prior: LossLawPrior,
     doubt: Array,
     seed: int,
 ) -> _Pool:
     at = runs.params, runs.tokens
     whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
-    best, _ = regress(best, *at, runs.loss, whiten=whiten / misfit.noise, known=known)
+    best, _ = regress(best, *at, runs.loss, whiten=whiten / misfit.noise, prior=prior)
     slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
-    root = np.linalg.cholesky(slopes @ slopes.T + np.diag(known.deviation**-2.0))
+    root = np.linalg.cholesky(slopes @ slopes.T + np.diag(prior.deviation**-2.0))
     # Student's t about the likeliest law, along the curvature there: its tails reach beyond.
     random, width = np.random.default_rng([seed, 0]), len(root)
     steps = random.standard_normal((PROPOSED, width))
@@ -311,7 +311,7 @@ def _proposed(
     squares = ((_off(proposed, runs) @ whiten.T) ** 2).sum(1) + FEWEST * NOISE**2
     # The likelihood with the level of the noise integrated out, and what is known.
     scores = -0.5 * (len(runs) + FEWEST) * np.log(squares) + float(np.log(np.diag(whiten)).sum())
-    scores -= 0.5 * (known.off(proposed.values) ** 2).sum(1)
+    scores -= 0.5 * (prior.off(proposed.values) ** 2).sum(1)
     # Less the density of what was proposed.
     scores += 0.5 * (TAILS + width) * np.log1p((steps**2).sum(1) / TAILS)
     scores -= float(np.log(np.diag(root)).sum())
@@ -319,9 +319,9 @@ def _proposed(
 
 
 def _drawn(
-    pools: Sequence[_Pool], runs: LossRuns, points: LawPoints, draws: int, seed: int
+    pools: Sequence[_Pool], runs: LossRuns, points: RunPoints, draws: int, seed: int
 ) -> tuple[Member, ...]:
-    """As many laws of all pools, each as often as it is likely; of the likeliest pool first."""
+    """Draws laws of all pools, each as often as it is likely; the likeliest pool comes first."""
     random = np.random.default_rng([seed, 5])
     scores = np.array([pool.scores for pool in pools])
     shares = np.exp(scores - scores.max())
@@ -380,12 +380,12 @@ class LossBackTest:
 
 
 @dataclass(frozen=True, eq=False)
-class ShortLaw:
+class ShortLadderLaw:
     """The law of the first `kept` rungs, and what it was off at each farther one."""
 
     kept: int
     law: LossLaw
-    tried: tuple[Tried, ...]
+    tried: tuple[RungMiss, ...]
 
 
 def short_laws(
@@ -396,7 +396,7 @@ def short_laws(
     seed: int = 0,
     fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
-) -> list[ShortLaw]:
+) -> list[ShortLadderLaw]:
     """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
 
     Runs far off the law of all, `strays`, say nothing of one that goes right.
@@ -427,15 +427,15 @@ def short_laws(
                 low, middle, high = np.percentile(drawn, [2.5, 50, 97.5], axis=0)
                 # From percentiles, as draws are far from normal where a floor is not identified.
                 z = (np.log(far.loss) - middle) / np.maximum((high - low) / (2 * 1.96), 1e-12)
-                tried.append(Tried(kept, rung, z))
-        shorts.append(ShortLaw(kept, law, tuple(tried)))
+                tried.append(RungMiss(kept, rung, z))
+        shorts.append(ShortLadderLaw(kept, law, tuple(tried)))
     return shorts
 
 
 def widening(
-    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, off: float = OFF
+    tried: Sequence[RungMiss], rungs: int, *, before: float = BEFORE, off: float = OFF
 ) -> float:
-    """By how much intervals are widened, or narrowed, for what shorter ladders were off.
+    """The factor on intervals for what shorter ladders were off.
 
     Of rungs among the first `rungs` alone, and each rung of each law counts as one. Their mean
     square of z is what a law's own width has to be multiplied by; it is known by as many rungs, and
@@ -448,7 +448,7 @@ def widening(
 
 
 def back_test(
-    runs: LossRuns, rungs: Rungs, short: ShortLaw, tried: Sequence[Tried]
+    runs: LossRuns, rungs: Rungs, short: ShortLadderLaw, tried: Sequence[RungMiss]
 ) -> LossBackTest:
     """A short law, widened by what shorter ones said, beside the rungs that it lacks."""
     kept = short.kept

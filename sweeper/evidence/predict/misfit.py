@@ -35,7 +35,7 @@ FEWEST, NOISE = 1.0, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class LawPoints:
+class RunPoints:
     """Runs, or places of runs to come: logs of N and D, the (N, D) and the training of each."""
 
     size: Array
@@ -44,8 +44,8 @@ class LawPoints:
     training: Index
 
     @classmethod
-    def to_come(cls, params: Array, tokens: Array) -> LawPoints:
-        """Of runs that are in no training yet."""
+    def to_come(cls, params: Array, tokens: Array) -> RunPoints:
+        """Places of runs that are in no training yet."""
         none = np.full(len(params), -1)
         # Python's whole numbers may be beyond 64 bits.
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
@@ -60,20 +60,23 @@ class LawPoints:
         return _alike(self, self)
 
 
-def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
-    """By part, correlations [points, others]."""
+def _alike(points: RunPoints, others: RunPoints) -> Mapping[str, Array]:
+    """Correlations [points, others] of each part."""
     apart = (points.size[:, None] - others.size) ** 2
     both = apart + (points.horizon[:, None] - others.horizon) ** 2
-    found = {"smooth": np.exp(-0.5 * both / REACH**2), "size": np.exp(-0.5 * apart / OF_SIZE**2)}
+    correlations = {
+        "smooth": np.exp(-0.5 * both / REACH**2),
+        "size": np.exp(-0.5 * apart / OF_SIZE**2),
+    }
     for name in ("training", "cell"):
         mine, theirs = getattr(points, name)[:, None], getattr(others, name)
         # -1 is no training: runs to come share none with each other either.
-        found[name] = ((mine == theirs) & (mine >= 0)).astype(float)
-    return found
+        correlations[name] = ((mine == theirs) & (mine >= 0)).astype(float)
+    return correlations
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawMisfit:
+class LossMisfit:
     """Standard deviations in units of the noise: `noise` is in log L, and 1 where it is left open.
 
     Noise is that of enough tokens a parameter, and grows as the power `tilt` of what is lacking.
@@ -88,16 +91,16 @@ class LawMisfit:
 
     @property
     def shared(self) -> float:
-        """Of all but noise."""
+        """The deviation of all but noise."""
         return math.hypot(self.smooth, self.size, self.training, self.cell)
 
-    def noise_at(self, points: LawPoints) -> Array:
-        """Of a single run at each point."""
+    def noise_at(self, points: RunPoints) -> Array:
+        """The noise of a single run at each point."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
         grown: Array = np.exp(self.tilt * lacking)
         return grown
 
-    def between(self, points: LawPoints, others: LawPoints) -> Array:
+    def between(self, points: RunPoints, others: RunPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
         alike = points.alike if others is points else _alike(points, others)
         total = np.zeros((len(points), len(others)))
@@ -106,8 +109,8 @@ class LawMisfit:
                 total += deviation**2 * share
         return total
 
-    def process(self, points: LawPoints, off: Array, slopes: Array, doubt: Array) -> Process:
-        """Of what runs are `off`, in log L, where the law can move along its `slopes`.
+    def process(self, points: RunPoints, off: Array, slopes: Array, doubt: Array) -> Process:
+        """The process of what runs are `off`, in log L; the law can move along its `slopes`.
 
         `doubt` [points] are factors on the noise: runs that are far off count less.
         """
@@ -118,15 +121,15 @@ class LawMisfit:
         return Process(covariance, off, basis[:, sizes > 1e-7 * sizes[0]])
 
 
-def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[LawMisfit]:
+def likely(points: RunPoints, off: Array, slopes: Array, doubt: Array) -> list[LossMisfit]:
     """The likeliest covariances of residuals `off`, the best first, each with its noise.
 
     `slopes` [parameters, points] are the law's: the likelihood is that of what no change of the
     parameters explains (REML).
     """
-    scored = dict[LawMisfit, tuple[float, float]]()
+    scored = dict[LossMisfit, tuple[float, float]]()
 
-    def score(misfit: LawMisfit) -> float:
+    def score(misfit: LossMisfit) -> float:
         if misfit not in scored:
             process = misfit.process(points, off, slopes, doubt)
             noise = math.sqrt(float(process.variance) + FEWEST * NOISE**2 / len(off))
@@ -135,7 +138,7 @@ def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[L
 
     # One group of parts after another, as all together are 768 covariances, each to be inverted;
     # and twice, as what one part is likely to be depends on the others.
-    best = LawMisfit()
+    best = LossMisfit()
     for _ in range(2):
         for names in _searched(points):
             best = max([best, *_varied(best, names)], key=score)
@@ -143,7 +146,7 @@ def likely(points: LawPoints, off: Array, slopes: Array, doubt: Array) -> list[L
     return [replace(misfit, noise=scored[misfit][1]) for misfit in ranked]
 
 
-def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
+def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
     """Covariances that differ from one in some parts."""
     every = [misfit]
     for name in names:
@@ -152,7 +155,7 @@ def _varied(misfit: LawMisfit, names: Sequence[str]) -> list[LawMisfit]:
     return every
 
 
-def _searched(points: LawPoints) -> list[tuple[str, ...]]:
+def _searched(points: RunPoints) -> list[tuple[str, ...]]:
     """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     # That noise grows below some tokens a parameter shows where runs lie on both sides of it.

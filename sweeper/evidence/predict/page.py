@@ -46,14 +46,12 @@ from sweeper.report.next import Next, again
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.ladder import Size
 from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Column, Table, answer, counted, duration
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
-    from sweeper.config.settings import Settings
     from sweeper.config.studies import Invocation
     from sweeper.evidence.predict.reading import Predicted
 
@@ -62,20 +60,20 @@ PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma")
 
 def answer_text(prediction: Prediction) -> str:
     """The answer in a sentence or two."""
-    said, target = prediction.prediction, prediction.target
+    loss_to_come, target = prediction.prediction, prediction.target
     best = prediction.optimum
     parts = []
     if prediction.fixed:
         named = (f"{name} at {value:.4g}" for name, value in prediction.fixed.items())
         parts.append(f"With {' and '.join(named)}, as given:")
-    if said and target:
+    if loss_to_come and target:
         inputs = prediction.inputs
         flops = f"{target.flops:.3g} FLOPs, " * inputs.flops_known
         where = (
             f"{target.params:.3g} parameters and {target.tokens:.3g} {inputs.unit} ({flops}"
             f"{_beyond(target.beyond)}{' compute' * (not inputs.flops_known)})"
         )
-        loss = f"{said.loss:.4f} ({said.low:.4f} to {said.high:.4f})"
+        loss = f"{loss_to_come.loss:.4f} ({loss_to_come.low:.4f} to {loss_to_come.high:.4f})"
         if prediction.answer == PREDICTED:
             parts.append(f"The loss of {where} will be {loss}, 95 % sure.")
         else:
@@ -103,8 +101,8 @@ def answer_text(prediction: Prediction) -> str:
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
         values = ((name, getattr(prediction.law, name)) for name in PARAMETERS)
-        told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
-        parts.append(f"It is L = {prediction.law.formula} with {told}.")
+        parameters = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value)
+        parts.append(f"It is L = {prediction.law.formula} with {parameters}.")
     if prediction.hours is not None:
         parts.append(f"At your largest runs' speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
@@ -112,18 +110,17 @@ def answer_text(prediction: Prediction) -> str:
 
 def unlike_text(prediction: Prediction) -> list[str]:
     """Which runs the law was not fitted to, and what that changes."""
-    left = prediction.inputs.unlike
-    if left is None:
+    unlike = prediction.inputs.unlike
+    if unlike is None:
         return []
-    which = {"undertrained": f"of fewer than {left.ratio:g} tokens a parameter"}
-    which["small"] = f"of less than {left.flops:.3g} FLOPs"
+    which = {"undertrained": f"of fewer than {unlike.ratio:g} tokens a parameter"}
+    which["small"] = f"of less than {unlike.flops:.3g} FLOPs"
     which["both"] = f"{which['undertrained']} or {which['small']}"
-    line = (
-        f"Left out: {left.count} of {left.of} runs, {which[left.code]}: with them plain fits miss "
-        f"the farthest rungs by {100 * left.miss_all:.2g} %, without by {100 * left.miss:.2g} %"
-    )
-    if left.loss is not None and left.loss_all is not None:
-        line += f", and say {left.loss_all:.4f} and {left.loss:.4f} of the run to come"
+    misses = f"{100 * unlike.miss_all:.2g} %, without by {100 * unlike.miss:.2g} %"
+    line = f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
+    line += f"fits miss the farthest rungs by {misses}"
+    if unlike.loss is not None and unlike.loss_all is not None:
+        line += f", and say {unlike.loss_all:.4f} and {unlike.loss:.4f} of the run to come"
     return [f"{line}."]
 
 
@@ -131,8 +128,8 @@ def reasons_text(prediction: Prediction) -> list[str]:
     """Why nothing can be said, and the runs that would settle it, with their cost."""
     lines = [f"Why: {reason}." for reason in prediction.reasons]
     if prediction.settle:
-        known = prediction.inputs.flops_known
-        cost = f"; {prediction.settle_flops:.3g} FLOPs together" * known
+        flops_known = prediction.inputs.flops_known
+        cost = f"; {prediction.settle_flops:.3g} FLOPs together" * flops_known
         lines.append(f"{settle_text(prediction.settle, prediction.inputs.unit)}{cost}.")
     return lines
 
@@ -153,24 +150,24 @@ def band_text(prediction: Prediction) -> str:
     if prediction.band is None:
         return f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
     band, seen = prediction.band, prediction.band.collapse
-    said = (
+    sentence = (
         f"Curves of {band.runs} runs, normalized by their ends: seeds lie {seen.seeds:.2%} of the "
         f"loss apart, {band.sizes} sizes {seen.sizes:.2%}"
     )
     if not seen.good:
-        said += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
-    return said.replace("%", " %") + "."
+        sentence += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
+    return sentence.replace("%", " %") + "."
 
 
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
-    shown, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
+    made, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
     if prediction.back_test:
-        shown.append(back_test_table(prediction.back_test, unit))
-    shown.append(law_table(prediction))
+        made.append(back_test_table(prediction.back_test, unit))
+    made.append(law_table(prediction))
     if prediction.optimum:
-        shown.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
-    return shown
+        made.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
+    return made
 
 
 def law_table(prediction: Prediction) -> Table:
@@ -276,7 +273,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     more = prediction.inputs.runs - MOST_FITTED
     caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
-    is_said, said = prediction.answer == PREDICTED, answer_text(prediction)
+    is_said, sentence = prediction.answer == PREDICTED, answer_text(prediction)
     lines = [*unlike_text(prediction), *reasons_text(prediction)]
     band = band_text(prediction)
     post = "Post the digest before the run begins: it shows afterwards that this was said before."
@@ -286,11 +283,11 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     return Report(
         title="What the large run will reach",
         about=f"A prediction of sweeper, written {prediction.time}.",
-        answer=said,
+        answer=sentence,
         sections=[
             Section(
                 "Predicted" if is_said else "Cannot say yet",
-                [Sentence(said), *(Sentence(line, listed=True) for line in lines)],
+                [Sentence(sentence), *(Sentence(line, listed=True) for line in lines)],
                 is_answer=True,
                 code="holds" if is_said else prediction.answer,
             ),
@@ -345,11 +342,11 @@ def _draw_law(
     aim = prediction.target.flops if prediction.target else None
     aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
     if aim is not None and prediction.prediction is not None:
-        said = prediction.prediction
+        loss = prediction.prediction
         ax.errorbar(
             [aim],
-            [said.loss],
-            [[said.loss - said.low], [said.high - said.loss]],
+            [loss.loss],
+            [[loss.loss - loss.low], [loss.high - loss.loss]],
             color=INK,
             linewidth=1,
             capsize=3,
@@ -372,12 +369,12 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
 
     The band of a law that is not identified goes to the ends of the world.
     """
-    said = prediction.prediction
-    losses = [*runs.loss, *([said.loss] if said else [])]
+    loss = prediction.prediction
+    losses = [*runs.loss, *([loss.loss] if loss else [])]
     low, high = float(min(losses)), float(max(losses))
     room = high - low
-    if said:
-        low, high = min(low, max(said.low, low - room)), max(high, min(said.high, high + room))
+    if loss:
+        low, high = min(low, max(loss.low, low - room)), max(high, min(loss.high, high + room))
     return low - 0.06 * (high - low), high + 0.06 * (high - low)
 
 
@@ -399,9 +396,9 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
 
 def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
-    told, design = answer.prediction, Design.of(runs)
+    prediction, design = answer.prediction, Design.of(runs)
     # Of what came by a pipe nothing is left to be read again.
-    if told is None or told.target or told.optimum or answer.table.name == "stdin":
+    if not prediction or prediction.target or prediction.optimum or answer.table.name == "stdin":
         return None
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
@@ -409,7 +406,7 @@ def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
     # Along one line, or at one number of tokens, they follow from the size.
     if len(design.form.terms) > 1 or not asked:
         asked["to_tokens"] = _round(tokens)
-    command = Next.recorded(told.command, "to predict a larger run", PredictRequest)
+    command = Next.recorded(prediction.command, "to predict a larger run", PredictRequest)
     return command and replace(command, request=replace(command.request, **asked))
 
 
@@ -418,33 +415,36 @@ def _round(count: float) -> float:
 
 
 def predicted_shown(
-    found: Predicted, question: LossQuestion, invocation: Invocation | None
+    result: Predicted, question: LossQuestion, invocation: Invocation | None
 ) -> Shown:
     """What a study's runs predict; its page links the prediction's."""
-    scales, study = found.scales, found.study
-    runs, before = found.runs, [_counted_text(found)]
-    before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in found.left_out.items()]
-    settle = found.prediction.settle if found.prediction else ()
-    if found.too_few is not None:
-        settle = found.too_few.answer.settle
-    following = _following(found, settle, question, invocation)
-    if found.prediction is None:
-        assert found.too_few is not None
-        return _too_few(found.too_few, scales.unit, before, following)
-    if not settle and TargetFolder(found.folder).plan.is_file():
+    scales, study = result.scales, result.study
+    runs, before = result.runs, [_counted_text(result)]
+    before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in result.left_out.items()]
+    settle = result.prediction.settle if result.prediction else ()
+    if result.too_few is not None:
+        settle = result.too_few.answer.settle
+    following = _following(result, settle, question, invocation)
+    if result.prediction is None:
+        assert result.too_few is not None
+        return _too_few(result.too_few, scales.unit, before, following)
+    if not settle and TargetFolder(result.folder).plan.is_file():
         following = None
-    made = _written(found.prediction, runs, found.folder, before, found.drawn, following)
+    made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
     made = replace(made, folder=study.folder)
-    if found.folder.resolve().is_relative_to(study.folder.resolve()):
+    if result.folder.resolve().is_relative_to(study.folder.resolve()):
         from sweeper.report.study_page import write_report  # it loads torch, and tables have none
 
         write_report(study.folder)
     return made
 
 
-def _counted_text(found: Predicted) -> str:
+def _counted_text(result: Predicted) -> str:
     """How many runs the law rests on, and what is a parameter of theirs."""
-    head, scales = f"{counted(len(found.runs), 'run')} of {found.study.name}", found.scales
+    head, scales = (
+        f"{counted(len(result.runs), 'run')} of {result.study.name}",
+        result.scales,
+    )
     if scales.counted:
         text = f"{head}; params are all parameters"
         if scales.unit == "steps":
@@ -501,7 +501,7 @@ def _written(
 
 
 def _following(
-    found: Predicted,
+    predicted: Predicted,
     settle: Sequence[Proposed],
     question: LossQuestion,
     invocation: Invocation | None,
@@ -509,25 +509,22 @@ def _following(
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
     if invocation is None:
         return None
-    settings = found.scales.experiment.settings
-    rule, base, size = settings.transfer, settings.ladder_base, found.size
+    settings = predicted.scales.experiment.settings
+    rule, base, size = settings.transfer, settings.ladder_base, predicted.size
     choices = [run.choice for run in settle if run.choice]
     # Another number of tokens is planned by a law alone.
     lacks = bool(question.tokens) and isinstance(settings.law, NoLaw)
-    law, request = ["law=joint"] * lacks, horizons_request(settings, size, question.tokens)
+    law, depth = ["law=joint"] * lacks, size.depth if size.depth != settings.base.depth else None
+    request = TransferRequest(
+        to_width=size.width, to_depth=depth, to_tokens=question.tokens or None
+    )
     if not choices:
         if question.flops is not None:
             return None
         return again(invocation, request, settings, *law, why="to plan the run")
     widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
-    steps = sorted({*found.horizons, *(c.steps for c in choices)})
+    steps = sorted({*predicted.horizons, *(c.steps for c in choices)})
     ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
     ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
     request = replace(request, horizons=True)
     return again(invocation, request, settings, *law, *ladders, why="to train what would tell")
-
-
-def horizons_request(settings: Settings, size: Size, tokens: float | None) -> TransferRequest:
-    """A transfer to the size, and to the tokens where another number of them was asked for."""
-    depth = size.depth if size.depth != settings.base.depth else None
-    return TransferRequest(to_width=size.width, to_depth=depth, to_tokens=tokens or None)

@@ -13,10 +13,11 @@ import numpy as np
 from sweeper.config.settings import Experiment
 from sweeper.engine.branches import trunk_key
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
-from sweeper.evidence.predict.band import LEAST_POINTS, Course, Curves, fit_band
+from sweeper.evidence.predict.band import LEAST_POINTS, Curves, TrainingCourse, fit_band
 from sweeper.evidence.predict.decision import (
     LossQuestion,
     Prediction,
+    RunsSource,
     SizeChoice,
     TooFewRuns,
     predict_runs,
@@ -59,7 +60,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizonTarget:
+class ModelTarget:
     """The run that is asked about, as a study's models have sizes; None: the base's."""
 
     width: int | None = None
@@ -72,7 +73,7 @@ class HorizonTarget:
 
 def predict_trained(
     experiment: Experiment,
-    target: HorizonTarget,
+    target: ModelTarget,
     question: LossQuestion,
     out: Path | None = None,
     *,
@@ -85,19 +86,6 @@ def predict_trained(
         why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
         raise ConfigError(Keyword("flops"), question.flops, why)
     study, size = Study.read(settings.folder), target.size(settings.base)
-    return _predict(study, scales, size, target, question, out, where=where)
-
-
-def _predict(
-    study: Study,
-    scales: Scales,
-    size: Size,
-    target: HorizonTarget,
-    question: LossQuestion,
-    out: Path | None,
-    *,
-    where: str = "",
-) -> Predicted:
     trained, others, of_another_setup = final_runs(study, where)
     left_out = {why: len(results) for why, results in others.items()}
     if of_another_setup:
@@ -111,12 +99,13 @@ def _predict(
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"
     lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
-    shown = [result for reason in others.values() for result in reason if _has_end(result)]
-    found = Predicted(
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    drawn = [result for reason in others.values() for result in reason if _has_end(result)]
+    predicted = Predicted(
         folder=out or StudyFolder(study.folder).target(name).path,
         runs=runs,
         left_out=left_out,
-        drawn=law_runs_of(shown, scales) if shown else None,
+        drawn=law_runs_of(drawn, scales) if drawn else None,
         horizons=sorted({result.steps for result in trained}),
         scales=scales,
         size=size,
@@ -126,22 +115,19 @@ def _predict(
         prediction = predict_runs(
             runs,
             asked,
+            RunsSource(source=str(study.folder), sha256=digest, where=where),
             notes=[BUSY] if live_holder(study.folder) else [],
             flops_known=scales.flops_known,
-            source=str(study.folder),
-            sha256=hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-            where=where,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
             command=command_line(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
         )
     except TooFewRuns as few:
-        return replace(found, too_few=few)
-    return replace(found, prediction=_with_band(prediction, study, trained, runs, scales))
+        return replace(predicted, too_few=few)
+    return replace(predicted, prediction=_with_band(prediction, study, trained, runs, scales))
 
 
 def _has_end(result: Result) -> bool:
-    """Whether a run has a loss at its end, which can be drawn."""
     whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
     return whole and 0 < result.objective < math.inf
 
@@ -149,7 +135,7 @@ def _has_end(result: Result) -> bool:
 def _with_band(
     prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: Scales
 ) -> Prediction:
-    """With the band of the run that is asked about, by the training curves of all `trained`."""
+    """Adds the band of the run that is asked about, by the training curves of all `trained`."""
     best, aim = prediction.optimum, prediction.target
     if aim is not None:
         params, tokens = aim.params, aim.tokens
@@ -165,7 +151,7 @@ def _with_band(
     longest = max(trained, key=lambda result: result.steps).trial.train
     # A command that takes no schedule has one of its own.
     config = config_text(study.folder)
-    known = any(takes(config, name) for name in PLACEHOLDERS)
+    takes_schedule = any(takes(config, name) for name in PLACEHOLDERS)
     cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     # LossRuns that differ from those in eta alone show what an eta that is off does to a curve.
@@ -193,11 +179,11 @@ def _with_band(
                 pairs,
                 apart,
             ),
-            Course(
+            TrainingCourse(
                 steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
                 warmup=longest.warmup,
                 window=longest.objective_window,
-                schedule=name_of(longest.schedule) if known else OWN,
+                schedule=name_of(longest.schedule) if takes_schedule else OWN,
                 lr=longest.lr_factors(range(longest.steps)),
             ),
             math.log(params),
@@ -209,7 +195,7 @@ def _with_band(
 
 
 def _eta_change(trial: Trial, other: Trial) -> float | None:
-    """By how many octaves the eta of a trial is higher, where that is all and at most one."""
+    """Octaves by which the eta of a trial is higher, where that is all and at most one."""
     same = trial.spec == other.spec and trial.seed == other.seed
     mine, theirs = dict(trial.log2_hps), dict(other.log2_hps)
     change = mine.pop("eta", 0.0) - theirs.pop("eta", 0.0)
@@ -224,7 +210,7 @@ class Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
     def __init__(self, experiment: Experiment, base: LadderSize) -> None:
-        """Of the models of `experiment`."""
+        """The models are those of `experiment`."""
         self.experiment, self.base = experiment, base
         self.counted = not experiment.settings.scaled_by_user
         runner = experiment.settings.runner
@@ -234,25 +220,25 @@ class Scales:
             self.length, self.unit = 1, "steps"
         ours = self.unit == "examples" and runner.takes("data")
         self.flops_known = self.counted and (self.unit == "tokens" or ours)
-        self._known: dict[tuple[int, int], float] = {}
+        self._counts: dict[tuple[int, int], float] = {}
 
     def per_step(self, batch: int) -> int:
         """Tokens of a step, or of what stands for them."""
         return 1 if self.unit == "steps" else batch * self.length
 
     def params(self, size: Size) -> float:
-        """Of a model of `size`, all of them."""
+        """All parameters of a model of `size`."""
         key = size.width, size.depth
-        if key not in self._known:
-            self._known[key] = (
+        if key not in self._counts:
+            self._counts[key] = (
                 float(self.experiment.prepared(size).parameters())
                 if self.counted
                 else float(size.width**2 * size.depth)
             )
-        return self._known[key]
+        return self._counts[key]
 
     def flops(self, size: LadderSize, tokens: float) -> float:
-        """Of a whole run, for the `tokens` that it is said to see; in proportion if not known."""
+        """FLOPs of a whole run, of the `tokens` that it sees; in proportion if not known."""
         if self.counted:
             prepared = self.experiment.prepared(size)
             flops = float(prepared.flops())
@@ -304,5 +290,5 @@ def law_runs_of(trained: Sequence[Result], scales: Scales) -> LossRuns:
         raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
     cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
     cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    found = LossRuns(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
-    return replace(found, unit=scales.unit, seconds=np.array(seconds))
+    runs = LossRuns(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+    return replace(runs, unit=scales.unit, seconds=np.array(seconds))

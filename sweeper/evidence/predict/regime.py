@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
-from sweeper.stats.power_law import ADDITIVE, Array, Laws, fit, regress
+from sweeper.stats.power_law import ADDITIVE, Array, LossLaws, fit, regress
 
 RATIOS, SPANS = (0.0, 1.0, 3.0), (math.inf, 32.0, 8.0)
 """Tokens a parameter, and what the largest compute is times, below which runs may be left out."""
@@ -65,7 +65,7 @@ class RunToCome:
 
     @property
     def allowed(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of `RATIOS` and `SPANS`: runs to come that are alike here have one law."""
+        """The `RATIOS` and `SPANS` that are tried: runs to come with the same have one law."""
         ratios = tuple(ratio for ratio in RATIOS if ratio <= self.ratio)
         return ratios, tuple(span for span in SPANS if span >= self.beyond)
 
@@ -91,7 +91,7 @@ def choose_runs(
     choice = choices[chosen]
     with_all, without = None, None
     if place is not None:
-        laws = [_fitted(runs, one.kept, best) for one in (choices[0], choice)]
+        laws = [_fitted(runs, some.kept, best) for some in (choices[0], choice)]
         with_all, without = (float(law.loss(*place)[0, 0]) for law in laws)
     few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
     return runs.only(choice.kept), LeftOut(
@@ -123,7 +123,7 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice
             yield _Choice(least, flops, kept)
 
 
-def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Laws) -> Array:
+def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws) -> Array:
     """The miss of log L at farther rungs, by what each choice keeps of the nearer [choices].
 
     All are held against the same runs, those that no choice leaves out; a rung's is its median.
@@ -131,14 +131,14 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Laws) ->
     kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
-    for left in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
-        near = kept & (rungs.index < left)
+    for nearer in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
+        near = kept & (rungs.index < nearer)
         # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
         fits = [_fitted(runs, some, best) for some in near]
         # Every farther rung, not the next alone: the run to come lies far beyond.
-        for rung in range(left, len(rungs)):
+        for rung in range(nearer, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
             if len(far):
                 losses = np.concatenate([law.loss(far.params, far.tokens) for law in fits])
@@ -154,6 +154,6 @@ def _lacking(runs: LossRuns, kept: Kept) -> bool:
     return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)
 
 
-def _fitted(runs: LossRuns, kept: Kept, best: Laws) -> Laws:
+def _fitted(runs: LossRuns, kept: Kept, best: LossLaws) -> LossLaws:
     some = runs.only(kept)
     return regress(best, some.params, some.tokens, some.loss)[0]

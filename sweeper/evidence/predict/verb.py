@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
 from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
 from sweeper.evidence.flags import columns_text, ignored
-from sweeper.evidence.predict.decision import LossQuestion, Prediction, TooFewRuns, predict_runs
+from sweeper.evidence.predict.decision import (
+    LossQuestion,
+    Prediction,
+    RunsSource,
+    TooFewRuns,
+    predict_runs,
+)
 from sweeper.evidence.predict.earlier import earlier_band
 from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.runs.curves import EarlierRun, earlier_runs
@@ -75,28 +81,28 @@ def _of_study(
 ) -> PredictAnswer:
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
-    from sweeper.evidence.predict.reading import HorizonTarget, predict_trained
+    from sweeper.evidence.predict.reading import ModelTarget, predict_trained
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 
-    target = HorizonTarget(width=request.to_width, depth=request.to_depth)
+    target = ModelTarget(width=request.to_width, depth=request.to_depth)
     asked_root = None if request.root is None else str(request.root)
     placed = with_place([], None, asked_root)
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
     settings = resolve_study(tree, invocation)
     check_target(settings, target.size(settings.base))
     experiment = open_experiment(settings)
-    found = predict_trained(experiment, target, question, request.out, where=request.where)
-    return PredictAnswer(question=question, predicted=found, invocation=invocation)
+    predicted = predict_trained(experiment, target, question, request.out, where=request.where)
+    return PredictAnswer(question=question, predicted=predicted, invocation=invocation)
 
 
 def _fixed(request: PredictRequest) -> dict[str, float]:
     """The floor and the exponents that are known, by name; ConfigError for what is no number."""
-    given = request.exponent
-    if isinstance(given, str):
-        pairs = [word.partition("=") for word in given.split(",") if word.strip()]
-        given = {name.strip(): value for name, _, value in pairs}  # type: ignore[misc]
+    exponents = request.exponent
+    if isinstance(exponents, str):
+        pairs = [word.partition("=") for word in exponents.split(",") if word.strip()]
+        exponents = {name.strip(): value for name, _, value in pairs}  # type: ignore[misc]
     fixed = {} if request.floor is None else {"E": request.floor}
-    for name, value in given.items():
+    for name, value in exponents.items():
         try:
             fixed[str(name)] = float(value)
         except (TypeError, ValueError) as error:
@@ -116,9 +122,9 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
         # A table has no truth, and a text or a mapping may be empty.
         is_given = value is not None and not (isinstance(value, Sized) and not len(value))
         if is_given:
-            shown = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+            text = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
             kind = "a study" if of_table else "a table"
-            raise ConfigError(Keyword(name), shown, f"given with the runs of {kind} alone")
+            raise ConfigError(Keyword(name), text, f"given with the runs of {kind} alone")
     out = request.out
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
@@ -136,43 +142,41 @@ def _of_table(
     notes = tuple(map(as_text, law_notes(table, runs)))
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
+    answer = TablePrediction(notes=notes, table=table, runs=runs, folder=folder)
     try:
         prediction = predict_runs(
             runs,
             question,
-            source=table.name,
-            sha256=table.sha256,
-            where=request.where,
-            columns=table.columns,
+            RunsSource(
+                source=table.name, sha256=table.sha256, where=request.where, columns=table.columns
+            ),
             notes=[spelled(note, SHELL) for note in notes],
             command=command_line(),
         )
     except TooFewRuns as few:
-        return TablePrediction(notes=notes, table=table, runs=runs, folder=folder, too_few=few)
+        return replace(answer, too_few=few)
     if curves is not None:
         prediction = _with_curves(prediction, curves)
-    return TablePrediction(
-        notes=notes, table=table, runs=runs, folder=folder, prediction=prediction
-    )
+    return replace(answer, prediction=prediction)
 
 
 def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
     """Curves of earlier runs; BadInput where their sizes are not those that a law speaks of."""
     source = request.curves
-    shown = str(source) if isinstance(source, str | Path) else "the table of curves"
+    name = str(source) if isinstance(source, str | Path) else "the table of curves"
     if request.to_params is request.to_tokens is request.flops is None:
-        raise ConfigError(Keyword("curves"), shown, "given with a run to come, or its budget")
+        raise ConfigError(Keyword("curves"), name, "given with a run to come, or its budget")
     runs = earlier_runs(source, "", root=root)
     if len({run.size for run in runs}) > 1 and any(run.size_is != "params" for run in runs):
         raise BadInput(
-            f"{shown} has runs of several widths, and the law speaks of parameters: it needs a "
+            f"{name} has runs of several widths, and the law speaks of parameters: it needs a "
             "column params"
         )
     return runs
 
 
 def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
-    """With the band of the run that is asked about, by the curves of earlier ones."""
+    """Adds the band of the run that is asked about, by the curves of earlier ones."""
     target, best = prediction.target, prediction.optimum
     # Of a budget the band is that of its best size.
     size = target.params if target else best.params.value if best else None

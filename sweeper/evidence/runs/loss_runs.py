@@ -17,7 +17,7 @@ from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_
 from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LawForm
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LossForm
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Design:
     `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
     """
 
-    form: LawForm
+    form: LossForm
     varied: str
     line: tuple[float, float] | None = None
 

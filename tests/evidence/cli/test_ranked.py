@@ -11,7 +11,8 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import call_words
-from sweeper.evidence.compare.decision import TargetQuestion, decide
+from sweeper.evidence.compare.decision import decide
+from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.page import training_commands
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.compare.request import CompareRequest
@@ -96,7 +97,7 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
     answer = WinnerAnswer(
         request=CompareRequest(names=("a", "b"), to_width=128),
         runs=runs,
-        winner=decide(runs, TargetQuestion(counts={"width": 128})),
+        winner=decide(runs, VariantQuestion(counts={"width": 128})),
         folder=two,
         studies={name: two / name for name in "ab"},
     )

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.errors import ConfigError
 from sweeper.evidence.compare.deciding import FIRST, FIRST_ALONE, Deciding
-from sweeper.evidence.compare.decision import TargetQuestion
+from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.study.cost import fitting
 
 WIDTHS = (32, 64, 128, 256)
@@ -19,48 +19,48 @@ WIDTHS = (32, 64, 128, 256)
 
 def at_target(gains: list[float], seed: int, budget: int | None = None, **kw: Any) -> Deciding:
     """A baseline, and variants with gains that fade by a tenth an octave of compute."""
-    generator, known = np.random.default_rng(seed), dict[tuple[str, int, int], float]()
+    generator, measured = np.random.default_rng(seed), dict[tuple[str, int, int], float]()
     names = ["base", *(f"v{i}" for i in range(len(gains)))]
     gain_of = dict(zip(names, [0.0, *gains], strict=True))
     ranking = Deciding(
         names,
         [{"width": float(width), "steps": 1000.0} for width in WIDTHS],
         [6.0 * width**2 * 1000 for width in WIDTHS],
-        TargetQuestion(counts={"width": 1024.0}),
-        lambda *run: known.get(run),
+        VariantQuestion(counts={"width": 1024.0}),
+        lambda *run: measured.get(run),
         begun=3,
         budget=budget,
         **kw,
     )
     while missing := ranking.missing():
-        assert len({*missing}) == len(missing) and not {*missing} & {*known}
+        assert len({*missing}) == len(missing) and not {*missing} & {*measured}
         for name, size, number in missing:
             gain = gain_of[name] * 2.0 ** (-0.2 * size)
-            known[name, size, number] = 3 - 0.1 * size - gain + generator.normal(0, 0.002)
+            measured[name, size, number] = 3 - 0.1 * size - gain + generator.normal(0, 0.002)
     return ranking
 
 
 def test_a_gain_is_called_at_the_target_with_few_runs_at_the_sizes_that_tell_most() -> None:
-    found = [at_target([0.02, -0.02], seed) for seed in range(3)]
-    for each in found:
+    result = [at_target([0.02, -0.02], seed) for seed in range(2)]
+    for each in result:
         assert each.outcome is not None and each.winner is not None
         assert each.outcome.ended == "decided" and each.runs <= each.budget
         assert {v.name: v.answer for v in each.winner.variants} == {"v0": "better", "v1": "worse"}
         # A run tells by the baseline's of its seed, which is there.
         assert all(c <= each.seeds["base", size] for (_, size), c in each.seeds.items())
-    assert min(each.runs for each in found) >= 3 * 3 * FIRST
+    assert min(each.runs for each in result) >= 3 * 3 * FIRST
 
 
 def test_what_has_no_effect_is_called_in_no_ranking_and_given_up_early() -> None:
-    for seed in range(10):
-        found = at_target([0.0], seed)
-        assert found.outcome is not None and found.outcome.ended == "hopeless"
-        assert found.runs < found.budget / 2
+    for seed in range(3):
+        result = at_target([0.0], seed)
+        assert result.outcome is not None and result.outcome.ended == "hopeless"
+        assert result.runs < result.budget / 2
 
 
 def test_the_budget_of_a_ranking_at_a_target_is_kept() -> None:
-    found = at_target([0.014], 1, budget=14)
-    assert found.outcome is not None and found.runs <= 14
+    result = at_target([0.014], 1, budget=14)
+    assert result.outcome is not None and result.runs <= 14
     with pytest.raises(ConfigError, match="at least 12"):
         at_target([0.014], 1, budget=11)
 
@@ -91,11 +91,11 @@ def alone(gap: float, seed: int, lost: float = 0.0, **kw: Any) -> Deciding:
     wild = generator.random(500) < lost
 
     def loss(name: str, size: int, seed: int) -> float:
-        found = 3 + gap * (name == "b") + of_seed[seed] + noise[int(name == "b"), seed]
-        return math.inf if name == "b" and wild[seed] else float(found)
+        result = 3 + gap * (name == "b") + of_seed[seed] + noise[int(name == "b"), seed]
+        return math.inf if name == "b" and wild[seed] else float(result)
 
     size = {"width": 64.0, "steps": 1000.0}
-    deciding = Deciding("ab", [size], [1e12], TargetQuestion(), loss, begun=1, **kw)
+    deciding = Deciding("ab", [size], [1e12], VariantQuestion(), loss, begun=1, **kw)
     assert deciding.missing() == [] and deciding.outcome is not None
     return deciding
 
@@ -121,6 +121,7 @@ def test_what_always_diverges_leaves_no_difference() -> None:
     assert often.winner is not None and often.winner.answer != "better"
 
 
+@pytest.mark.long
 def test_equal_studies_are_seldom_told_apart() -> None:
     wrong = sum(ended(alone(0.0, seed, budget=60)) == "decided" for seed in range(60))
     assert wrong <= 5  # 5 % at most is promised: more than 5 of 60 has a chance of 8 %

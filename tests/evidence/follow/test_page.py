@@ -12,6 +12,7 @@ from sweeper.evidence.follow.page import follow_figure, shown
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.follow.words import code_of, said_of
 from sweeper.report.sections import tone_of
+from tests.evidence.follow.test_decision import watched
 from tests.evidence.made import prediction, run
 
 
@@ -26,15 +27,13 @@ from tests.evidence.made import prediction, run
 def test_the_page_draws_what_is_seen(
     seen: int, change: float, tone: str, said: str, tmp_path: Path
 ) -> None:
-    watch = Watch(prediction())
     losses = run(7) * np.exp(change * (np.arange(1000) >= 300))
-    for step, loss in enumerate(losses[:seen].tolist()):
-        watch.update(step, loss)
+    watch = watched(losses[:seen]) if seen else Watch(prediction())
     answer = said_of(watch.look())
     assert answer.startswith(said)
     assert tone_of(code_of(watch.seen)) == tone
-    told = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path)
-    places = shown(told).places
+    answers = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path)
+    places = shown(answers).places
     page = Path(str(places["page"])).read_text()
     assert said in page and "<svg" in page
     assert Path(str(places["figure"])).stat().st_size > 10_000
@@ -42,9 +41,7 @@ def test_the_page_draws_what_is_seen(
 
 def test_each_reading_of_a_rare_log_is_a_dot() -> None:
     for every, marker in ((50, "."), (1, "None")):
-        watch, losses = Watch(prediction()), run(7)
-        for step in range(0, 1000, every):
-            watch.update(step, float(losses[step]))
+        watch = watched(run(7), every=every)
         (line,) = [
             x for x in follow_figure(watch).axes[0].get_lines() if x.get_label() == "the run"
         ]

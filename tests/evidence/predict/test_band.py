@@ -11,8 +11,8 @@ import pytest
 
 from sweeper.evidence.predict.band import (
     Band,
-    Course,
     Curves,
+    TrainingCourse,
     end_weights,
     fit_band,
     rebinned,
@@ -20,7 +20,7 @@ from sweeper.evidence.predict.band import (
 )
 from sweeper.records import from_json, to_json
 
-COURSE = Course(steps=4000, warmup=0.1, window=0.1, schedule="cosine", lr=[1.0] * 100)
+COURSE = TrainingCourse(steps=4000, warmup=0.1, window=0.1, schedule="cosine", lr=[1.0] * 100)
 EQUAL = np.linspace(0, 1, 101)
 SIZES = np.log([1e6, 4e6, 1.6e7])
 
@@ -61,8 +61,7 @@ def test_the_shape_is_that_of_the_curves_and_goes_on_with_the_size() -> None:
 
 def test_how_well_sizes_collapse_is_measured() -> None:
     same, bent = band(ladder()), band(ladder(bent=0.05))
-    assert same.collapse.good
-    assert not bent.collapse.good
+    assert same.collapse.good and not bent.collapse.good
     assert bent.collapse.sizes > 5 * same.collapse.seeds
     assert band(ladder(wild=0.02)).misfit > 3 * bent.misfit
 

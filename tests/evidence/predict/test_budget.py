@@ -27,9 +27,11 @@ def isoflops(noise: float = 0.003) -> LossRuns:
 
 
 def test_the_best_size_lies_in_its_interval_and_the_valley_is_told() -> None:
-    found, real = optimum(fit_law(isoflops(), draws=200), 1e21), best_size(1e21)
-    assert found.params.low < real < found.params.high < 8 * found.params.low
-    assert found.params.value == pytest.approx(real, rel=0.3)
-    assert found.params.value * found.tokens.value * 6 == pytest.approx(1e21)
-    assert [v.times for v in found.valley] == [0.25, 0.5, 2.0, 4.0]
-    assert all(v.gap.value > 0 and v.compute < 1 for v in found.valley)
+    result, real = optimum(fit_law(isoflops(), draws=200), 1e21), best_size(1e21)
+    assert result.params.low < real < result.params.high < 8 * result.params.low
+    assert result.params.value == pytest.approx(real, rel=0.3)
+    assert result.params.value * result.tokens.value * 6 == pytest.approx(1e21)
+    assert [v.times for v in result.valley] == [0.25, 0.5, 2.0, 4.0]
+    assert all(v.gap.value > 0 and v.compute < 1 for v in result.valley)
+    losses = [row.loss for row in result.valley]
+    assert losses[0] > losses[1] > result.loss.value < losses[2] < losses[3]

@@ -16,11 +16,11 @@ import pytest
 
 import sweeper
 from sweeper import predict
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, as_text, spelled
 from sweeper.evidence.follow.decision import read_prediction
-from sweeper.evidence.predict.decision import PREDICTED, UNDECIDED, Prediction
-from sweeper.evidence.predict.forecast import share_above
-from sweeper.evidence.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
+from sweeper.evidence.predict.decision import PREDICTED, UNDECIDED, LossTarget, Prediction, _far
+from sweeper.evidence.predict.forecast import fit_law
+from sweeper.evidence.runs.loss_runs import Design, Rungs, law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.files import parse_record
 from tests.refusals import raises_config_error
@@ -50,6 +50,12 @@ def predicted(frame: Any, **asked: Any) -> Prediction:
     return sweeper.predict(frame, **asked)
 
 
+def notes_of(frame: Any) -> list[str]:
+    """What is said of a table's runs before any law is fitted; BadInput where they allow none."""
+    table = law_runs(read(frame))
+    return [spelled(as_text(note)) for note in law_notes(table, loss_runs_of(table))]
+
+
 @cache
 def usual() -> Prediction:
     """One that several tests look at."""
@@ -57,45 +63,37 @@ def usual() -> Prediction:
 
 
 def test_a_grid_predicts_what_lies_beyond_it() -> None:
-    made = predicted(surface(), to_params=1.2e9, to_tokens=1.6e10)
-    real = 1.69 + 406.4 / 1.2e9**0.34 + 410.7 / 1.6e10**0.28
+    made, real = usual(), 1.69 + 406.4 / 1e9**0.34 + 410.7 / 1e10**0.28
     assert made.answer == PREDICTED
     assert made.prediction is not None
     assert made.prediction.low < real < made.prediction.high
     assert made.prediction.high - made.prediction.low < 0.25
     assert [test.hit for test in made.back_test] == [True]
     assert made.target is not None
-    assert made.target.beyond == pytest.approx(1.2e9 * 1.6e10 / (3.125e8 * 4e9))
-    assert made.law.form == "additive"
+    assert made.target.beyond == pytest.approx(1e9 * 1e10 / (3.125e8 * 4e9))
+    assert made.law.form == "additive" and not made.notes
+    # By hand, of the parameters that the document has.
+    names = ("E", "A", "B", "alpha", "beta")
+    e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
+    assert e + a / 1e9**alpha + b / 1e10**beta == pytest.approx(made.prediction.loss, abs=0.02)
 
 
 def test_the_interval_grows_with_the_distance() -> None:
-    widths = []
-    for factor in (1, 4, 16, 64):
-        made = predicted(surface(), to_params=3e8 * factor, to_tokens=4e9 * factor)
-        assert made.prediction is not None
-        widths.append(made.prediction.high - made.prediction.low)
+    law = fit_law(loss_runs_of(law_runs(read(surface()))), draws=200)
+    result = [law.loss(3e8 * factor, 4e9 * factor) for factor in (1, 4, 16, 64)]
+    widths = [each.high - each.low for each in result]
     assert widths == sorted(widths)
 
 
 def test_how_far_a_law_is_carried_is_said() -> None:
-    assert not predicted(surface(), to_params=1.2e9, to_tokens=1.6e10).notes
-    (far,) = predicted(surface(), to_params=1e13, to_tokens=1e14).notes
-    assert "no interval" in far
-    (small,) = predicted(surface(), to_params=1e5, to_tokens=1e7).notes
-    assert "smaller" in small
-
-
-def test_a_budget_has_its_best_size_and_a_valley() -> None:
-    made = predicted(surface(5, 5), flops=1e21)
-    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
-    best = scale * (1e21 / 6) ** (0.28 / 0.62)
-    assert made.optimum is not None
-    assert made.optimum.params.low < best < made.optimum.params.high
-    assert made.optimum.params.value * made.optimum.tokens.value * 6 == pytest.approx(1e21)
-    losses = [row.loss for row in made.optimum.valley]
-    assert losses[0] > losses[1] > made.optimum.loss.value < losses[2] < losses[3]
-    assert all(row.compute < 1 for row in made.optimum.valley)
+    runs = loss_runs_of(law_runs(read(surface())))
+    largest = float(runs.flops.max())
+    aims = [
+        LossTarget(params=1.0, tokens=1.0, flops=flops, beyond=flops / largest)
+        for flops in (8 * largest, 1e28, 1e13)
+    ]
+    near, (far,), (small,) = (_far(runs, aim) for aim in aims)
+    assert not near and "no interval" in far and "smaller" in small
 
 
 def test_equal_input_gives_equal_documents_and_the_digest_is_the_files(tmp_path: Path) -> None:
@@ -201,48 +199,40 @@ def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: 
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"loss": -1.0}, "loss"),
-        ({"loss": math.nan}, "loss"),
-        ({"loss": math.inf}, "loss"),
-        ({"loss": "diverged"}, "loss"),
-        ({"tokens": 1e-3}, "tokens per parameter"),
-        ({"tokens": 0.0}, "tokens"),
+        ({"loss": -1.0}, "row 8.* loss"),
+        ({"loss": math.nan}, "row 8.* loss"),
+        ({"loss": math.inf}, "row 8.* loss"),
+        ({"loss": "diverged"}, "row 8.* loss"),
+        ({"tokens": 1e-3}, "row 8.* tokens per parameter"),
+        ({"tokens": 0.0}, "row 8.* tokens"),
+        ({"flops": 1e25}, "row 8"),  # it contradicts 6 N D
+        (dict(surface().iloc[2]), "row 3 and row 8"),
     ],
 )
 def test_a_row_that_is_wrong_is_named(change: dict[str, Any], part: str) -> None:
-    frame = surface().astype({"loss": object})
+    frame = surface().assign(flops=lambda t: 6 * t.params * t.tokens)
+    frame = frame.astype({"loss": object})
     for column, value in change.items():
         frame.loc[7, column] = value
-    with pytest.raises(BadInput, match="row 8") as caught:
+    if "seed" in change:
+        frame = frame.drop(columns="flops")
+    with pytest.raises(BadInput, match=f"(?s).*{part}"):
         predicted(frame, to_params=1e9, to_tokens=1e10)
-    assert part in str(caught.value)
 
 
-def test_compute_that_contradicts_six_n_d_is_refused() -> None:
+def test_what_a_table_says_of_itself_is_noted_or_refused() -> None:
     frame = surface()
-    frame["flops"] = 6 * frame.params * frame.tokens
-    predicted(frame)
-    frame.loc[3, "flops"] *= 3
-    with pytest.raises(BadInput, match="row 4"):
-        predicted(frame)
-
-
-def test_tokens_in_thousands_are_asked_about_and_refused_where_compute_tells() -> None:
-    frame = surface()
-    frame["tokens"] /= 1000
-    (note,) = predicted(frame).notes
-    assert "thousands" in note
-    frame["flops"] = 6000 * frame.params * frame.tokens
-    with pytest.raises(BadInput, match="in thousands"):
-        predicted(frame)
-
-
-def test_two_schedules_in_a_table_are_named_and_one_is_not() -> None:
-    frame = surface()
-    frame["lr_schedule"] = ["wsd", "cosine"] * (len(frame) // 2)
-    (note,) = predicted(frame).notes
+    assert not notes_of(frame.assign(flops=6 * frame.params * frame.tokens))
+    assert not notes_of(frame.assign(lr_schedule="wsd"))
+    (note,) = notes_of(frame.assign(lr_schedule=["wsd", "cosine"] * (len(frame) // 2)))
     assert "cosine" in note and "where=" in note
-    assert not predicted(frame.assign(lr_schedule="wsd")).notes
+    thousands = frame.assign(tokens=frame.tokens / 1000)
+    (note,) = notes_of(thousands)
+    assert "thousands" in note
+    with pytest.raises(BadInput, match="in thousands"):
+        notes_of(thousands.assign(flops=6 * frame.params * frame.tokens))
+    with pytest.raises(BadInput, match="all rows"):
+        notes_of(frame.assign(params=frame.params / 1e9, tokens=frame.tokens / 1e9))
 
 
 def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: Path) -> None:
@@ -251,27 +241,12 @@ def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: 
     earlier.write(tmp_path)
     assert made.dated(tmp_path).sha256 == earlier.sha256
     assert made.dated(tmp_path).keep_earlier(tmp_path) is None
-    other = predicted(surface(), to_params=2e9, to_tokens=1e10).dated(tmp_path)
+    other = replace(made, command="another").dated(tmp_path)
     kept = other.keep_earlier(tmp_path)
     assert kept is not None and hashlib.sha256(kept.read_bytes()).hexdigest() == earlier.sha256
     assert other.keep_earlier(tmp_path / "nowhere") is None
     (tmp_path / "prediction.json").write_text("[" * 100_000)  # deeper than any reader goes
     assert made.dated(tmp_path) is made
-
-
-def test_a_law_s_values_give_its_losses() -> None:
-    """By hand, of the parameters that the document has."""
-    made = usual()
-    names = ("E", "A", "B", "alpha", "beta")
-    e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
-    assert made.prediction is not None
-    assert e + a / 1e9**alpha + b / 1e10**beta == pytest.approx(made.prediction.loss, abs=0.02)
-
-
-def test_equal_rows_are_refused() -> None:
-    frame = pandas.concat([surface(), surface().iloc[[2]]], ignore_index=True)
-    with pytest.raises(BadInput, match="row 3 and row 33"):
-        predicted(frame)
 
 
 @pytest.mark.parametrize(
@@ -288,17 +263,10 @@ def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
         sweeper.predict(surface(), **asked)
 
 
-def test_params_and_tokens_both_in_billions_are_refused() -> None:
-    frame = surface()
-    frame[["params", "tokens"]] /= 1e9
-    with pytest.raises(BadInput, match="all rows"):
-        predicted(frame)
-
-
 def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
     from sweeper.evidence.predict.page import tables
 
-    frame = surface(5, 4).rename(columns={"loss": "val_bpb"})
+    frame = surface().rename(columns={"loss": "val_bpb"})
     made = predicted(frame, flops=1e22)
     units = [column.unit for table in tables(made) for column in table.columns]
     assert units.count("bits/byte") == 2 and "nats" not in units
@@ -318,20 +286,14 @@ def test_the_floor_is_below_the_law_that_is_drawn() -> None:
     assert (made.floor.low, made.floor.high) == (made.law.E.low, made.law.E.high)
 
 
-def test_a_share_of_nothing_is_none() -> None:
-    assert share_above(0.01, 2.8, 2.8) is None
-    assert share_above(0.01, 2.8, 2.9) is None
-    assert share_above(0.1, 2.8, 2.3) == pytest.approx(0.2)
-
-
 def test_rows_of_two_data_sets_are_refused_and_names_of_models_are_not() -> None:
     frame = surface().assign(dataset=lambda t: np.where(t.seed == 0, "a", "b"))
     with pytest.raises(BadInput, match="differ in dataset"):
-        predicted(frame)
-    assert predicted(frame, ignore="dataset").inputs.runs == len(frame)
-    assert predicted(frame, where="dataset == 'a'").inputs.runs == len(frame) / 2
+        notes_of(frame)
+    assert len(law_runs(read(frame, ignore=["dataset"]))) == len(frame)
+    assert len(law_runs(read(frame, where="dataset == 'a'"))) == len(frame) / 2
     named = surface().assign(model=lambda t: "gpt-" + t.params.astype(str))
-    assert predicted(named).inputs.runs == len(named)
+    assert len(law_runs(read(named))) == len(named)
 
 
 def test_four_runs_near_a_line_are_a_ladder_of_compute() -> None:
@@ -364,9 +326,8 @@ def test_hours_follow_from_what_the_largest_runs_took() -> None:
     frame = surface(noise=0.002)
     flops = 6 * frame.params * frame.tokens
     frame = frame.assign(seconds=flops / np.where(flops > flops.max() / 4, 1e15, 1e14))
-    asked = {"to_params": 1e9, "to_tokens": 2e10}
-    assert predicted(frame, **asked).hours == pytest.approx(1.2e20 / 1e15 / 3600)
-    assert predicted(frame.drop(columns="seconds"), **asked).hours is None
+    made = predicted(frame, to_params=1e9, to_tokens=2e10)
+    assert made.hours == pytest.approx(1.2e20 / 1e15 / 3600) and usual().hours is None
 
 
 def test_of_a_table_with_rates_the_law_is_that_of_tuned_runs() -> None:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeper.evidence.predict.misfit import REACH, LawMisfit, LawPoints, likely
+from sweeper.evidence.predict.misfit import REACH, LossMisfit, RunPoints, likely
 from sweeper.stats.estimate import Array
 
 SIZES, HORIZONS = (a.ravel() for a in np.meshgrid(np.linspace(0, 6, 8), np.linspace(2, 8, 8)))
 COUNT = len(SIZES)
-POINTS = LawPoints(SIZES, HORIZONS, np.arange(COUNT), np.arange(COUNT))
+POINTS = RunPoints(SIZES, HORIZONS, np.arange(COUNT), np.arange(COUNT))
 ALONE = np.ones(COUNT)
 PLANE = np.stack([np.ones(COUNT), SIZES, HORIZONS])
 
 
-def found(off: Array) -> LawMisfit:
+def found(off: Array) -> LossMisfit:
     return likely(POINTS, off, PLANE, ALONE)[0]
 
 
 def test_a_covariance_is_what_its_parts_say() -> None:
     """By hand, at two points, in units of the noise's variance."""
-    misfit = LawMisfit(noise=0.01, smooth=2.0, size=1.0, tilt=0.5)
+    misfit = LossMisfit(noise=0.01, smooth=2.0, size=1.0, tilt=0.5)
     pair = np.array([0, 8])
-    two = LawPoints(SIZES[pair], HORIZONS[pair], pair, pair)
+    two = RunPoints(SIZES[pair], HORIZONS[pair], pair, pair)
     shared = misfit.between(two, two)[0, 1]
     by_hand = 4 * np.exp(-0.5 * (6 / 7) ** 2 / REACH**2) + 1
     assert shared == pytest.approx(by_hand)
