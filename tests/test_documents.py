@@ -138,7 +138,7 @@ def test_arrays_of_ones_own_are_a_source(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_sheet_of_the_page_leads_to_its_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = ROOT / "docs" / "which-change-wins.md"
+    page = ROOT / "docs" / "compare.md"
     (sheet,) = (b.text for b in blocks(page.read_text(encoding="utf-8")) if b.language == "csv")
     (tmp_path / "changes.csv").write_text(sheet, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
