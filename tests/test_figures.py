@@ -19,6 +19,7 @@ from sweeper.engine.architecture import build_model, build_named
 from sweeper.registry import groups
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
+from tests.command_lines import compose
 from tests.golden import Golden
 from tests.scripts import load_script
 
@@ -45,20 +46,29 @@ def check_that_it_can_be_built(settings: Settings, size: Size, **_: bool) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_a_script_and_an_experiment(name: str) -> None:
+    assert callable(load_script(f"figures/{name}.py").main)
+    compose((f"experiment={name}",))
+
+
+@pytest.mark.parametrize("size", [None, *groups()["size"]])
 @pytest.mark.parametrize(
-    "size", [None, *(pytest.param(size, marks=pytest.mark.long) for size in groups()["size"])]
+    "name",
+    [
+        pytest.param(name, marks=() if name == "effective_theory" else pytest.mark.long)
+        for name in NAMES
+    ],
 )
-def test_a_figure_is_a_script_and_an_experiment_at_every_size(
+def test_its_experiment_is_a_search_at_every_size(
     name: str, size: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeper.config.settings.check_model_size", check_that_it_can_be_built)
-    assert callable(load_script(f"figures/{name}.py").main) and name in claims.ORDER
     settings = resolve(compose_tree([f"experiment={name}", *([f"size={size}"] if size else [])]))
     assert settings.search.plan(settings.space)
 
 
-def test_all_figures_are_in_the_document_s_order() -> None:
-    assert set(NAMES) <= set(claims.ORDER)
+def test_all_figures_are_in_the_document_s_order_with_a_caption() -> None:
+    assert set(NAMES) <= set(claims.ORDER) == set(claims.CAPTIONS)
 
 
 def test_a_number_below_another_is_told_by_intervals_alone() -> None:
@@ -68,6 +78,12 @@ def test_a_number_below_another_is_told_by_intervals_alone() -> None:
     assert lab.below(low, wide) == lab.below(wide, low) == "cannot say"
     assert lab.estimate(number(1, 0, "inf")).high == float("inf")
     assert lab.within(low) == "+1.00 [+0.00, +2.00]"
+    assert lab.mean([1.0, 2.0]) == 1.5 and lab.mean([1.0, "inf"]) == float("inf")
+    assert lab.compared(Estimate(value=-0.2, low=-0.3, high=0.1)) == (
+        "0.200 [-0.100, 0.300] nats lower"
+    )
+    more = Estimate(value=0.2, low=-0.1, high=0.3)
+    assert lab.compared(more, "{:.1f}") == "0.2 [-0.1, 0.3] nats higher"
 
 
 @pytest.mark.parametrize(
@@ -87,15 +103,6 @@ def test_no_drift_takes_an_interval_that_is_small(low: float, high: float, answe
 def test_the_farthest_of_a_ladder_is_so_in_factors() -> None:
     sizes = [{"size": {"width": w}, "is_base": w == 32} for w in (4, 32, 64, 128)]
     assert lab.farthest({"axis": "width", "sizes": sizes})["size"]["width"] == 4
-
-
-def test_a_diverged_seed_makes_its_point_infinite() -> None:
-    assert lab.mean([1.0, 2.0]) == 1.5 and lab.mean([1.0, "inf"]) == float("inf")
-
-
-def test_a_size_has_a_folder_of_its_own() -> None:
-    folders = {lab.Lab(name="x", words=words).folder for words in ([], ["size=paper"])}
-    assert len(folders) == 2
 
 
 def test_claims_are_kept_with_figure_command_and_size(
@@ -126,10 +133,6 @@ def test_claims_are_kept_with_figure_command_and_size(
     )
 
 
-def test_every_picture_has_a_caption() -> None:
-    assert set(claims.CAPTIONS) == set(claims.ORDER)
-
-
 def test_a_verdict_gives_the_reason_of_a_size_that_fails_before_one_that_is_open() -> None:
     answers = ("cannot say yet", "holds", "fails")
     sizes = [
@@ -142,31 +145,24 @@ def test_a_verdict_gives_the_reason_of_a_size_that_fails_before_one_that_is_open
     assert lab.why({**judged, "sizes": sizes[1:2]}) == ""
 
 
-def test_a_difference_says_which_way_it_goes() -> None:
-    less = Estimate(value=-0.2, low=-0.3, high=0.1)
-    assert lab.compared(less) == "0.200 [-0.100, 0.300] nats lower"
-    more = Estimate(value=0.2, low=-0.1, high=0.3)
-    assert lab.compared(more, "{:.1f}") == "0.2 [-0.1, 0.3] nats higher"
-
-
 def test_a_root_of_one_s_own_is_where_the_figure_lies_and_is_not_passed_on() -> None:
     one = lab.Lab(name="x", words=["root=there", "size=middle"])
     assert one.folder == Path("there/x-middle") and one.passed == ["size=middle"]
+    assert lab.Lab(name="x", words=[]).folder != lab.Lab(name="x", words=["size=paper"]).folder
 
 
-@pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_is_printed_and_nothing_is_run(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("word", "code", "lines"), [("-h", 0, (1, 0)), ("--help", 0, (1, 0)), ("--dry-run", 2, (0, 1))]
+)
+def test_help_is_printed_and_an_option_refused(
+    word: str, code: int, lines: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         lab.arguments(["size=paper", word], "what it is")
-    assert ended.value.code == 0 and capsys.readouterr().out == "what it is\n"
-
-
-def test_an_option_is_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        lab.arguments(["--dry-run"], "what it is")
-    said = capsys.readouterr()
-    assert ended.value.code == 2 and not said.out
-    assert "--dry-run" in said.err and said.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert ended.value.code == code
+    assert (printed.out.count("\n"), printed.err.count("\n")) == lines
+    assert (word in printed.err) == (code == 2)
 
 
 def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:
@@ -251,9 +247,9 @@ def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:
 
 
 SLOW = """#!/bin/sh
-trap 'sleep 0.5; touch stopped; exit 130' INT
-sleep 0.2; touch started
-while :; do sleep 0.1; done
+trap 'sleep 0.1; touch stopped; exit 130' INT
+touch started
+while :; do sleep 0.05; done
 """
 
 
@@ -277,34 +273,11 @@ def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -
         start_new_session=True,
     )
     while not (tmp_path / "started").exists() and script.poll() is None:
-        time.sleep(0.05)
+        time.sleep(0.01)
     os.killpg(script.pid, signal.SIGINT) if whole_group else script.send_signal(signal.SIGINT)
     _, said = script.communicate(timeout=60)
     assert script.returncode == 130 and not said
     assert (tmp_path / "stopped").exists()
-
-
-def test_laws_are_set_beside_the_ladders_that_they_predict() -> None:
-    def claim(ladder: str, measured: str) -> dict[str, str]:
-        return {"claim": f"mup: the best η stays over {ladder}", "measured": measured}
-
-    record = {
-        "figure": "lr_transfer",
-        "size": "width 32, depth 2, 200 steps of 8 x 32",
-        "claims": [
-            claim("width", "shift +0.06 [-0.12, +0.30] at width 128"),
-            claim("batch size", "shift +0.30 [+0.06, +0.65] at batch size 32, at most 0.30"),
-            claim("steps", "shift -0.88 [-1.07, -0.61] at steps 800, at most 0.88"),
-        ],
-    }
-    rows = [line for line in claims.laws([record]).splitlines() if line.startswith("| mup")]
-    # Of four times the batch at as many steps joint says 2 (0.5 - 0.3), of the steps 2 x -0.3.
-    assert rows == [
-        "| mup, batch size x 4 | +0.30 [+0.06, +0.65] | says nothing | says nothing "
-        "| +0.40 **inside** | +0.00 outside |",
-        "| mup, steps x 4 | -0.88 [-1.07, -0.61] | -0.64 **inside** | says nothing "
-        "| -0.60 outside | -1.00 **inside** |",
-    ]
 
 
 def test_kept_losses_give_every_verdict_again(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ copied to docs/figures/ first. The page's words are in docs/figures/papers.md.in
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -18,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from lab import arguments
-
-from sweeper.laws.fit import PUBLISHED, Direction
 
 DOCS = Path(__file__).parents[2] / "docs"
 # In the order of the sources: the u-muP paper's figures first.
@@ -113,7 +110,6 @@ def page() -> str:
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "papers.md.in").read_text()
     text = quote(template, records).replace("{tally}", tally(records))
-    text = text.replace("{laws}", laws(records))
     return text.replace("{figures}", "\n".join(section(record) for record in records))
 
 
@@ -185,48 +181,6 @@ def unlike(above: str, text: str) -> str:
     last = last if last >= ALIKE else 0
     kept = new[first : len(new) - last]
     return " ".join(["…"] * bool(first) + kept + ["…"] * bool(last))
-
-
-LADDERS: Mapping[str, Direction] = {"steps": (0.0, 1.0), "batch size": (1.0, 1.0)}
-"""Ladders that a law predicts, and how batch and tokens grow with one: at fixed steps both do."""
-
-
-def laws(records: Sequence[Mapping[str, Any]]) -> str:
-    """Every published law's prediction beside the ladders over steps and batch that were measured.
-
-    The claims of `lr_transfer` have the shift from the base to the largest size, in log2.
-    """
-    (record,) = [one for one in records if one["figure"] == "lr_transfer"]
-    found = re.search(r"(\d+) steps of (\d+)", record["size"])
-    assert found is not None
-    base = dict(zip(LADDERS, map(int, found.groups()), strict=True))
-    names = ", ".join(f"{law.name} ({law.source})" for law in PUBLISHED)
-    rows = [f"Laws: {names}.", ""]
-    rows += ["| ladder | measured | " + " | ".join(law.name for law in PUBLISHED) + " |"]
-    rows += ["|---" * (2 + len(PUBLISHED)) + "|"]
-    for claim in record["claims"]:
-        for ladder, direction in LADDERS.items():
-            told = re.fullmatch(rf"(\S+): the best η stays over {ladder}", claim["claim"])
-            if told:
-                rows.append(_law_row(f"{told[1]}, {ladder}", claim, base[ladder], direction))
-    return "\n".join(rows)
-
-
-def _law_row(name: str, claim: Mapping[str, Any], base: int, direction: Direction) -> str:
-    """One ladder: the shift with its interval, and whether each law's lies inside it."""
-    measured = re.search(r"shift (\S+) \[(\S+), (\S+)\] at .*? (\d+)", claim["measured"])
-    assert measured is not None
-    low, high, growth = float(measured[2]), float(measured[3]), int(measured[4]) / base
-    cells = [f"{name} x {growth:g}", f"{measured[1]} [{measured[2]}, {measured[3]}]"]
-    for law in PUBLISHED:
-        exponent = law.along(direction)
-        if exponent is None:
-            cells.append("says nothing")
-            continue
-        predicted = exponent * math.log2(growth)
-        inside = "**inside**" if low <= predicted <= high else "outside"
-        cells.append(f"{predicted:+.2f} {inside}")
-    return f"| {' | '.join(cells)} |"
 
 
 def section(record: Mapping[str, Any]) -> str:
