@@ -80,8 +80,8 @@ def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(validation: Any)
     hangs = stage(validation, "hangs", """echo '{"a": 1}'; sleep 60""", 0.4)
     validation.run(hangs, stage(validation, "fails", "exit 3"))
     validation.run(stage(validation, "works", """echo '{"b": 2}'"""))
-    found = {record["stage"]: (record["exit"], record["found"]) for record in validation.records}
-    assert found == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
+    results = {record["stage"]: (record["exit"], record["found"]) for record in validation.records}
+    assert results == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
     assert validation.gpu.verdict(validation) == 1
 
 

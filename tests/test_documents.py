@@ -73,9 +73,9 @@ def test_what_is_not_marked_runs_as_shown(
     assert cheap, f"{command} trains: put <!-- parsed: minutes --> above its block"
     answer = call(capsys, *with_user_command(command.words))
     assert answer.code == (2 if refused else 0), answer.err
-    shown = [" ".join(line.split()) for line in command.output.splitlines()]
+    lines = [" ".join(line.split()) for line in command.output.splitlines()]
     printed = " ".join((answer.err if refused else answer.out).split())
-    assert all(line in printed for line in shown if line != "..."), printed
+    assert all(line in printed for line in lines if line != "..."), printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -141,11 +141,11 @@ def test_the_sheet_of_the_page_leads_to_its_decision(
     (tmp_path / "changes.csv").write_text(texts_of("compare.md", "csv"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
-    shown = [
+    cases = [
         c for c in COMMANDS[ROOT / "docs" / "compare.md"] if "changes.csv" in c.words and c.output
     ]
-    assert [c.output.startswith("Error: ") for c in shown] == [True, True, False]
-    for command in shown:
+    assert [c.output.startswith("Error: ") for c in cases] == [True, True, False]
+    for command in cases:
         answer = call(capsys, *command.words)
         assert answer.code == (2 if command.output.startswith("Error: ") else 0), answer.err
         printed = re.sub(r"[─\s]+", " ", answer.out + answer.err)

@@ -50,12 +50,12 @@ def test_the_citation_names_this_version() -> None:
 
 def test_badges_say_what_the_project_file_says() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    said = {
+    badges = {
         name: re.search("<title>(.*): (.*)</title>", path.read_text())[2]  # type: ignore[index]
         for name in re.findall(r"docs/assets/badge-(\w+)\.svg", (ROOT / "README.md").read_text())
         if (path := ROOT / "docs" / "assets" / f"badge-{name}.svg").is_file()
     }
-    assert said == {
+    assert badges == {
         "python": project["project"]["requires-python"].removeprefix(">=") + "+",
         "license": project["project"]["license"],
         "types": "mypy --strict" if project["tool"]["mypy"]["strict"] else "",
