@@ -232,29 +232,15 @@ def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -
 def test_kept_losses_give_every_verdict_again(tmp_path: Path) -> None:
     """A record that says what its losses do not is told; one without losses is named."""
     ladders = json.loads((FOLDER.parents[1] / "docs/figures/idea.json").read_text())["ladders"]
-    curves, sizes, shift = [], [], number(-2, -2.5, -1.5)
+    curves, judged, shift = [], [], number(-2, -2.5, -1.5)
     for width, points in ladders["mup"]["curves"].items():
         size = {"width": int(width), "depth": 2, "batch_size": 4, "steps": 1000}
         curves.append({"size": size, "losses": points})
-        sizes.append(size)
+        judged.append({"size": size, "is_base": not judged, "shift_log2": shift})
     validation = {
         "planned_log2": ladders["mup"]["eta"],
         "curves": curves,
-        "axes": [
-            {
-                "axis": "width",
-                "answer": answer,
-                "sizes": [
-                    {
-                        "size": size,
-                        "is_base": size == sizes[0],
-                        "shift_log2": number(-2, -2.5, -1.5),
-                    }
-                    for size in sizes
-                ],
-            }
-            for answer in ("fails",)
-        ],
+        "axes": [{"axis": "width", "answer": "fails", "sizes": judged}],
     }
     record = {"figure": "a", "claims": [], "ladders": {"mup": lab.kept_ladder(validation)}}
     (tmp_path / "a.json").write_text(json.dumps(record))
