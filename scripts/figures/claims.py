@@ -71,7 +71,7 @@ SHORTER = (
     (
         r"; [a-z ]+ (\d+): (?:the base's optimum|training at the base's optimum)"
         r" (?:(?:costs|loses) (at least)|may (?:cost (up to)|lose)) ([\d.]+) nats",
-        lambda told: f"; at {told[1]} {told[2] or 'up to'} {told[4]} nats",
+        lambda match: f"; at {match[1]} {match[2] or 'up to'} {match[4]} nats",
     ),
     (r"(; keeping η costs \S+ \[(\S+), (\S+)\][^;]+); at \d+ (at least \2|up to \3) nats", r"\1"),
     (r"; width (\d+): the shift may be (\S+) to (\S+) in log2", r"; at \1 maybe \2 to \3"),
@@ -115,24 +115,24 @@ def page() -> str:
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:
     """Copy the record and the picture of every finished figure of `folder`."""
-    found = [name for name in ORDER if (folder / name / "claims.json").exists()]
-    if not found:
+    finished = [name for name in ORDER if (folder / name / "claims.json").exists()]
+    if not finished:
         sys.exit(f"Error: no figure's claims.json in {folder}; run one of scripts/figures/ first")
-    for name in found:
+    for name in finished:
         shutil.copyfile(folder / name / "claims.json", into / f"{name}.json")
         shutil.copyfile(folder / name / f"{name}.png", into / f"{name}.png")
-    print(f"Copied: {', '.join(found)}")
+    print(f"Copied: {', '.join(finished)}")
 
 
 def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
     """What was measured in place of every claim that is named, if its answer is still the same."""
     own = {record["figure"]: record["claims"] for record in records}
 
-    def measured(found: re.Match[str]) -> str:
-        figure, answer, words = found[1], found[2], " ".join(found[3].split())
-        claims = [one for one in own[figure] if one["claim"].startswith(words)]
-        if [one["answer"] for one in claims] != [answer]:
-            now = [f"{one['claim']}: {one['answer']}" for one in claims]
+    def measured(match: re.Match[str]) -> str:
+        figure, answer, words = match[1], match[2], " ".join(match[3].split())
+        claims = [claim for claim in own[figure] if claim["claim"].startswith(words)]
+        if [claim["answer"] for claim in claims] != [answer]:
+            now = [f"{claim['claim']}: {claim['answer']}" for claim in claims]
             sys.exit(f"Error: papers.md.in takes {figure}: {words}: for {answer}; it is now {now}")
         parts = brief(claims[0]).split(";")
         through = next((i for i, part in enumerate(parts) if "[" in part), len(parts))
@@ -144,13 +144,13 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
 def tally(records: Sequence[Mapping[str, Any]]) -> str:
     """How many claims of the papers were reproduced, not, or left open; our own apart."""
     keys = ("reproduced", "not reproduced", "cannot say")
-    told = []
+    parts = []
     for own, what in ((False, "claims"), (True, "questions of our own beside them")):
         rows = [claim for record in records for claim in record["claims"]]
         answers = [row["answer"] for row in rows if (row["source"] in OWN) is own]
         counts = ", ".join(f"{answers.count(key)} {key}" for key in keys)
-        told += [f"{len(answers)} {what}: {counts}"] * bool(answers or not own)
-    return ". ".join(told)
+        parts += [f"{len(answers)} {what}: {counts}"] * bool(answers or not own)
+    return ". ".join(parts)
 
 
 def brief(claim: Mapping[str, Any]) -> str:
@@ -222,15 +222,15 @@ def _row(kind: Sequence[Mapping[str, Any]], source: str) -> str:
         subject = unlike(above, claim["claim"]).removesuffix(": …")
         subject += "" if claim["source"] == source else f" ({claim['source']})"
         measured = in_a_row(claim)
-        found = PLACE.search(measured)
-        here = found[0] if found else ""
-        told = measured.removesuffix(here) if here == place else measured
-        told = "the same" if measured == before else told
+        match = PLACE.search(measured)
+        here = match[0] if match else ""
+        result = measured.removesuffix(here) if here == place else measured
+        result = "the same" if measured == before else result
         if above:
             cells[1] += f"<br>{subject}: "
         else:
             cells[0] = subject
-        cells[1] += f"**{claim['answer']}**: {told}"
+        cells[1] += f"**{claim['answer']}**: {result}"
         above, source, before, place = claim["claim"], claim["source"], measured, here
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
