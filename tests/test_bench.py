@@ -72,35 +72,28 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def stage(validation: Any, name: str, code: str, limit: float = 30.0) -> Any:
-    return validation.gpu.Stage(name=name, command=[sys.executable, "-c", code], limit=limit)
+def stage(validation: Any, name: str, shell: str, limit: float = 30.0) -> Any:
+    return validation.gpu.Stage(name=name, command=["sh", "-c", shell], limit=limit)
 
 
 def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(validation: Any) -> None:
-    hangs = "import time; print('{\"a\": 1}', flush=True); time.sleep(60)"
-    validation.run(
-        stage(validation, "hangs", hangs, 1.5), stage(validation, "fails", "raise SystemExit(3)")
-    )
-    validation.run(stage(validation, "works", "print('{\"b\": 2}')"))
-    found = {record["stage"]: (record["exit"], record["found"]) for record in validation.records}
-    assert found == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
+    hangs = stage(validation, "hangs", """echo '{"a": 1}'; sleep 60""", 0.4)
+    validation.run(hangs, stage(validation, "fails", "exit 3"))
+    validation.run(stage(validation, "works", """echo '{"b": 2}'"""))
+    results = {record["stage"]: (record["exit"], record["found"]) for record in validation.records}
+    assert results == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
     assert validation.gpu.verdict(validation) == 1
 
 
 def test_what_only_begins_like_a_result_is_none(validation: Any) -> None:
     """A stage is cut in the middle of a line, or prints a dictionary of its own."""
-    validation.run(
-        stage(validation, "cut", "print('{\"a\": 1}'); print(\"{'b': 2}\"); print('{\"c\": ')")
-    )
+    lines = """echo '{"a": 1}'; echo "{'b': 2}"; echo '{"c": '"""
+    validation.run(stage(validation, "cut", lines))
     assert [record["found"] for record in validation.records] == [[{"a": 1}]]
 
 
 def test_a_stage_s_own_processes_end_with_it(validation: Any) -> None:
-    worker = "import time; time.sleep(60)"
-    code = (
-        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {worker!r}]).pid)"
-    )
-    validation.run(stage(validation, "leaves", code))
+    validation.run(stage(validation, "leaves", "sleep 60 & echo $!"))
     pid = int((validation.out / "leaves.log").read_text())
     end = time.monotonic() + 10
     while time.monotonic() < end and running(pid):
@@ -134,12 +127,12 @@ def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
     ],
 )
 def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> None:
-    validation.run(stage(validation, "tests", f"print({closing!r})"))
+    validation.run(stage(validation, "tests", f"cat <<END\n{closing}\nEND"))
     assert validation.gpu.verdict(validation) == code
 
 
 def test_a_search_that_is_cut_is_no_failure(validation: Any) -> None:
-    validation.run(stage(validation, "search", "import time; time.sleep(60)", 0.5))
+    validation.run(stage(validation, "search", "sleep 60", 0.1))
     assert validation.gpu.verdict(validation) == 0
 
 

@@ -73,9 +73,9 @@ def test_what_is_not_marked_runs_as_shown(
     assert cheap, f"{command} trains: put <!-- parsed: minutes --> above its block"
     answer = call(capsys, *with_user_command(command.words))
     assert answer.code == (2 if refused else 0), answer.err
-    shown = [" ".join(line.split()) for line in command.output.splitlines()]
+    lines = [" ".join(line.split()) for line in command.output.splitlines()]
     printed = " ".join((answer.err if refused else answer.out).split())
-    assert all(line in printed for line in shown if line != "..."), printed
+    assert all(line in printed for line in lines if line != "..."), printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -105,16 +105,16 @@ def test_they_are_there() -> None:
     assert sum(map(len, COMMANDS.values())) > 90 and len(RUN) >= 3
 
 
-def python_of(page: str, holds: str = "") -> str:
-    """The Python blocks of a page that have `holds` in them, one below the other."""
+def texts_of(page: str, language: str, holds: str = "") -> str:
+    """The blocks of a page in this language that have `holds` in them, one below the other."""
     every = blocks((ROOT / "docs" / page).read_text(encoding="utf-8"))
-    return "\n".join(one.text for one in every if one.language == "python" and holds in one.text)
+    return "\n".join(b.text for b in every if b.language == language and holds in b.text)
 
 
 def test_rates_initial_weights_and_losses_are_those_of_mup_as_the_page_says() -> None:
     pytest.importorskip("mup")
-    text = python_of("coming-from.md").partition("import optuna")[0]
-    assert text.count("assert ") == 4
+    text = texts_of("coming-from.md", "python").partition("import optuna")[0]
+    assert text.count("assert ") == 1
     module = ModuleType("coming_from")
     exec(compile(text, "coming-from.md", "exec"), vars(module))
 
@@ -122,12 +122,12 @@ def test_rates_initial_weights_and_losses_are_those_of_mup_as_the_page_says() ->
 def test_arrays_of_ones_own_are_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("mydata")
     monkeypatch.setitem(sys.modules, "mydata", module)
-    exec(compile(python_of("your-model.md", "# mydata.py"), "mydata.py", "exec"), vars(module))
+    source_code = texts_of("your-model.md", "python", "# mydata.py")
+    exec(compile(source_code, "mydata.py", "exec"), vars(module))
     x = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
     np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 4)
     (tmp_path / "my" / "data").mkdir(parents=True)
-    every = blocks((ROOT / "docs" / "your-model.md").read_text(encoding="utf-8"))
-    (config,) = (one.text for one in every if "mydata.Npz" in one.text and one.language == "yaml")
+    config = texts_of("your-model.md", "yaml", "mydata.Npz")
     (tmp_path / "my" / "data" / "npz.yaml").write_text(config)
     words = ["data=npz", f"data.path={tmp_path / 'mine.npz'}", "model=mlp"]
     source = build_plugin(compose_tree(words, config_dir=tmp_path / "my")["data"])
@@ -138,14 +138,14 @@ def test_arrays_of_ones_own_are_a_source(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_sheet_of_the_page_leads_to_its_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = ROOT / "docs" / "which-change-wins.md"
-    (sheet,) = (b.text for b in blocks(page.read_text(encoding="utf-8")) if b.language == "csv")
-    (tmp_path / "changes.csv").write_text(sheet, encoding="utf-8")
+    (tmp_path / "changes.csv").write_text(texts_of("compare.md", "csv"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
-    shown = [c for c in COMMANDS[page] if "changes.csv" in c.words and c.output]
-    assert [c.output.startswith("Error: ") for c in shown] == [True, True, False]
-    for command in shown:
+    cases = [
+        c for c in COMMANDS[ROOT / "docs" / "compare.md"] if "changes.csv" in c.words and c.output
+    ]
+    assert [c.output.startswith("Error: ") for c in cases] == [True, True, False]
+    for command in cases:
         answer = call(capsys, *command.words)
         assert answer.code == (2 if command.output.startswith("Error: ") else 0), answer.err
         printed = re.sub(r"[─\s]+", " ", answer.out + answer.err)

@@ -27,9 +27,9 @@ def test_a_diverged_row_has_no_optimum_to_count() -> None:
 def test_means_over_pairs_have_the_spread_of_a_mean() -> None:
     """Of n values with standard deviation s, a mean is within 1.96 s / sqrt(n) in 95 %."""
     values = [0.01 * (i % 2) for i in range(400)]
-    found = coupling.over_pairs(values)
+    mean = coupling.over_pairs(values)
     half = 1.96 * 0.005 / 20
-    assert found.value == pytest.approx(0.005)
-    assert (found.low, found.high) == pytest.approx((0.005 - half, 0.005 + half), rel=0.05)
+    assert mean.value == pytest.approx(0.005)
+    assert (mean.low, mean.high) == pytest.approx((0.005 - half, 0.005 + half), rel=0.05)
     less = coupling.difference([0.0] * 10, values)
-    assert (less.value, less.low) == pytest.approx((-found.value, -found.high), rel=0.05)
+    assert (less.value, less.low) == pytest.approx((-mean.value, -mean.high), rel=0.05)

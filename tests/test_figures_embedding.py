@@ -16,7 +16,7 @@ def number(value: float, reach: float = 0.1) -> dict[str, float]:
     return {"value": value, "low": value - reach, "high": value + reach}
 
 
-def found(slope: float, reach: float, answer: str) -> dict[str, Any]:
+def curves(slope: float, reach: float, answer: str) -> dict[str, Any]:
     """Curves from width 32 to 128 whose optimum goes as width^slope with the rule."""
     sizes = [
         {"size": {"width": 32}, "is_base": True, "answer": "base", "reason": ""},
@@ -41,10 +41,10 @@ def found(slope: float, reach: float, answer: str) -> dict[str, Any]:
 def test_without_the_rule_the_power_is_less_by_a_half(
     slope: float, reach: float, answers: list[str]
 ) -> None:
-    said: list[tuple[str, ...]] = []
-    lab = SimpleNamespace(claim=lambda *claim: said.append(claim))
-    embedding.judge(lab, found(slope, reach, answers[0]))
-    told = embedding.ANSWERS[answers[0]]
-    assert [claim[-1] for claim in said] == [told, *answers[1:]]
-    assert f"as width^{slope - 0.5:+.2f}" in said[1][2]
-    assert f"shift {2 * slope - 1:+.2f}" in said[1][2]
+    rows: list[tuple[str, ...]] = []
+    lab = SimpleNamespace(claim=lambda *claim: rows.append(claim))
+    embedding.judge(lab, curves(slope, reach, answers[0]))
+    by_width = embedding.ANSWERS[answers[0]]
+    assert [claim[-1] for claim in rows] == [by_width, *answers[1:]]
+    assert f"as width^{slope - 0.5:+.2f}" in rows[1][2]
+    assert f"shift {2 * slope - 1:+.2f}" in rows[1][2]

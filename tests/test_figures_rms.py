@@ -43,7 +43,7 @@ def test_an_operand_that_vanished_or_diverged_is_no_number() -> None:
 
 def test_a_cast_under_which_all_diverge_costs_everything() -> None:
     assert fp8.overall([math.inf, math.inf]).low == math.inf
-    one = fp8.overall([0.1, math.inf])
-    assert one.low == -math.inf
-    found = fp8.overall([0.1, 0.2, 0.3])
-    assert found.low < found.value == pytest.approx(0.2) and found.high < 0.5
+    half = fp8.overall([0.1, math.inf])
+    assert half.low == -math.inf
+    cost = fp8.overall([0.1, 0.2, 0.3])
+    assert cost.low < cost.value == pytest.approx(0.2) and cost.high < 0.5

@@ -50,12 +50,12 @@ def test_the_citation_names_this_version() -> None:
 
 def test_badges_say_what_the_project_file_says() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    said = {
+    badges = {
         name: re.search("<title>(.*): (.*)</title>", path.read_text())[2]  # type: ignore[index]
         for name in re.findall(r"docs/assets/badge-(\w+)\.svg", (ROOT / "README.md").read_text())
         if (path := ROOT / "docs" / "assets" / f"badge-{name}.svg").is_file()
     }
-    assert said == {
+    assert badges == {
         "python": project["project"]["requires-python"].removeprefix(">=") + "+",
         "license": project["project"]["license"],
         "types": "mypy --strict" if project["tool"]["mypy"]["strict"] else "",
@@ -71,3 +71,20 @@ def test_issue_forms_are_whole(name: str) -> None:
     assert len(fields) == len(set(fields))
     assert all({"type", "id", "attributes"} <= field.keys() for field in form["body"])
     assert all("label" in field["attributes"] for field in form["body"])
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/glossary.md"])
+def test_every_name_that_a_page_places_in_a_file_is_there(page: str) -> None:
+    places = re.findall(r"`([\w/]+\.py):\s+([\w.]+)", (ROOT / page).read_text())
+    assert len(places) > 30
+    for file, name in places:
+        (path,) = [path for path in (ROOT / "sweeper" / file, ROOT / file) if path.is_file()]
+        last = name.rpartition(".")[2]
+        there = rf"^\s*(?:class|def) {last}\b|^{last}\b.*="
+        assert re.search(there, path.read_text(), re.MULTILINE), f"{page}: {file}: {name}"
+
+
+def test_the_glossary_has_every_word_once() -> None:
+    rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    words = [word for row in rows if row not in ("word", "---") for word in row.split(", ")]
+    assert len(words) == len(set(words)) > 50

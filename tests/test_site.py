@@ -87,10 +87,10 @@ def test_every_verb_and_option_is_in_the_reference() -> None:
     for name, command in program.commands.items():
         section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
         for parameter in command.params:
-            shown = parameter.metavar if parameter.param_type_name == "argument" else None
-            label = shown or parameter.opts[0]
+            metavar = parameter.metavar if parameter.param_type_name == "argument" else None
+            label = metavar or parameter.opts[0]
             hidden = getattr(parameter, "hidden", False)
-            assert (f"`{label}`" in section) != hidden or shown, f"{name} {label}"
+            assert (f"`{label}`" in section) != hidden or metavar, f"{name} {label}"
     assert "Exit codes: 0 done" in text
 
 

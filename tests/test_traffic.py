@@ -31,10 +31,10 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def counted(traffic: ModuleType, function: Any, *shapes: tuple[int, ...]) -> list[Any]:
     """The graphs of a function of tensors, with its gradients."""
-    with traffic.lowering() as found:
+    with traffic.lowering() as graphs:
         inputs = [torch.empty(shape, requires_grad=True) for shape in shapes]
         torch.compile(function)(*inputs).sum().backward()
-    return list(found)
+    return list(graphs)
 
 
 def test_a_pointwise_function_reads_and_writes_once(traffic: ModuleType) -> None:
@@ -66,10 +66,10 @@ def test_attention_is_flash_attention(traffic: ModuleType) -> None:
 
 
 def test_a_slice_is_not_the_whole(traffic: ModuleType) -> None:
-    with traffic.lowering() as found:
+    with traffic.lowering() as graphs:
         x = torch.empty(128, 256)
         torch.compile(lambda x: (x[:, :64].exp(), x[:, :64].sum(-1)))(x)
-    assert found[0].bytes <= 3 * MATRIX // 4 + 4 * 128
+    assert graphs[0].bytes <= 3 * MATRIX // 4 + 4 * 128
 
 
 def test_what_is_compiled_afterwards_computes_again(traffic: ModuleType) -> None:

@@ -9,7 +9,6 @@ copied to docs/figures/ first. The page's words are in docs/figures/papers.md.in
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -18,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from lab import arguments
-
-from sweeper.laws.fit import PUBLISHED, Direction
 
 DOCS = Path(__file__).parents[2] / "docs"
 # In the order of the sources: the u-muP paper's figures first.
@@ -74,7 +71,7 @@ SHORTER = (
     (
         r"; [a-z ]+ (\d+): (?:the base's optimum|training at the base's optimum)"
         r" (?:(?:costs|loses) (at least)|may (?:cost (up to)|lose)) ([\d.]+) nats",
-        lambda told: f"; at {told[1]} {told[2] or 'up to'} {told[4]} nats",
+        lambda match: f"; at {match[1]} {match[2] or 'up to'} {match[4]} nats",
     ),
     (r"(; keeping η costs \S+ \[(\S+), (\S+)\][^;]+); at \d+ (at least \2|up to \3) nats", r"\1"),
     (r"; width (\d+): the shift may be (\S+) to (\S+) in log2", r"; at \1 maybe \2 to \3"),
@@ -113,30 +110,29 @@ def page() -> str:
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "papers.md.in").read_text()
     text = quote(template, records).replace("{tally}", tally(records))
-    text = text.replace("{laws}", laws(records))
     return text.replace("{figures}", "\n".join(section(record) for record in records))
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:
     """Copy the record and the picture of every finished figure of `folder`."""
-    found = [name for name in ORDER if (folder / name / "claims.json").exists()]
-    if not found:
+    finished = [name for name in ORDER if (folder / name / "claims.json").exists()]
+    if not finished:
         sys.exit(f"Error: no figure's claims.json in {folder}; run one of scripts/figures/ first")
-    for name in found:
+    for name in finished:
         shutil.copyfile(folder / name / "claims.json", into / f"{name}.json")
         shutil.copyfile(folder / name / f"{name}.png", into / f"{name}.png")
-    print(f"Copied: {', '.join(found)}")
+    print(f"Copied: {', '.join(finished)}")
 
 
 def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
     """What was measured in place of every claim that is named, if its answer is still the same."""
     own = {record["figure"]: record["claims"] for record in records}
 
-    def measured(found: re.Match[str]) -> str:
-        figure, answer, words = found[1], found[2], " ".join(found[3].split())
-        claims = [one for one in own[figure] if one["claim"].startswith(words)]
-        if [one["answer"] for one in claims] != [answer]:
-            now = [f"{one['claim']}: {one['answer']}" for one in claims]
+    def measured(match: re.Match[str]) -> str:
+        figure, answer, words = match[1], match[2], " ".join(match[3].split())
+        claims = [claim for claim in own[figure] if claim["claim"].startswith(words)]
+        if [claim["answer"] for claim in claims] != [answer]:
+            now = [f"{claim['claim']}: {claim['answer']}" for claim in claims]
             sys.exit(f"Error: papers.md.in takes {figure}: {words}: for {answer}; it is now {now}")
         parts = brief(claims[0]).split(";")
         through = next((i for i, part in enumerate(parts) if "[" in part), len(parts))
@@ -148,13 +144,13 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
 def tally(records: Sequence[Mapping[str, Any]]) -> str:
     """How many claims of the papers were reproduced, not, or left open; our own apart."""
     keys = ("reproduced", "not reproduced", "cannot say")
-    told = []
+    parts = []
     for own, what in ((False, "claims"), (True, "questions of our own beside them")):
         rows = [claim for record in records for claim in record["claims"]]
         answers = [row["answer"] for row in rows if (row["source"] in OWN) is own]
         counts = ", ".join(f"{answers.count(key)} {key}" for key in keys)
-        told += [f"{len(answers)} {what}: {counts}"] * bool(answers or not own)
-    return ". ".join(told)
+        parts += [f"{len(answers)} {what}: {counts}"] * bool(answers or not own)
+    return ". ".join(parts)
 
 
 def brief(claim: Mapping[str, Any]) -> str:
@@ -185,48 +181,6 @@ def unlike(above: str, text: str) -> str:
     last = last if last >= ALIKE else 0
     kept = new[first : len(new) - last]
     return " ".join(["…"] * bool(first) + kept + ["…"] * bool(last))
-
-
-LADDERS: Mapping[str, Direction] = {"steps": (0.0, 1.0), "batch size": (1.0, 1.0)}
-"""Ladders that a law predicts, and how batch and tokens grow with one: at fixed steps both do."""
-
-
-def laws(records: Sequence[Mapping[str, Any]]) -> str:
-    """Every published law's prediction beside the ladders over steps and batch that were measured.
-
-    The claims of `lr_transfer` have the shift from the base to the largest size, in log2.
-    """
-    (record,) = [one for one in records if one["figure"] == "lr_transfer"]
-    found = re.search(r"(\d+) steps of (\d+)", record["size"])
-    assert found is not None
-    base = dict(zip(LADDERS, map(int, found.groups()), strict=True))
-    names = ", ".join(f"{law.name} ({law.source})" for law in PUBLISHED)
-    rows = [f"Laws: {names}.", ""]
-    rows += ["| ladder | measured | " + " | ".join(law.name for law in PUBLISHED) + " |"]
-    rows += ["|---" * (2 + len(PUBLISHED)) + "|"]
-    for claim in record["claims"]:
-        for ladder, direction in LADDERS.items():
-            told = re.fullmatch(rf"(\S+): the best η stays over {ladder}", claim["claim"])
-            if told:
-                rows.append(_law_row(f"{told[1]}, {ladder}", claim, base[ladder], direction))
-    return "\n".join(rows)
-
-
-def _law_row(name: str, claim: Mapping[str, Any], base: int, direction: Direction) -> str:
-    """One ladder: the shift with its interval, and whether each law's lies inside it."""
-    measured = re.search(r"shift (\S+) \[(\S+), (\S+)\] at .*? (\d+)", claim["measured"])
-    assert measured is not None
-    low, high, growth = float(measured[2]), float(measured[3]), int(measured[4]) / base
-    cells = [f"{name} x {growth:g}", f"{measured[1]} [{measured[2]}, {measured[3]}]"]
-    for law in PUBLISHED:
-        exponent = law.along(direction)
-        if exponent is None:
-            cells.append("says nothing")
-            continue
-        predicted = exponent * math.log2(growth)
-        inside = "**inside**" if low <= predicted <= high else "outside"
-        cells.append(f"{predicted:+.2f} {inside}")
-    return f"| {' | '.join(cells)} |"
 
 
 def section(record: Mapping[str, Any]) -> str:
@@ -268,15 +222,15 @@ def _row(kind: Sequence[Mapping[str, Any]], source: str) -> str:
         subject = unlike(above, claim["claim"]).removesuffix(": …")
         subject += "" if claim["source"] == source else f" ({claim['source']})"
         measured = in_a_row(claim)
-        found = PLACE.search(measured)
-        here = found[0] if found else ""
-        told = measured.removesuffix(here) if here == place else measured
-        told = "the same" if measured == before else told
+        match = PLACE.search(measured)
+        here = match[0] if match else ""
+        result = measured.removesuffix(here) if here == place else measured
+        result = "the same" if measured == before else result
         if above:
             cells[1] += f"<br>{subject}: "
         else:
             cells[0] = subject
-        cells[1] += f"**{claim['answer']}**: {told}"
+        cells[1] += f"**{claim['answer']}**: {result}"
         above, source, before, place = claim["claim"], claim["source"], measured, here
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

@@ -142,7 +142,7 @@ def first_ladder(folder: Path, width: int, target: int) -> list[str]:
     widths: list[int] = []
     # Three widths from the base on are cheap where they end within the default's.
     if width < target and 4 * width <= max(DEFAULT_WIDTHS):
-        # Four widths carry an answer far beyond them, three do not (docs/verdict.md).
+        # Four widths carry an answer far beyond them, three do not (docs/transfer.md).
         far = [8 * width] * (target >= 16 * width)
         widths = [size for size in (width, 2 * width, 4 * width, *far) if size <= target]
         widths = widths if len(widths) > 1 else [width, target]
