@@ -21,7 +21,7 @@ from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
 from sweeper.records import check_type
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
-from sweeper.scaling.spec import Role, Update, layer_of, with_layer
+from sweeper.scaling.spec import WRAPPERS, Role, Update, layer_of, with_layer
 from sweeper.schedule import OWN
 from sweeper.table import printable
 
@@ -320,8 +320,6 @@ def optimizer_name(plan: TransferPlan) -> str:
 
 WIDTH = 84
 """Characters of a line of names."""
-WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
 
 
 def render(template: str, plan: TransferPlan, header: str, values: Mapping[str, Any]) -> str:

@@ -22,10 +22,8 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import norm_like, normal, padding_rows
 from sweeper.plan.muon_conventions import CONVENTIONS, NORMUON, Performed, asked, documented
 from sweeper.scaling.prescription import AbsorbedParam
-from sweeper.scaling.spec import Update, matching, with_layer
+from sweeper.scaling.spec import WRAPPERS, Update, matching, with_layer
 
-WRAPPER_NAMES = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-"""Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
 MAX_NAMES = 20
 """An error lists this many names of a kind at most."""
 
@@ -34,7 +32,7 @@ Matched = list[tuple[AbsorbedParam, nn.Parameter]]
 
 def unwrapped(name: str) -> str:
     """`name` without the parts that wrappers put into it."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def match_parameters(

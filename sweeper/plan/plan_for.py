@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
+from torch import nn
 
 from sweeper.classifier.classify import depths, is_whole, of_the_task
 from sweeper.classifier.classify import widths as widths_of
@@ -196,7 +197,7 @@ def plan_for(
     def build_at(width: int, depth: int) -> Any:
         asked = sizes.at(width, depth)
         made = build(**asked)
-        if not _is_module(made):
+        if not isinstance(made, nn.Module):
             named = ", ".join(f"{name}={value!r}" for name, value in asked.items())
             raise ConfigError(
                 "build",
@@ -244,23 +245,17 @@ def plan_for(
     return plan_of(model, rules, small, large, plain, source, depth_known=depth_known, law=applied)
 
 
-def _is_module(value: object) -> bool:
-    from torch import nn
-
-    return isinstance(value, nn.Module)
-
-
 def _check_build(build: object, base: object, target: object) -> None:
     """ConfigError for models in the place of a function and of sizes, as other libraries take."""
     example = "plan_for(GPT, {'width': 64}, {'width': 1024}, 'mup', {'eta': 2**-7})"
-    if _is_module(build) or not callable(build):
+    if isinstance(build, nn.Module) or not callable(build):
         allowed = f"what builds the model, a class or function, as it is built twice: {example}"
-        value = type(build).__name__ if _is_module(build) else build
+        value = type(build).__name__ if isinstance(build, nn.Module) else build
         raise ConfigError("build", value, allowed)
     for key, sizes in (("base", base), ("target", target)):
         if not isinstance(sizes, Mapping):
             allowed = f"the arguments that build the model there, as a mapping: {example}"
-            value = type(sizes).__name__ if _is_module(sizes) else sizes
+            value = type(sizes).__name__ if isinstance(sizes, nn.Module) else sizes
             raise ConfigError(key, value, allowed)
 
 

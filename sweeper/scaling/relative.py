@@ -101,9 +101,7 @@ class Relative(BaseParameterization):
         # goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
         # output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
         # inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
-        r = 1.0
-        if spec.role is Role.HIDDEN:
-            r = (spec.fan_out / spec.base_fan_out) / m
+        r = spec.fan_out / spec.base_fan_out / m if spec.role is Role.HIDDEN else 1.0
         uneven = r ** (e.g - e.a)
         lr = base.lr * m**-e.c * depth_lr * (uneven if update is Update.GRADIENT else 1.0)
         return replace(

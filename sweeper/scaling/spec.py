@@ -233,8 +233,8 @@ class Parameterization(Protocol):
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
-
-
+WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
 LOGITS = "(logits)"
 """Among modules: what the loss is computed from, which a model may change outside of them."""
 
