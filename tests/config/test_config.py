@@ -222,8 +222,6 @@ class TestStudysConfig:
             "model.width.x=1",
             "~transfer.widths",
             "data=nope",
-            "data=text",
-            "root=${oc.env:NOPE_NOPE}",
         ],
     )
     def test_refusals(self, kept: Path, word: str, golden: Golden) -> None:

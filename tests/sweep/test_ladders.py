@@ -15,10 +15,11 @@ from sweeper.config.settings import placeholder_data, resolve
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.stats.ladder import LadderRule, LadderSize, Size, SizeCurve, SizeOverrides
+from sweeper.sweep.experiment import short_run
 from sweeper.sweep.ladders import _rests_on_less, _with_earlier, check_hours
 from sweeper.sweep.planning import Unvalidated, unvalidated
 from sweeper.sweep.study_replay import at_fixed_ratio
-from sweeper.trial import PluginSpec
+from sweeper.trial import PluginSpec, defaults
 from tests.refusals import raises_config_error
 from tests.search.fakes import Experiment
 
@@ -139,20 +140,38 @@ def test_the_least_hours_are_rounded_up(seconds: float, least: str) -> None:
 SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "train.steps=40"]
 
 
+def opened(*words: str, precision: str = "float32") -> settings_module.Experiment:
+    """A small experiment whose data nobody has read."""
+    settings = resolve(compose_tree([*SMALL, "transfer.widths=[16,32]", *words]))
+    corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
+    return settings_module.Experiment(settings=settings, corpus=corpus, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "measured"),
+    [("auto", "bfloat16", "float32"), ("auto", "float32", "float32"), ("float64", "", "float64")],
+)
+def test_what_measures_trains_in_full_precision(asked: str, found: str, measured: str) -> None:
+    experiment = opened(f"train.precision={asked}", precision=found)
+    hps = defaults(experiment.settings.space)
+    run = short_run(experiment, Size(width=32, depth=1), hps, 7, "coordinates", steps=3)
+    train = run.spec.train
+    assert (train.precision, train.steps, run.spec.width) == (measured, 3, 32)
+    assert (run.seed, run.measurement) == (7, "coordinates")
+
+
 def test_steps_at_a_fixed_ratio_follow_from_the_parameters() -> None:
     """Of the ladder's sizes; the base must have that ratio already, but for rounding."""
-    words = [*SMALL, "transfer.widths=[16,32]", "transfer.tokens_per_parameter=1"]
-    settings = resolve(compose_tree(words))
-    corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
-    opened = settings_module.Experiment(settings=settings, corpus=corpus, precision="float32")
+    experiment = opened("transfer.tokens_per_parameter=1")
+    settings = experiment.settings
     models = (Size(width=width, depth=1) for width in (16, 32))
-    parameters = {size.width: opened.prepared(size).parameters() for size in models}
+    parameters = {size.width: experiment.prepared(size).parameters() for size in models}
     train = settings.raw["train"]
     ratio = 40 * train["batch_size"] * train["seq_len"] / parameters[16]
 
     def at(ratio: float | None) -> settings_module.Experiment:
         rule = replace(settings.transfer, tokens_per_parameter=ratio)
-        return at_fixed_ratio(replace(opened, settings=replace(settings, transfer=rule)))
+        return at_fixed_ratio(replace(experiment, settings=replace(settings, transfer=rule)))
 
     for near in (ratio, 1.04 * ratio, 0.96 * ratio):
         base, wide = at(near).settings.ladders()["width"]
