@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
+from sweeper.errors import ConfigError, Keyword, MissingValue
 from sweeper.evidence.predict.band import Band
 from sweeper.evidence.predict.budget import BudgetOptimum, CurvePoint, law_curve, optimum
 from sweeper.evidence.predict.forecast import (
@@ -253,15 +253,6 @@ class NoLossLaw:
     target: None = None
 
 
-class TooFewRuns(BadInput):
-    """Runs that allow no law yet: `answer` has why, and the runs that would help."""
-
-    def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
-        """Keep the reason, and the runs."""
-        self.answer = NoLossLaw(reasons=(reason,), settle=settle)
-        super().__init__(reason)
-
-
 Choose = Callable[[float, float], SizeChoice | None]
 """The model of a study for parameters and tokens."""
 
@@ -280,17 +271,17 @@ def predict_runs(
     command: str = "",
     choose: Choose | None = None,
     flops_known: bool = True,
-) -> Prediction:
+) -> Prediction | NoLossLaw:
     """The law of `runs`, tried backwards, and what it says to the question.
 
-    `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
-    law, or a question that they cannot answer at all.
+    `choose` gives the model of a study for parameters and tokens. BadInput for a question that the
+    runs cannot answer at all.
     """
     try:
         studied = study_law(runs, question)
     except ValueError as error:
         more = _chosen(_one_more(runs, Design.of(runs)), choose)
-        raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
+        return NoLossLaw(reasons=(f"{counted(len(runs), 'run')} of {error}",), settle=more)
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
     best = _optimum(studied, question)

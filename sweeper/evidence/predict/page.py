@@ -17,9 +17,9 @@ from sweeper.evidence.predict.decision import (
     MOST_FITTED,
     PREDICTED,
     LossQuestion,
+    NoLossLaw,
     Prediction,
     Proposed,
-    TooFewRuns,
 )
 from sweeper.evidence.predict.forecast import LossBackTest
 from sweeper.evidence.predict.request import PredictRequest
@@ -387,19 +387,20 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
         return predicted_shown(answer.predicted, answer.question, answer.invocation)
     table, runs = answer.table, answer.runs
     before = (reading_text(len(runs), table.name, table.columns),)
-    if answer.prediction is None:
-        assert answer.too_few is not None
+    if isinstance(answer.prediction, NoLossLaw):
         # Why so few of a table's runs count is told by its notes alone.
-        return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
-    return _written(answer.prediction, runs, answer.folder, before, following=_larger(answer, runs))
+        return replace(_too_few(answer.prediction, "tokens", before), notes=answer.notes)
+    return _written(
+        answer.prediction, runs, answer.folder, before, following=_larger(answer.prediction, runs)
+    )
 
 
-def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
+def _larger(prediction: Prediction, runs: LossRuns) -> Next | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
-    prediction, design = answer.prediction, Design.of(runs)
     # Of what came by a pipe nothing is left to be read again.
-    if not prediction or prediction.target or prediction.optimum or answer.table.name == "stdin":
+    if prediction.target or prediction.optimum or prediction.inputs.source == "stdin":
         return None
+    design = Design.of(runs)
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
     asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
@@ -421,13 +422,10 @@ def predicted_shown(
     scales, study = result.scales, result.study
     runs, before = result.runs, [_counted_text(result)]
     before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in result.left_out.items()]
-    settle = result.prediction.settle if result.prediction else ()
-    if result.too_few is not None:
-        settle = result.too_few.answer.settle
+    settle = result.prediction.settle
     following = _following(result, settle, question, invocation)
-    if result.prediction is None:
-        assert result.too_few is not None
-        return _too_few(result.too_few, scales.unit, before, following)
+    if isinstance(result.prediction, NoLossLaw):
+        return _too_few(result.prediction, scales.unit, before, following)
     if not settle and TargetFolder(result.folder).plan.is_file():
         following = None
     made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
@@ -457,15 +455,14 @@ def _counted_text(result: Predicted) -> str:
 
 
 def _too_few(
-    few: TooFewRuns, unit: str, before: Sequence[str], following: Next | None = None
+    few: NoLossLaw, unit: str, before: Sequence[str], following: Next | None = None
 ) -> Shown:
     """No law can be fitted yet: an answer, and none that is written down."""
-    settle = few.answer.settle
     return Shown(
         before=before,
-        items=[Sentence(f"{settle_text(settle, unit)}.")] if settle else [],
-        answer=f"Cannot say yet: {few}. Nothing was written.",
-        document={key: value for key, value in to_json(few.answer).items() if value is not None},
+        items=[Sentence(f"{settle_text(few.settle, unit)}.")] if few.settle else [],
+        answer=f"Cannot say yet: {few.reasons[0]}. Nothing was written.",
+        document={key: value for key, value in to_json(few).items() if value is not None},
         next=(following,),
     )
 

@@ -16,10 +16,10 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.evidence.predict.band import LEAST_POINTS, Curves, TrainingCourse, fit_band
 from sweeper.evidence.predict.decision import (
     LossQuestion,
+    NoLossLaw,
     Prediction,
     RunsSource,
     SizeChoice,
-    TooFewRuns,
     predict_runs,
 )
 from sweeper.evidence.runs.loss_runs import LossRuns
@@ -41,7 +41,7 @@ BUSY = "the study is being trained now: predict again when that has ended"
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What the runs that there are predict: `prediction`, or why there are `too_few` of them.
+    """What the runs that there are predict: `prediction`, or why they allow no law.
 
     `runs` are what the law rests on, `left_out` how many others there are, by why, `drawn` those of
     them that a figure shows. `horizons` are the numbers of steps that were trained.
@@ -49,8 +49,7 @@ class Predicted:
 
     folder: Path
     runs: LossRuns
-    prediction: Prediction | None = None
-    too_few: TooFewRuns | None = None
+    prediction: Prediction | NoLossLaw
     left_out: Mapping[str, int]
     drawn: LossRuns | None = None
     horizons: Sequence[int] = ()
@@ -101,9 +100,22 @@ def predict_trained(
     lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     drawn = [result for reason in others.values() for result in reason if _has_end(result)]
-    predicted = Predicted(
+    prediction = predict_runs(
+        runs,
+        asked,
+        RunsSource(source=str(study.folder), sha256=digest, where=where),
+        notes=[BUSY] if live_holder(study.folder) else [],
+        flops_known=scales.flops_known,
+        left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
+        command=command_line(),
+        choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
+    )
+    if isinstance(prediction, Prediction):
+        prediction = _with_band(prediction, study, trained, runs, scales)
+    return Predicted(
         folder=out or StudyFolder(study.folder).target(name).path,
         runs=runs,
+        prediction=prediction,
         left_out=left_out,
         drawn=law_runs_of(drawn, scales) if drawn else None,
         horizons=sorted({result.steps for result in trained}),
@@ -111,20 +123,6 @@ def predict_trained(
         size=size,
         study=study,
     )
-    try:
-        prediction = predict_runs(
-            runs,
-            asked,
-            RunsSource(source=str(study.folder), sha256=digest, where=where),
-            notes=[BUSY] if live_holder(study.folder) else [],
-            flops_known=scales.flops_known,
-            left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-            command=command_line(),
-            choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
-        )
-    except TooFewRuns as few:
-        return replace(predicted, too_few=few)
-    return replace(predicted, prediction=_with_band(prediction, study, trained, runs, scales))
 
 
 def _has_end(result: Result) -> bool:

@@ -13,9 +13,9 @@ from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spell
 from sweeper.evidence.flags import columns_text, ignored
 from sweeper.evidence.predict.decision import (
     LossQuestion,
+    NoLossLaw,
     Prediction,
     RunsSource,
-    TooFewRuns,
     predict_runs,
 )
 from sweeper.evidence.predict.earlier import earlier_band
@@ -50,8 +50,7 @@ class TablePrediction(VerbAnswer):
     table: Runs
     runs: LossRuns
     folder: Path
-    prediction: Prediction | None = None
-    too_few: TooFewRuns | None = None
+    prediction: Prediction | NoLossLaw
 
 
 def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TablePrediction:
@@ -142,22 +141,20 @@ def _of_table(
     notes = tuple(map(as_text, law_notes(table, runs)))
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
-    answer = TablePrediction(notes=notes, table=table, runs=runs, folder=folder)
-    try:
-        prediction = predict_runs(
-            runs,
-            question,
-            RunsSource(
-                source=table.name, sha256=table.sha256, where=request.where, columns=table.columns
-            ),
-            notes=[spelled(note, SHELL) for note in notes],
-            command=command_line(),
-        )
-    except TooFewRuns as few:
-        return replace(answer, too_few=few)
-    if curves is not None:
+    prediction = predict_runs(
+        runs,
+        question,
+        RunsSource(
+            source=table.name, sha256=table.sha256, where=request.where, columns=table.columns
+        ),
+        notes=[spelled(note, SHELL) for note in notes],
+        command=command_line(),
+    )
+    if curves is not None and isinstance(prediction, Prediction):
         prediction = _with_curves(prediction, curves)
-    return replace(answer, prediction=prediction)
+    return TablePrediction(
+        notes=notes, table=table, runs=runs, folder=folder, prediction=prediction
+    )
 
 
 def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
