@@ -169,6 +169,10 @@ def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays(golden: Gold
         assert of(Valley(noise=0.001), large, rule).note == ""
     smaller = Valley(floor=3.2, noise=0.001, number=1).curve(replace(BASE, width=16), rule)
     assert judged(Valley(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
+    # A larger batch may well lose.
+    base, batched = Valley(noise=0.001), replace(BASE, batch_size=64)
+    curves = base.curve(BASE, rule), Valley(floor=3.2, noise=0.001, number=1).curve(batched, rule)
+    assert judge_ladder("batch_size", curves, 0.0, BASE, rule).worse is None
 
 
 def test_nothing_holds_over_a_plan_that_misses_the_base_optimum(golden: Golden) -> None:
