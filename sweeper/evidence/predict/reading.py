@@ -58,33 +58,24 @@ class Predicted:
     study: Study
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelTarget:
-    """The run that is asked about, as a study's models have sizes; None: the base's."""
-
-    width: int | None = None
-    depth: int | None = None
-
-    def size(self, base: Size) -> Size:
-        """The size of its model."""
-        return Size(width=self.width or base.width, depth=self.depth or base.depth)
-
-
 def predict_trained(
     experiment: Experiment,
-    target: ModelTarget,
+    target: Size | None,
     question: LossQuestion,
     out: Path | None = None,
     *,
     where: str = "",
 ) -> Predicted:
-    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing.
+
+    `target` is the model of the run that is asked about, if one is.
+    """
     settings = experiment.settings
     scales = Scales(experiment, settings.ladder_base)
     if question.flops is not None and scales.unit == "steps":
         why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
         raise ConfigError(Keyword("flops"), question.flops, why)
-    study, size = Study.read(settings.folder), target.size(settings.base)
+    study, size = Study.read(settings.folder), target or settings.base
     trained, others, of_another_setup = final_runs(study, where)
     left_out = {why: len(results) for why, results in others.items()}
     if of_another_setup:
@@ -93,7 +84,7 @@ def predict_trained(
     asked, name, base = question, "law", scales.base
     if question.flops is not None:
         name = f"flops-{question.flops:.3g}"
-    if target.width is not None or target.depth is not None or question.tokens is not None:
+    if target is not None:
         tokens = question.tokens or float(base.steps * scales.per_step(base.batch_size))
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"

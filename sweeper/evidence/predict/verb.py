@@ -24,6 +24,7 @@ from sweeper.evidence.runs.curves import EarlierRun, earlier_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read, study_folder
 from sweeper.evidence.runs.run import Runs
+from sweeper.stats.ladder import Size
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher
@@ -80,15 +81,17 @@ def _of_study(
 ) -> PredictAnswer:
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
-    from sweeper.evidence.predict.reading import ModelTarget, predict_trained
+    from sweeper.evidence.predict.reading import predict_trained
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 
-    target = ModelTarget(width=request.to_width, depth=request.to_depth)
     asked_root = None if request.root is None else str(request.root)
     placed = with_place([], None, asked_root)
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
     settings = resolve_study(tree, invocation)
-    check_target(settings, target.size(settings.base))
+    base, is_asked = settings.base, request.to_width or request.to_depth or request.to_tokens
+    size = Size(width=request.to_width or base.width, depth=request.to_depth or base.depth)
+    check_target(settings, size)
+    target = size if is_asked else None
     experiment = open_experiment(settings)
     predicted = predict_trained(experiment, target, question, request.out, where=request.where)
     return PredictAnswer(question=question, predicted=predicted, invocation=invocation)
