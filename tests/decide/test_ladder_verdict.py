@@ -128,10 +128,7 @@ def test_a_size_has_its_answer_its_reason_and_what_would_settle_it(golden: Golde
 def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
     """A log density's loss may be negative: the threshold is a share of its size."""
     answers = {
-        floor: of(
-            Valley(floor=floor, noise=0.001),
-            Valley(floor=floor, optimum=shift, noise=0.001),
-        )
+        floor: of(Valley(floor=floor, noise=0.001), Valley(floor=floor, optimum=shift, noise=0.001))
         for floor in (2.0, -2.0)
     }
     assert answers[2.0].answer == ("holds" if shift < 1 else "fails")
@@ -354,10 +351,7 @@ def test_the_worst_size_decides() -> None:
 
 
 def test_a_verdict_is_strict_json() -> None:
-    for result in (
-        of(Valley(), Valley(edge=-0.8)),
-        of(Valley(), Valley(edge=-100.0)),
-    ):
+    for result in (of(Valley(), Valley(edge=-0.8)), of(Valley(), Valley(edge=-100.0))):
         record = json.loads(json.dumps(to_json(result), allow_nan=False))
         assert record["answer"] == result.answer and len(record["sizes"]) == 2
 

@@ -10,13 +10,7 @@ from matplotlib.figure import Figure
 
 from sweeper.evidence.follow.decision import DIVERGED, SILENT, Watch
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.follow.words import (
-    code_of,
-    events_table,
-    follow_table,
-    said_of,
-    unchecked,
-)
+from sweeper.evidence.follow.words import code_of, events_table, follow_table, said_of, unchecked
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
 from sweeper.report.drawing import DASHED, INK, LINE_COLOR, STRIP, STYLE, legend_below

@@ -439,10 +439,7 @@ def predicted_shown(
 
 def _counted_text(result: Predicted) -> str:
     """How many runs the law rests on, and what is a parameter of theirs."""
-    head, scales = (
-        f"{counted(len(result.runs), 'run')} of {result.study.name}",
-        result.scales,
-    )
+    head, scales = (f"{counted(len(result.runs), 'run')} of {result.study.name}", result.scales)
     if scales.counted:
         text = f"{head}; params are all parameters"
         if scales.unit == "steps":
