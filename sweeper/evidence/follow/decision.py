@@ -243,7 +243,7 @@ class Watch:
         self.steps, self.alarm = steps or self.band.steps, alarm
         predicted = prediction.prediction
         assert predicted is not None
-        self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        self.predicted = predicted.estimate
         # A prediction that is next to certain must still leave the covariance an inverse.
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.course = BandModel(self.band, (math.log(predicted.loss), deviation), alarm)

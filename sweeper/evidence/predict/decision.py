@@ -118,6 +118,11 @@ class RunLoss:
     low: float
     high: float
 
+    @property
+    def estimate(self) -> Estimate:
+        """The loss as a value with its interval."""
+        return Estimate(value=self.loss, low=self.low, high=self.high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SizeChoice:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.evidence.predict.budget import BudgetOptimum
@@ -40,6 +39,7 @@ from sweeper.report.drawing import (
     STOPPED,
     STRIP,
     STYLE,
+    error_bar,
     look_of,
 )
 from sweeper.report.next import Next, again
@@ -255,9 +255,36 @@ def prediction_figure(
 ) -> Figure:
     """Loss over compute: the law with its band, the runs, the target."""
     figure = Figure(figsize=(6.8, 3.9), layout="constrained")
-    axes = figure.subplots()
-    _draw_law(axes, prediction, runs, rungs, left_out)
-    handles, labels = axes.get_legend_handles_labels()
+    ax = figure.subplots()
+    x = [point.flops for point in prediction.curve]
+    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
+    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
+    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
+    for index, name in enumerate(rungs.names):
+        color, marker = look_of(index, len(rungs))
+        of = rungs.index == index
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
+        ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
+    if left_out is not None:
+        # Those far off the optimum would press all others together.
+        near = left_out.loss < 1.15 * runs.loss.max()
+        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
+    aim = prediction.target.flops if prediction.target else None
+    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
+    if aim is not None and prediction.prediction is not None:
+        loss = prediction.prediction.estimate
+        label = "the run to come" if prediction.answer == PREDICTED else "cannot say yet"
+        error_bar(ax, aim, loss, color=INK, linewidth=1, capsize=3, label=label, **STAR)
+        # Beyond the largest run nothing was measured: shaded.
+        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
+    span = _span(prediction, runs)
+    # A floor far below all runs would press them together, and is told by the table.
+    if prediction.floor is not None and prediction.floor.value > span[0]:
+        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+        ax.axhline(prediction.floor.value, label="the floor E", **style)
+    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
+    handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
 
@@ -321,47 +348,6 @@ def _beyond(times: float) -> str:
     if times <= 1.001:
         return "no more than the largest run's"
     return f"{times:.3g} times the largest run's"
-
-
-def _draw_law(
-    ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None
-) -> None:
-    x = [point.flops for point in prediction.curve]
-    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
-    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
-    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
-    for index, name in enumerate(rungs.names):
-        color, marker = look_of(index, len(rungs))
-        of = rungs.index == index
-        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
-        ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
-    if left_out is not None:
-        # Those far off the optimum would press all others together.
-        near = left_out.loss < 1.15 * runs.loss.max()
-        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
-    aim = prediction.target.flops if prediction.target else None
-    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
-    if aim is not None and prediction.prediction is not None:
-        loss = prediction.prediction
-        ax.errorbar(
-            [aim],
-            [loss.loss],
-            [[loss.loss - loss.low], [loss.high - loss.loss]],
-            color=INK,
-            linewidth=1,
-            capsize=3,
-            label="the run to come" if prediction.answer == PREDICTED else "cannot say yet",
-            **STAR,
-        )
-        # Beyond the largest run nothing was measured: shaded.
-        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
-    span = _span(prediction, runs)
-    # A floor far below all runs would press them together, and is told by the table.
-    if prediction.floor is not None and prediction.floor.value > span[0]:
-        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-        ax.axhline(prediction.floor.value, label="the floor E", **style)
-    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
-    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
 
 
 def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
