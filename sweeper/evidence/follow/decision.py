@@ -394,9 +394,8 @@ def worth(prediction: Expected, loss: float) -> float:
     if isinstance(prediction, Expectation):
         return math.nan
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
-    predicted, aim = prediction.prediction, prediction.target
-    flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None
-    if predicted is None or flops is None or len(points) < 2 or loss <= 0:
+    predicted = prediction.prediction
+    if predicted is None or prediction.aim is None or len(points) < 2 or loss <= 0:
         return math.nan
     # Falling losses over log compute; beyond its ends the law says nothing.
     losses = np.minimum.accumulate(np.log([p[0] for p in points]))

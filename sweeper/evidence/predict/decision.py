@@ -110,6 +110,14 @@ class LossTarget:
     beyond: float
 
 
+def _as_target(best: BudgetOptimum | None, largest: float) -> LossTarget | None:
+    if best is None:
+        return None
+    size, tokens = best.params.value, best.tokens.value
+    beyond = best.flops / largest
+    return LossTarget(params=size, tokens=tokens, flops=best.flops, beyond=beyond)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLoss:
     """A loss with its 95 % interval: that of one run."""
@@ -175,6 +183,11 @@ class Prediction:
     time: str = ""
     command: str = ""
     format: int = FORMAT
+
+    @property
+    def aim(self) -> LossTarget | None:
+        """The run that is asked about: the target, or the best of a budget."""
+        return self.target or _as_target(self.optimum, self.inputs.largest_flops)
 
     def text(self) -> str:
         """The document as it is written."""
@@ -294,7 +307,7 @@ def predict_runs(
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
     values = LossLawValues(form=law.form.name, formula=law.form.formula, **law.values())
-    aim = _as_target(law, best) if target is None and best else target
+    aim = target or _as_target(best, float(runs.flops.max()))
     fitted = f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"
     thinned = [fitted] * (len(runs) > MOST_FITTED)
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
@@ -387,7 +400,7 @@ class BackTestedLaw:
                 f"the best size may lie anywhere from {best.params.low:.3g} to "
                 f"{best.params.high:.3g} parameters"
             )
-        aim = target or (_as_target(law, best) if best else None)
+        aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
             floor = law.floor()
@@ -499,15 +512,6 @@ def _optimum(studied: BackTestedLaw, question: LossQuestion) -> BudgetOptimum | 
         return optimum(studied.law, question.flops)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
-
-
-def _as_target(law: LossLaw, best: BudgetOptimum) -> LossTarget:
-    return LossTarget(
-        params=best.params.value,
-        tokens=best.tokens.value,
-        flops=best.flops,
-        beyond=best.flops / float(law.runs.flops.max()),
-    )
 
 
 def _far(runs: LossRuns, aim: LossTarget | None) -> list[str]:

@@ -269,10 +269,8 @@ def prediction_figure(
         # Those far off the optimum would press all others together.
         near = left_out.loss < 1.15 * runs.loss.max()
         ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
-    aim = prediction.target.flops if prediction.target else None
-    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
-    if aim is not None and prediction.prediction is not None:
-        loss = prediction.prediction.estimate
+    if prediction.aim is not None and prediction.prediction is not None:
+        aim, loss = prediction.aim.flops, prediction.prediction.estimate
         label = "the run to come" if prediction.answer == PREDICTED else "cannot say yet"
         error_bar(ax, aim, loss, color=INK, linewidth=1, capsize=3, label=label, **STAR)
         # Beyond the largest run nothing was measured: shaded.

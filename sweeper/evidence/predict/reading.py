@@ -125,12 +125,7 @@ def _with_band(
     prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: Scales
 ) -> Prediction:
     """Adds the band of the run that is asked about, by the training curves of all `trained`."""
-    best, aim = prediction.optimum, prediction.target
-    if aim is not None:
-        params, tokens = aim.params, aim.tokens
-    elif best is not None:
-        params, tokens = best.params.value, best.tokens.value
-    else:
+    if (aim := prediction.aim) is None:
         return prediction
     long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
     if not long.any():
@@ -169,14 +164,14 @@ def _with_band(
                 apart,
             ),
             TrainingCourse(
-                steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
+                steps=max(1, round(aim.tokens / scales.per_step(longest.batch_size))),
                 warmup=longest.warmup,
                 window=longest.objective_window,
                 schedule=name_of(longest.schedule) if takes_schedule else OWN,
                 lr=longest.lr_factors(range(longest.steps)),
             ),
-            math.log(params),
-            math.log(tokens),
+            math.log(aim.params),
+            math.log(aim.tokens),
         )
     except ValueError as error:
         return replace(prediction, no_band=str(error))

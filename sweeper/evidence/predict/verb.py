@@ -177,9 +177,6 @@ def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
 
 def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
     """Adds the band of the run that is asked about, by the curves of earlier ones."""
-    target, best = prediction.target, prediction.optimum
-    # Of a budget the band is that of its best size.
-    size = target.params if target else best.params.value if best else None
-    assert size is not None, "a run or a budget was asked about"
-    steps = max(run.length for run in runs)
-    return replace(prediction, band=earlier_band(runs, steps, math.log(size)))
+    assert prediction.aim is not None, "a run or a budget was asked about"
+    steps, size = max(run.length for run in runs), math.log(prediction.aim.params)
+    return replace(prediction, band=earlier_band(runs, steps, size))
