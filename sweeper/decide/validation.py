@@ -16,13 +16,7 @@ from sweeper.decide.trend import Exponent, Trend
 from sweeper.errors import BadInput
 from sweeper.records import WRITTEN_IF_SET, Build, to_json
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.ladder import (
-    DEFAULT_WIDTHS,
-    LADDER_AXES,
-    LadderRule,
-    SizeCurve,
-    curves_along,
-)
+from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES, LadderRule, SizeCurve, curves_along
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.searched import config_tree
 from sweeper.trial import Choice, PluginSpec, Space, defaults, in_use

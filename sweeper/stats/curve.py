@@ -12,16 +12,7 @@ import numpy as np
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import Cliff, KnownNoise, LadderSize, SizeCurve
 from sweeper.stats.noise import Noise, left_by_cubic, model_weights
-from sweeper.stats.shapes import (
-    MIN_POINTS,
-    SAME_ETA,
-    Forms,
-    Mask,
-    Parabolas,
-    Points,
-    dense,
-    radius,
-)
+from sweeper.stats.shapes import MIN_POINTS, SAME_ETA, Forms, Mask, Parabolas, Points, dense, radius
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""

@@ -119,12 +119,17 @@ def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
     assert f"about {ladder.ending.needed - ladder.runs} more" in ladder_end(ladder.ending)
 
 
-def test_runs_that_failed_end_it() -> None:
+@pytest.mark.parametrize(("drift", "failed"), [(0.0, 1.0), (0.7, -2.0)])
+def test_runs_that_failed_end_it(drift: float, failed: float) -> None:
+    truth = losses(drift)
+
     def loss(size: LadderSize, eta: float, seed: int) -> float:
-        return math.nan if (size.width, eta, seed) == (256, 1.0, 0) else losses()(size, eta, seed)
+        return math.nan if (size.width, eta, seed) == (256, failed, 0) else truth(size, eta, seed)
 
     ladder = settling(loss)
     ladder.missing()
+    # A line goes on past a failed run as past one that diverged.
+    assert (max(ladder.grids[SIZES[-1]].etas) > 2) == (drift > 0)
     assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder_end(ladder.ending)
 
 

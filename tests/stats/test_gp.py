@@ -10,14 +10,7 @@ from scipy.linalg import null_space
 from scipy.stats import multivariate_normal, norm
 
 from sweeper.stats.estimate import Array
-from sweeper.stats.gp import (
-    Mixture,
-    Process,
-    alike_near,
-    normal_draws,
-    positive,
-    shares,
-)
+from sweeper.stats.gp import Mixture, Process, alike_near, normal_draws, positive, shares
 
 seeds = st.integers(0, 10**6)
 X, PLACES = np.array([0.0, 0.4, 1.1, 1.9, 3.0, 3.2]), np.array([0.7, 2.5, 4.0])
@@ -154,8 +147,7 @@ def test_shares_are_priors_times_likelihoods() -> None:
 
 
 @given(
-    means=st.lists(st.floats(-5, 5), min_size=1, max_size=4),
-    probability=st.floats(0.001, 0.999),
+    means=st.lists(st.floats(-5, 5), min_size=1, max_size=4), probability=st.floats(0.001, 0.999)
 )
 def test_a_mixtures_quantile_inverts_its_chance(means: list[float], probability: float) -> None:
     middle = np.array(means)

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate, mean_estimate
-from sweeper.stats.paired import (
-    by_losses,
-    divergence_error,
-    paired_difference,
-    sign_error,
-)
+from sweeper.stats.paired import by_losses, divergence_error, paired_difference, sign_error
 
 INF = math.inf
 LOSSES = st.one_of(st.floats(2.0, 4.0).map(lambda loss: round(loss, 3)), st.just(INF))

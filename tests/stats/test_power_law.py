@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.stats.power_law import (
-    ADDITIVE,
-    COMPUTE,
-    SIZE,
-    Array,
-    LossForm,
-    LossLaws,
-    fit,
-)
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, Array, LossForm, LossLaws, fit
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))

@@ -16,20 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sweeper.errors import (
-    BadInput,
-    ConfigError,
-    Keyword,
-    MissingValue,
-    Text,
-    near_misses,
-)
-from sweeper.evidence.runs.condition import (
-    columns_text,
-    quoted_name,
-    shown_value,
-    take_alike,
-)
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, near_misses
+from sweeper.evidence.runs.condition import columns_text, quoted_name, shown_value, take_alike
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES

@@ -15,11 +15,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.compare.deciding import FIRST, Deciding, Run
 from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.request import CompareRequest
-from sweeper.evidence.compare.studies import (
-    TOO_FEW,
-    check_comparable,
-    check_distinct,
-)
+from sweeper.evidence.compare.studies import TOO_FEW, check_comparable, check_distinct
 from sweeper.launch.executor import Scheduled
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import fitting
@@ -105,7 +101,7 @@ class Contender:
 
 def deciding_of(asked: CompareRequest, contenders: Sequence[Contender]) -> Deciding:
     """What says by the studies' results which runs come next, and when it is decided."""
-    by_name, widths = ({each.name: each for each in contenders}, [*contenders[0].planned])
+    by_name, widths = {each.name: each for each in contenders}, [*contenders[0].planned]
 
     def result(name: str, size: int, seed: int) -> Result | None:
         return by_name[name].result(widths[size], seed)
@@ -144,11 +140,7 @@ def deciding_of(asked: CompareRequest, contenders: Sequence[Contender]) -> Decid
 
 
 def train(
-    deciding: Deciding,
-    contenders: Sequence[Contender],
-    watcher: Watcher,
-    *,
-    wait: bool,
+    deciding: Deciding, contenders: Sequence[Contender], watcher: Watcher, *, wait: bool
 ) -> int:
     """Train round by round until it has ended; without `wait`, how many are in a queue."""
     looks, widths = 0, [*contenders[0].planned]

@@ -243,7 +243,7 @@ class Watch:
         self.steps, self.alarm = steps or self.band.steps, alarm
         predicted = prediction.prediction
         assert predicted is not None
-        self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        self.predicted = predicted.estimate
         # A prediction that is next to certain must still leave the covariance an inverse.
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.course = BandModel(self.band, (math.log(predicted.loss), deviation), alarm)
@@ -394,9 +394,8 @@ def worth(prediction: Expected, loss: float) -> float:
     if isinstance(prediction, Expectation):
         return math.nan
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
-    predicted, aim = prediction.prediction, prediction.target
-    flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None
-    if predicted is None or flops is None or len(points) < 2 or loss <= 0:
+    predicted = prediction.prediction
+    if predicted is None or prediction.aim is None or len(points) < 2 or loss <= 0:
         return math.nan
     # Falling losses over log compute; beyond its ends the law says nothing.
     losses = np.minimum.accumulate(np.log([p[0] for p in points]))

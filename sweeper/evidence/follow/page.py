@@ -10,16 +10,10 @@ from matplotlib.figure import Figure
 
 from sweeper.evidence.follow.decision import DIVERGED, SILENT, Watch
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.follow.words import (
-    code_of,
-    events_table,
-    follow_table,
-    said_of,
-    unchecked,
-)
+from sweeper.evidence.follow.words import code_of, events_table, follow_table, said_of, unchecked
 from sweeper.evidence.predict.earlier import Expectation
 from sweeper.records import to_json
-from sweeper.report.drawing import DASHED, INK, LINE_COLOR, STRIP, STYLE, legend_below
+from sweeper.report.drawing import DASHED, INK, LINE_COLOR, STRIP, STYLE, error_bar, legend_below
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Item, Report, Section, Sentence, Shown, rests_on
 
@@ -67,9 +61,8 @@ def follow_figure(watch: Watch) -> Figure:
     if seen.state not in (DIVERGED, SILENT) and seen.end is None:
         ends[f"forecast: {seen.end_is}"] = (1.04, seen.forecast, color)
     for name, (place, end, its_color) in ends.items():
-        bar = [[end.value - end.low], [end.high - end.value]]
-        at = [place * watch.steps]
-        ax.errorbar(at, [end.value], bar, fmt=".", capsize=2, color=its_color, label=name)
+        at = place * watch.steps
+        error_bar(ax, at, end, fmt=".", capsize=2, color=its_color, label=name)
     ax.axvspan(0, begins[course.first], color=STRIP, zorder=0)
     if seen.off and seen.since is not None:
         ax.axvline(seen.since, color=SICK, linewidth=0.9, linestyle=DASHED)

@@ -30,12 +30,9 @@ def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
         if request.out is not None:
             present("predict", answer)
     assert isinstance(answer, PredictAnswer | TablePrediction)
-    predicted = answer.predicted if isinstance(answer, PredictAnswer) else answer
-    if predicted.prediction is not None:
-        # Those of a table stand first, and name keywords.
-        notes = [spelled(note, PYTHON) for note in answer.notes]
-        return replace(
-            predicted.prediction, notes=(*notes, *predicted.prediction.notes[len(notes) :])
-        )
-    assert predicted.too_few is not None
-    return predicted.too_few.answer
+    source_answer = answer.predicted if isinstance(answer, PredictAnswer) else answer
+    if isinstance(prediction := source_answer.prediction, NoLossLaw):
+        return prediction
+    # Those of a table stand first, and name keywords.
+    notes = [spelled(note, PYTHON) for note in answer.notes]
+    return replace(prediction, notes=(*notes, *prediction.notes[len(notes) :]))

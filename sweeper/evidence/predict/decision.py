@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
+from sweeper.errors import ConfigError, Keyword, MissingValue
 from sweeper.evidence.predict.band import Band
 from sweeper.evidence.predict.budget import BudgetOptimum, CurvePoint, law_curve, optimum
 from sweeper.evidence.predict.forecast import (
@@ -110,6 +110,14 @@ class LossTarget:
     beyond: float
 
 
+def _as_target(best: BudgetOptimum | None, largest: float) -> LossTarget | None:
+    if best is None:
+        return None
+    size, tokens = best.params.value, best.tokens.value
+    beyond = best.flops / largest
+    return LossTarget(params=size, tokens=tokens, flops=best.flops, beyond=beyond)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLoss:
     """A loss with its 95 % interval: that of one run."""
@@ -117,6 +125,11 @@ class RunLoss:
     loss: float
     low: float
     high: float
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss as a value with its interval."""
+        return Estimate(value=self.loss, low=self.low, high=self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +183,11 @@ class Prediction:
     time: str = ""
     command: str = ""
     format: int = FORMAT
+
+    @property
+    def aim(self) -> LossTarget | None:
+        """The run that is asked about: the target, or the best of a budget."""
+        return self.target or _as_target(self.optimum, self.inputs.largest_flops)
 
     def text(self) -> str:
         """The document as it is written."""
@@ -253,15 +271,6 @@ class NoLossLaw:
     target: None = None
 
 
-class TooFewRuns(BadInput):
-    """Runs that allow no law yet: `answer` has why, and the runs that would help."""
-
-    def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
-        """Keep the reason, and the runs."""
-        self.answer = NoLossLaw(reasons=(reason,), settle=settle)
-        super().__init__(reason)
-
-
 Choose = Callable[[float, float], SizeChoice | None]
 """The model of a study for parameters and tokens."""
 
@@ -280,17 +289,17 @@ def predict_runs(
     command: str = "",
     choose: Choose | None = None,
     flops_known: bool = True,
-) -> Prediction:
+) -> Prediction | NoLossLaw:
     """The law of `runs`, tried backwards, and what it says to the question.
 
-    `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
-    law, or a question that they cannot answer at all.
+    `choose` gives the model of a study for parameters and tokens. BadInput for a question that the
+    runs cannot answer at all.
     """
     try:
         studied = study_law(runs, question)
     except ValueError as error:
         more = _chosen(_one_more(runs, Design.of(runs)), choose)
-        raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
+        return NoLossLaw(reasons=(f"{counted(len(runs), 'run')} of {error}",), settle=more)
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
     best = _optimum(studied, question)
@@ -298,7 +307,7 @@ def predict_runs(
     reasons = studied.reasons(loss, target, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
     values = LossLawValues(form=law.form.name, formula=law.form.formula, **law.values())
-    aim = _as_target(law, best) if target is None and best else target
+    aim = target or _as_target(best, float(runs.flops.max()))
     fitted = f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"
     thinned = [fitted] * (len(runs) > MOST_FITTED)
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
@@ -391,7 +400,7 @@ class BackTestedLaw:
                 f"the best size may lie anywhere from {best.params.low:.3g} to "
                 f"{best.params.high:.3g} parameters"
             )
-        aim = target or (_as_target(law, best) if best else None)
+        aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
             floor = law.floor()
@@ -503,15 +512,6 @@ def _optimum(studied: BackTestedLaw, question: LossQuestion) -> BudgetOptimum | 
         return optimum(studied.law, question.flops)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
-
-
-def _as_target(law: LossLaw, best: BudgetOptimum) -> LossTarget:
-    return LossTarget(
-        params=best.params.value,
-        tokens=best.tokens.value,
-        flops=best.flops,
-        beyond=best.flops / float(law.runs.flops.max()),
-    )
 
 
 def _far(runs: LossRuns, aim: LossTarget | None) -> list[str]:

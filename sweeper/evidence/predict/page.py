@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.evidence.predict.budget import BudgetOptimum
@@ -17,9 +16,9 @@ from sweeper.evidence.predict.decision import (
     MOST_FITTED,
     PREDICTED,
     LossQuestion,
+    NoLossLaw,
     Prediction,
     Proposed,
-    TooFewRuns,
 )
 from sweeper.evidence.predict.forecast import LossBackTest
 from sweeper.evidence.predict.request import PredictRequest
@@ -40,6 +39,7 @@ from sweeper.report.drawing import (
     STOPPED,
     STRIP,
     STYLE,
+    error_bar,
     look_of,
 )
 from sweeper.report.next import Next, again
@@ -255,9 +255,34 @@ def prediction_figure(
 ) -> Figure:
     """Loss over compute: the law with its band, the runs, the target."""
     figure = Figure(figsize=(6.8, 3.9), layout="constrained")
-    axes = figure.subplots()
-    _draw_law(axes, prediction, runs, rungs, left_out)
-    handles, labels = axes.get_legend_handles_labels()
+    ax = figure.subplots()
+    x = [point.flops for point in prediction.curve]
+    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
+    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
+    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
+    for index, name in enumerate(rungs.names):
+        color, marker = look_of(index, len(rungs))
+        of = rungs.index == index
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
+        ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
+    if left_out is not None:
+        # Those far off the optimum would press all others together.
+        near = left_out.loss < 1.15 * runs.loss.max()
+        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
+    if prediction.aim is not None and prediction.prediction is not None:
+        aim, loss = prediction.aim.flops, prediction.prediction.estimate
+        label = "the run to come" if prediction.answer == PREDICTED else "cannot say yet"
+        error_bar(ax, aim, loss, color=INK, linewidth=1, capsize=3, label=label, **STAR)
+        # Beyond the largest run nothing was measured: shaded.
+        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
+    span = _span(prediction, runs)
+    # A floor far below all runs would press them together, and is told by the table.
+    if prediction.floor is not None and prediction.floor.value > span[0]:
+        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+        ax.axhline(prediction.floor.value, label="the floor E", **style)
+    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
+    handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
 
@@ -323,47 +348,6 @@ def _beyond(times: float) -> str:
     return f"{times:.3g} times the largest run's"
 
 
-def _draw_law(
-    ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None
-) -> None:
-    x = [point.flops for point in prediction.curve]
-    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
-    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
-    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
-    for index, name in enumerate(rungs.names):
-        color, marker = look_of(index, len(rungs))
-        of = rungs.index == index
-        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
-        ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
-    if left_out is not None:
-        # Those far off the optimum would press all others together.
-        near = left_out.loss < 1.15 * runs.loss.max()
-        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
-    aim = prediction.target.flops if prediction.target else None
-    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
-    if aim is not None and prediction.prediction is not None:
-        loss = prediction.prediction
-        ax.errorbar(
-            [aim],
-            [loss.loss],
-            [[loss.loss - loss.low], [loss.high - loss.loss]],
-            color=INK,
-            linewidth=1,
-            capsize=3,
-            label="the run to come" if prediction.answer == PREDICTED else "cannot say yet",
-            **STAR,
-        )
-        # Beyond the largest run nothing was measured: shaded.
-        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
-    span = _span(prediction, runs)
-    # A floor far below all runs would press them together, and is told by the table.
-    if prediction.floor is not None and prediction.floor.value > span[0]:
-        style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-        ax.axhline(prediction.floor.value, label="the floor E", **style)
-    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
-    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
-
-
 def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
     """Losses that are drawn: the runs', the one to come, and of its interval what is near them.
 
@@ -387,19 +371,20 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
         return predicted_shown(answer.predicted, answer.question, answer.invocation)
     table, runs = answer.table, answer.runs
     before = (reading_text(len(runs), table.name, table.columns),)
-    if answer.prediction is None:
-        assert answer.too_few is not None
+    if isinstance(answer.prediction, NoLossLaw):
         # Why so few of a table's runs count is told by its notes alone.
-        return replace(_too_few(answer.too_few, "tokens", before), notes=answer.notes)
-    return _written(answer.prediction, runs, answer.folder, before, following=_larger(answer, runs))
+        return replace(_too_few(answer.prediction, "tokens", before), notes=answer.notes)
+    return _written(
+        answer.prediction, runs, answer.folder, before, following=_larger(answer.prediction, runs)
+    )
 
 
-def _larger(answer: TablePrediction, runs: LossRuns) -> Next | None:
+def _larger(prediction: Prediction, runs: LossRuns) -> Next | None:
     """What asks for a run ten times as large, where a law was asked for alone."""
-    prediction, design = answer.prediction, Design.of(runs)
     # Of what came by a pipe nothing is left to be read again.
-    if not prediction or prediction.target or prediction.optimum or answer.table.name == "stdin":
+    if prediction.target or prediction.optimum or prediction.inputs.source == "stdin":
         return None
+    design = Design.of(runs)
     params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
     tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
     asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
@@ -421,13 +406,10 @@ def predicted_shown(
     scales, study = result.scales, result.study
     runs, before = result.runs, [_counted_text(result)]
     before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in result.left_out.items()]
-    settle = result.prediction.settle if result.prediction else ()
-    if result.too_few is not None:
-        settle = result.too_few.answer.settle
+    settle = result.prediction.settle
     following = _following(result, settle, question, invocation)
-    if result.prediction is None:
-        assert result.too_few is not None
-        return _too_few(result.too_few, scales.unit, before, following)
+    if isinstance(result.prediction, NoLossLaw):
+        return _too_few(result.prediction, scales.unit, before, following)
     if not settle and TargetFolder(result.folder).plan.is_file():
         following = None
     made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
@@ -441,10 +423,7 @@ def predicted_shown(
 
 def _counted_text(result: Predicted) -> str:
     """How many runs the law rests on, and what is a parameter of theirs."""
-    head, scales = (
-        f"{counted(len(result.runs), 'run')} of {result.study.name}",
-        result.scales,
-    )
+    head, scales = (f"{counted(len(result.runs), 'run')} of {result.study.name}", result.scales)
     if scales.counted:
         text = f"{head}; params are all parameters"
         if scales.unit == "steps":
@@ -457,15 +436,14 @@ def _counted_text(result: Predicted) -> str:
 
 
 def _too_few(
-    few: TooFewRuns, unit: str, before: Sequence[str], following: Next | None = None
+    few: NoLossLaw, unit: str, before: Sequence[str], following: Next | None = None
 ) -> Shown:
     """No law can be fitted yet: an answer, and none that is written down."""
-    settle = few.answer.settle
     return Shown(
         before=before,
-        items=[Sentence(f"{settle_text(settle, unit)}.")] if settle else [],
-        answer=f"Cannot say yet: {few}. Nothing was written.",
-        document={key: value for key, value in to_json(few.answer).items() if value is not None},
+        items=[Sentence(f"{settle_text(few.settle, unit)}.")] if few.settle else [],
+        answer=f"Cannot say yet: {few.reasons[0]}. Nothing was written.",
+        document={key: value for key, value in to_json(few).items() if value is not None},
         next=(following,),
     )
 

@@ -16,10 +16,10 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.evidence.predict.band import LEAST_POINTS, Curves, TrainingCourse, fit_band
 from sweeper.evidence.predict.decision import (
     LossQuestion,
+    NoLossLaw,
     Prediction,
     RunsSource,
     SizeChoice,
-    TooFewRuns,
     predict_runs,
 )
 from sweeper.evidence.runs.loss_runs import LossRuns
@@ -41,7 +41,7 @@ BUSY = "the study is being trained now: predict again when that has ended"
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What the runs that there are predict: `prediction`, or why there are `too_few` of them.
+    """What the runs that there are predict: `prediction`, or why they allow no law.
 
     `runs` are what the law rests on, `left_out` how many others there are, by why, `drawn` those of
     them that a figure shows. `horizons` are the numbers of steps that were trained.
@@ -49,8 +49,7 @@ class Predicted:
 
     folder: Path
     runs: LossRuns
-    prediction: Prediction | None = None
-    too_few: TooFewRuns | None = None
+    prediction: Prediction | NoLossLaw
     left_out: Mapping[str, int]
     drawn: LossRuns | None = None
     horizons: Sequence[int] = ()
@@ -59,33 +58,24 @@ class Predicted:
     study: Study
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelTarget:
-    """The run that is asked about, as a study's models have sizes; None: the base's."""
-
-    width: int | None = None
-    depth: int | None = None
-
-    def size(self, base: Size) -> Size:
-        """The size of its model."""
-        return Size(width=self.width or base.width, depth=self.depth or base.depth)
-
-
 def predict_trained(
     experiment: Experiment,
-    target: ModelTarget,
+    target: Size | None,
     question: LossQuestion,
     out: Path | None = None,
     *,
     where: str = "",
 ) -> Predicted:
-    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing.
+
+    `target` is the model of the run that is asked about, if one is.
+    """
     settings = experiment.settings
     scales = Scales(experiment, settings.ladder_base)
     if question.flops is not None and scales.unit == "steps":
         why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
         raise ConfigError(Keyword("flops"), question.flops, why)
-    study, size = Study.read(settings.folder), target.size(settings.base)
+    study, size = Study.read(settings.folder), target or settings.base
     trained, others, of_another_setup = final_runs(study, where)
     left_out = {why: len(results) for why, results in others.items()}
     if of_another_setup:
@@ -94,16 +84,29 @@ def predict_trained(
     asked, name, base = question, "law", scales.base
     if question.flops is not None:
         name = f"flops-{question.flops:.3g}"
-    if target.width is not None or target.depth is not None or question.tokens is not None:
+    if target is not None:
         tokens = question.tokens or float(base.steps * scales.per_step(base.batch_size))
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"
     lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     drawn = [result for reason in others.values() for result in reason if _has_end(result)]
-    predicted = Predicted(
+    prediction = predict_runs(
+        runs,
+        asked,
+        RunsSource(source=str(study.folder), sha256=digest, where=where),
+        notes=[BUSY] if live_holder(study.folder) else [],
+        flops_known=scales.flops_known,
+        left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
+        command=command_line(),
+        choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
+    )
+    if isinstance(prediction, Prediction):
+        prediction = _with_band(prediction, study, trained, runs, scales)
+    return Predicted(
         folder=out or StudyFolder(study.folder).target(name).path,
         runs=runs,
+        prediction=prediction,
         left_out=left_out,
         drawn=law_runs_of(drawn, scales) if drawn else None,
         horizons=sorted({result.steps for result in trained}),
@@ -111,20 +114,6 @@ def predict_trained(
         size=size,
         study=study,
     )
-    try:
-        prediction = predict_runs(
-            runs,
-            asked,
-            RunsSource(source=str(study.folder), sha256=digest, where=where),
-            notes=[BUSY] if live_holder(study.folder) else [],
-            flops_known=scales.flops_known,
-            left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-            command=command_line(),
-            choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
-        )
-    except TooFewRuns as few:
-        return replace(predicted, too_few=few)
-    return replace(predicted, prediction=_with_band(prediction, study, trained, runs, scales))
 
 
 def _has_end(result: Result) -> bool:
@@ -136,12 +125,7 @@ def _with_band(
     prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: Scales
 ) -> Prediction:
     """Adds the band of the run that is asked about, by the training curves of all `trained`."""
-    best, aim = prediction.optimum, prediction.target
-    if aim is not None:
-        params, tokens = aim.params, aim.tokens
-    elif best is not None:
-        params, tokens = best.params.value, best.tokens.value
-    else:
+    if (aim := prediction.aim) is None:
         return prediction
     long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
     if not long.any():
@@ -180,14 +164,14 @@ def _with_band(
                 apart,
             ),
             TrainingCourse(
-                steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
+                steps=max(1, round(aim.tokens / scales.per_step(longest.batch_size))),
                 warmup=longest.warmup,
                 window=longest.objective_window,
                 schedule=name_of(longest.schedule) if takes_schedule else OWN,
                 lr=longest.lr_factors(range(longest.steps)),
             ),
-            math.log(params),
-            math.log(tokens),
+            math.log(aim.params),
+            math.log(aim.tokens),
         )
     except ValueError as error:
         return replace(prediction, no_band=str(error))

@@ -13,9 +13,9 @@ from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spell
 from sweeper.evidence.flags import columns_text, ignored
 from sweeper.evidence.predict.decision import (
     LossQuestion,
+    NoLossLaw,
     Prediction,
     RunsSource,
-    TooFewRuns,
     predict_runs,
 )
 from sweeper.evidence.predict.earlier import earlier_band
@@ -24,6 +24,7 @@ from sweeper.evidence.runs.curves import EarlierRun, earlier_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read, study_folder
 from sweeper.evidence.runs.run import Runs
+from sweeper.stats.ladder import Size
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher
@@ -50,8 +51,7 @@ class TablePrediction(VerbAnswer):
     table: Runs
     runs: LossRuns
     folder: Path
-    prediction: Prediction | None = None
-    too_few: TooFewRuns | None = None
+    prediction: Prediction | NoLossLaw
 
 
 def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TablePrediction:
@@ -81,15 +81,17 @@ def _of_study(
 ) -> PredictAnswer:
     # A study has models, whose parameters torch counts; a table is answered before that has loaded.
     from sweeper.config.studies import tree_of
-    from sweeper.evidence.predict.reading import ModelTarget, predict_trained
+    from sweeper.evidence.predict.reading import predict_trained
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 
-    target = ModelTarget(width=request.to_width, depth=request.to_depth)
     asked_root = None if request.root is None else str(request.root)
     placed = with_place([], None, asked_root)
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
     settings = resolve_study(tree, invocation)
-    check_target(settings, target.size(settings.base))
+    base, is_asked = settings.base, request.to_width or request.to_depth or request.to_tokens
+    size = Size(width=request.to_width or base.width, depth=request.to_depth or base.depth)
+    check_target(settings, size)
+    target = size if is_asked else None
     experiment = open_experiment(settings)
     predicted = predict_trained(experiment, target, question, request.out, where=request.where)
     return PredictAnswer(question=question, predicted=predicted, invocation=invocation)
@@ -142,22 +144,20 @@ def _of_table(
     notes = tuple(map(as_text, law_notes(table, runs)))
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
-    answer = TablePrediction(notes=notes, table=table, runs=runs, folder=folder)
-    try:
-        prediction = predict_runs(
-            runs,
-            question,
-            RunsSource(
-                source=table.name, sha256=table.sha256, where=request.where, columns=table.columns
-            ),
-            notes=[spelled(note, SHELL) for note in notes],
-            command=command_line(),
-        )
-    except TooFewRuns as few:
-        return replace(answer, too_few=few)
-    if curves is not None:
+    prediction = predict_runs(
+        runs,
+        question,
+        RunsSource(
+            source=table.name, sha256=table.sha256, where=request.where, columns=table.columns
+        ),
+        notes=[spelled(note, SHELL) for note in notes],
+        command=command_line(),
+    )
+    if curves is not None and isinstance(prediction, Prediction):
         prediction = _with_curves(prediction, curves)
-    return replace(answer, prediction=prediction)
+    return TablePrediction(
+        notes=notes, table=table, runs=runs, folder=folder, prediction=prediction
+    )
 
 
 def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
@@ -177,9 +177,6 @@ def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
 
 def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
     """Adds the band of the run that is asked about, by the curves of earlier ones."""
-    target, best = prediction.target, prediction.optimum
-    # Of a budget the band is that of its best size.
-    size = target.params if target else best.params.value if best else None
-    assert size is not None, "a run or a budget was asked about"
-    steps = max(run.length for run in runs)
-    return replace(prediction, band=earlier_band(runs, steps, math.log(size)))
+    assert prediction.aim is not None, "a run or a budget was asked about"
+    steps, size = max(run.length for run in runs), math.log(prediction.aim.params)
+    return replace(prediction, band=earlier_band(runs, steps, size))

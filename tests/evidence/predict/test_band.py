@@ -101,10 +101,7 @@ def test_a_held_out_end_lies_above_the_training_s() -> None:
 
 @pytest.mark.parametrize(
     ("curves", "said"),
-    [
-        (ladder(seeds=1), "seeds differ"),
-        (ladder(wild=1.0, seed=1), "do not fall on one another"),
-    ],
+    [(ladder(seeds=1), "seeds differ"), (ladder(wild=1.0, seed=1), "do not fall on one another")],
 )
 def test_without_seeds_or_without_a_collapse_there_is_no_band(curves: Curves, said: str) -> None:
     with pytest.raises(ValueError, match=said):
