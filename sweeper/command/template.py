@@ -1,15 +1,9 @@
-"""Placeholders in the words of a command: `{eta}`, `{width//64}`, `{width/base.width}`.
-
-An expression is parsed into Python's syntax tree and computed here, node by node: nothing is ever
-handed to Python's own evaluation.
-"""
+"""Placeholders in the words of a command: `{eta}`, `{width//64}`, `{width/base.width}`."""
 
 from __future__ import annotations
 
-import ast
 import json
 import math
-import operator
 import os
 import re
 import socket
@@ -25,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
+from sweeper.expression import NUMBERS, Expression, NoExpressionError
 from sweeper.files import write_atomically
 from sweeper.launch.slurm_queue import long_options
 from sweeper.study.folder import PLAN
@@ -36,28 +31,9 @@ Values = Mapping[str, Any]
 
 _TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 """A literal brace, an expression, a brace that is alone, other text."""
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "int": int,
-    "float": float,
-    "round": round,
-    "min": min,
-    "max": max,
-}
+_OF_BASE = re.compile(r"base\.\w+")
 MAX_BITS = 256
 """Of a whole number; no argument of a trainer is larger."""
-LONGEST = 200
-"""Characters of an expression."""
-MAX_POWER = 64
-"""Larger exponents are a slip of the pen, and could fill the memory."""
 ALLOWED = (
     "a name, numbers, + - * / // % **, parentheses, and int, float, round, min, max; "
     "literal braces are written {{ and }}"
@@ -65,58 +41,54 @@ ALLOWED = (
 
 
 @dataclass(frozen=True)
-class Expression:
-    """The inside of one pair of braces."""
+class Placeholder:
+    """One pair of braces and the expression in it."""
 
     text: str
-    tree: ast.expr
+    expression: Expression
 
-    @property
-    def names(self) -> set[str]:
-        """The names that it uses, those of the base's sizes as `base.width`."""
-        nodes = list(ast.walk(self.tree))
-        # Names that are no placeholders: the function of a call, the `base` of `base.width`.
-        inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        dotted = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
-        return dotted | {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inner}
+    @classmethod
+    def parse(cls, text: str) -> Placeholder:
+        """NoExpressionError for what is no arithmetic of values and `base.NAME`."""
+        expression = Expression.parse(text, NUMBERS)
+        if any("." in name and not _OF_BASE.fullmatch(name) for name in expression.names):
+            raise NoExpressionError
+        return cls(text, expression)
 
     def value(self, values: Values) -> Value:
         """What it comes to; ConfigError where that is no number."""
+
+        def value_of(name: str) -> Any:
+            base, dot, size = name.partition(".")
+            return values[base][size] if dot else values[name]
+
         try:
-            result: Value = _computed(self.tree, values)
+            result: Value = self.expression.value(value_of)
             _check_number(result)
         except (ArithmeticError, TypeError, ValueError) as error:
             allowed = f"an expression that has a value ({error})"
             raise ConfigError("command", f"{{{self.text}}}", allowed) from error
-        if result == 0 and self._divides_a_size():
-            raise ConfigError("command", f"{{{self.text}}}", self._above_zero(values))
-        return result
-
-    def _divides_a_size(self) -> bool:
-        """Whether the expression counts parts of a width or depth, such as heads: 0 is a slip."""
-        divides = any(isinstance(node, ast.FloorDiv) for node in ast.walk(self.tree))
         # {width//64} heads come to 0 at width 32, which a script may well take without a word.
-        return divides and bool(self.names & {"width", "depth"})
-
-    def _above_zero(self, values: Values) -> str:
-        sizes = [f"{n} {values[n]}" for n in ("width", "depth") if n in self.names]
-        return (
-            f"it comes to 0 at {' and '.join(sizes)}, which is no count of heads or the like: take "
-            "larger sizes, or divide by less (where 0 is meant, write int(a/b) for a//b)"
-        )
+        sizes = [f"{n} {values[n]}" for n in ("width", "depth") if n in self.expression.names]
+        if result == 0 and sizes and self.expression.divides:
+            allowed = (
+                f"it comes to 0 at {' and '.join(sizes)}, which is no count of heads or the like: "
+                "take larger sizes, or divide by less (where 0 is meant, write int(a/b) for a//b)"
+            )
+            raise ConfigError("command", f"{{{self.text}}}", allowed)
+        return result
 
 
 @dataclass(frozen=True)
 class Template:
     """A word with placeholders."""
 
-    parts: tuple[str | Expression, ...]
+    parts: tuple[str | Placeholder, ...]
 
     @classmethod
     def parse(cls, word: str, key: str = "command") -> Template:
         """Read a word; ConfigError, under `key`, for braces or an expression that cannot be."""
-        parts: list[str | Expression] = []
+        parts: list[str | Placeholder] = []
         for match in _TOKENS.finditer(word):
             token = match[0]
             if token in ("{{", "}}"):
@@ -124,7 +96,10 @@ class Template:
             elif token in ("{", "}"):
                 raise ConfigError(key, word, f"braces in pairs: {ALLOWED}")
             elif match[1] is not None:
-                parts.append(Expression(match[1], _parsed(match[1], word, key)))
+                try:
+                    parts.append(Placeholder.parse(match[1]))
+                except NoExpressionError as error:
+                    raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
             else:
                 parts.append(token)
         return cls(tuple(parts))
@@ -132,7 +107,8 @@ class Template:
     @property
     def names(self) -> set[str]:
         """The names in all its placeholders."""
-        return {n for part in self.parts if isinstance(part, Expression) for n in part.names}
+        placeholders = (part for part in self.parts if isinstance(part, Placeholder))
+        return {name for part in placeholders for name in part.expression.names}
 
     def check(self, known: set[str], key: str = "command") -> None:
         """ConfigError for a name that is none of the `known` ones."""
@@ -141,7 +117,7 @@ class Template:
 
     def value(self, values: Values) -> Value:
         """The value: that of the placeholder, as it is, where the word is nothing else."""
-        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
+        if len(self.parts) == 1 and isinstance(self.parts[0], Placeholder):
             return self.parts[0].value(values)
         return self.text(values)
 
@@ -184,20 +160,6 @@ def templates_in(value: Any) -> list[Template]:
     return [value] if isinstance(value, Template) else []
 
 
-def _parsed(text: str, word: str, key: str) -> ast.expr:
-    try:
-        if len(text) > LONGEST:
-            raise ValueError("it is too long")
-        # Only parsed: no node that is not on the list of `_is_allowed` is ever computed.
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
-    for node in ast.walk(tree):
-        if not _is_allowed(node):
-            raise ConfigError(key, word, f"in braces: {ALLOWED}")
-    return tree
-
-
 def _check_number(value: object) -> None:
     """ValueError for what no command could read as a number."""
     if isinstance(value, complex):
@@ -206,47 +168,6 @@ def _check_number(value: object) -> None:
         raise ValueError("it is not finite")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError("it is too large")
-
-
-def _is_allowed(node: ast.AST) -> bool:
-    match node:
-        case ast.Constant():
-            return type(node.value) in (int, float)
-        case ast.BinOp():
-            return type(node.op) in _OPERATIONS
-        case ast.Call():
-            named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-            return named and bool(node.args) and not node.keywords
-        case ast.Attribute():
-            return isinstance(node.value, ast.Name) and node.value.id == "base"
-        case _:
-            kinds = (ast.Name, ast.UnaryOp, ast.USub, ast.UAdd, ast.operator, ast.expr_context)
-            return isinstance(node, kinds)
-
-
-def _computed(node: ast.AST, values: Values) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            return values[node.id]
-        case ast.Attribute():
-            return values["base"][node.attr]
-        case ast.UnaryOp():
-            operand = _computed(node.operand, values)
-            return -operand if isinstance(node.op, ast.USub) else +operand
-        case ast.Call():
-            arguments = [_computed(argument, values) for argument in node.args]
-            return _FUNCTIONS[node.func.id](*arguments)  # type: ignore[attr-defined]
-        case ast.BinOp():
-            left, right = _computed(node.left, values), _computed(node.right, values)
-            # Before it is computed: 9**9**9 would fill the memory.
-            if isinstance(node.op, ast.Pow) and abs(right) > MAX_POWER:
-                raise ValueError(f"an exponent beyond {MAX_POWER}")
-            if isinstance(left, str) or isinstance(right, str):
-                raise TypeError("a text is no number")
-            return _OPERATIONS[type(node.op)](left, right)
-    raise TypeError(ast.unparse(node))
 
 
 # Arguments as trainers take them: as flags of several kinds, or in a file.

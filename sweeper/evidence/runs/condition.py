@@ -1,8 +1,7 @@
 """Conditions on the rows of a table, such as `optimizer == "muon" and loss < 4`.
 
-A grammar of our own: Python parses the text, and only what stands in `_Reader` means anything.
-Nothing is run, so that a condition from a stranger, or one made of the names in a stranger's table,
-can do no more than choose rows.
+A condition from a stranger, or one made of the names in a stranger's table, can do no more than
+choose rows: nothing is run (`expression.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import ast
 import keyword
 import math
 import re
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,12 @@ import numpy as np
 
 from sweeper.errors import ConfigError, Keyword, Text, near_misses
 from sweeper.evidence.runs.numbers import has_comma, number_of
+from sweeper.expression import CONDITIONS, Expression
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
-LONGEST = 20_000
-"""Characters of a condition: a longer one is no condition that anybody wrote."""
 MOST_LISTED = 40
 """Columns that a message lists."""
 # A text in quotes comes first, so that backquotes within it stay as they are.
@@ -128,79 +126,99 @@ def _literal(value: object) -> str:
     return repr(str(value))
 
 
+@dataclass(frozen=True)
+class _Name:
+    """A name in a condition: a column, or a text that lacks its quotes."""
+
+    name: str
+
+
 class _Reader:
     """A condition's text over the columns of one table."""
 
     def __init__(self, frame: pandas.DataFrame, text: str, small: Collection[str]) -> None:
         self.frame, self.text, self.small = frame, text, small
         self.columns = {str(column): column for column in frame.columns}
-        self.names: dict[str, str] = {}
+        self.quoted: dict[str, str] = {}
 
     def mask(self) -> Mask:
-        if len(self.text) > LONGEST:
-            raise ConfigError(
-                Keyword("where"),
-                f"{self.text[:60]}...",
-                f"a condition of at most {LONGEST:,} characters",
-            )
         try:
-            with warnings.catch_warnings(action="ignore"):  # Python's, of what is refused anyway
-                tree = ast.parse(_TOKEN.sub(self._token, self.text).strip(), mode="eval")
-                return self._condition(tree.body)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            if isinstance(error, ConfigError):
-                raise
+            expression = Expression.parse(_TOKEN.sub(self._token, self.text), CONDITIONS)
+            mask = expression.value(self._name, self._comparison)
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
             single = re.search(r"(?<![=!<>])=(?!=)", self.text)
-            why = "equality is ==" if single else "it cannot be parsed"
-            raise self._refused(why) from None
+            raise self._refused("equality is ==" if single else str(error)) from None
+        if not isinstance(mask, np.ndarray):
+            raise self._refused()
+        return mask
 
     def _token(self, match: re.Match[str]) -> str:
         if match["text"] is not None:
             return match[0]
         # A name that no condition can have typed itself, as its text has no such identifier.
-        name = f"column_{len(self.names)}_"
+        name = f"column_{len(self.quoted)}_"
         while name in self.text:
             name += "_"
-        self.names[name] = _ESCAPE.sub(_unescaped, match["name"])
+        self.quoted[name] = _ESCAPE.sub(_unescaped, match["name"])
         return f" {name} "
+
+    def _name(self, dotted: str) -> _Name:
+        """Settings are nested, and model.width is one name."""
+        first, dot, rest = dotted.partition(".")
+        return _Name(f"{self.quoted.get(first, first)}{dot}{rest}")
 
     def _refused(self, why: str = "") -> ConfigError:
         numbers = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind in "iuf"]
         example = f"{quoted_name(numbers[-1])} < 4" if numbers else "loss < 4"
-        why = why or "columns compared with numbers and texts; and, or, not, in: nothing else"
+        why = why or "columns compared with numbers, texts and [lists]; and, or, not, in: nothing else"
         allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
-        return ConfigError(Keyword("where"), self.text, allowed)
+        text = self.text if len(self.text) <= CONDITIONS.longest else f"{self.text[:60]}..."
+        return ConfigError(Keyword("where"), text, allowed)
 
-    def _condition(self, node: ast.expr) -> Mask:
-        match node:
-            case ast.BoolOp(op=op, values=parts):
-                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
-                return reduce(join, map(self._condition, parts))
-            case ast.UnaryOp(op=ast.Not(), operand=part):
-                return ~self._condition(part)
-            case ast.Compare(left=left, ops=ops, comparators=rights):
-                # A chain, a < b < c, compares neighbours, as in Python.
-                pairs = zip([left, *rights], ops, rights, strict=False)
-                return reduce(np.logical_and, (self._comparison(a, op, b) for a, op, b in pairs))
-        raise self._refused()
-
-    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Mask:
-        if isinstance(op, ast.In | ast.NotIn):
-            if not isinstance(right, ast.List):
+    def _comparison(self, kind: type[ast.cmpop], left: Any, right: Any) -> Mask:
+        if kind in (ast.In, ast.NotIn):
+            if not isinstance(right, list):
                 raise self._refused("what stands behind 'in' is a list, as in 'seed in [0, 1]'")
             column = self._column(left, right)
-            masks = [self._compared(column, ast.Eq, self._value(item)) for item in right.elts]
+            masks = [self._compared(column, ast.Eq, value) for value in right]
             inside = reduce(np.logical_or, masks, np.zeros(len(self.frame), bool))
-            return inside if isinstance(op, ast.In) else ~inside
-        kind = type(op)
+            return inside if kind is ast.In else ~inside
         if kind not in _COMPARISONS:
             raise self._refused("an empty cell is == None")
-        if not _is_name(left):
+        if not isinstance(left, _Name):
             left, right, kind = right, left, _TURNED.get(kind, kind)
-        return self._compared(self._column(left, right), kind, self._value(right, left))
+        column = self._column(left, right)
+        if isinstance(right, _Name):
+            raise self._in_quotes(right.name, left)
+        return self._compared(column, kind, right)
+
+    def _column(self, name: Any, other: Any) -> pandas.Series:
+        if not isinstance(name, _Name):
+            raise self._refused()
+        if name.name in self.columns:
+            return self.frame[self.columns[name.name]]
+        if isinstance(other, _Name):
+            raise self._in_quotes(name.name, other)
+        names = [*self.columns][: 50 * MOST_LISTED]
+        raise self._refused(f"no column is called {name.name!r}{near_misses(name.name, names)}")
+
+    def _in_quotes(self, text: str, other: _Name) -> ConfigError:
+        """The condition with a text in quotes, where the column beside it has such a cell."""
+        column = self.columns.get(other.name)
+        if column is None or not (self.frame[column].astype(str) == text).any():
+            return self._refused("a column is compared with a number or a text in quotes")
+        spaced = re.sub(rf"\s*([!=]=)\s*{re.escape(text)}(?!\w)", rf' \1 "{text}"', self.text)
+        quoted = ("texts in quotes: ", Keyword("where", spaced))
+        return ConfigError(Keyword("where"), self.text, quoted)
 
     def _compared(self, column: pandas.Series, kind: type[ast.cmpop], value: object) -> Mask:
         name = shown_value(column.name)
+        if isinstance(value, int | float) and abs(value) >= 2**63:
+            value = _as_float(value)  # beyond its range nothing compares otherwise than infinity
+        if isinstance(value, list | np.ndarray):
+            raise self._refused()
         if value is None:
             empty = column.isna().to_numpy()
             if kind not in (ast.Eq, ast.NotEq):
@@ -230,56 +248,6 @@ class _Reader:
             raise self._refused(f"{name} has {cell!r}, which is no number")
         number = number_of(int(cell) if isinstance(cell, bool) else cell)
         return math.nan if number is None else number
-
-    def _value(self, node: ast.expr, other: ast.expr | None = None) -> object:
-        match node:
-            case ast.Constant(value=bool() | str() | None as value):
-                return value
-            case ast.Constant(value=int() | float() as number):
-                # Beyond a float's range nothing compares otherwise than with infinity.
-                return number if abs(number) < 2**63 else _as_float(number)
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-                positive = self._value(node.operand)
-                if isinstance(positive, int | float) and not isinstance(positive, bool):
-                    return -positive
-            case ast.Name() if other is not None:
-                raise self._in_quotes(self._name(node), other)
-        raise self._refused()
-
-    def _column(self, node: ast.expr, other: ast.expr) -> pandas.Series:
-        if not _is_name(node):
-            raise self._refused()
-        name = self._name(node)
-        if name in self.columns:
-            return self.frame[self.columns[name]]
-        if _is_name(other):
-            raise self._in_quotes(name, other)
-        names = [*self.columns][: 50 * MOST_LISTED]
-        raise self._refused(f"no column is called {name!r}{near_misses(name, names)}")
-
-    def _in_quotes(self, name: str, other: ast.expr) -> ConfigError:
-        """The condition with a text in quotes, where the column beside it has such a cell."""
-        column = self.columns.get(self._name(other))
-        if column is None or not (self.frame[column].astype(str) == name).any():
-            return self._refused("a column is compared with a number or a text in quotes")
-        spaced = re.sub(rf"\s*([!=]=)\s*{re.escape(name)}(?!\w)", rf' \1 "{name}"', self.text)
-        quoted = ("texts in quotes: ", Keyword("where", spaced))
-        return ConfigError(Keyword("where"), self.text, quoted)
-
-    def _name(self, node: ast.expr) -> str:
-        """The name that a node stands for; settings are nested, and model.width is one name."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.insert(0, node.attr)
-            node = node.value
-        assert isinstance(node, ast.Name)
-        return ".".join([self.names.get(node.id, node.id), *parts])
-
-
-def _is_name(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
 
 
 def _as_float(number: float) -> float:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import SHELL, ConfigError
-from sweeper.evidence.runs.condition import LONGEST, rows_where, where_equal
+from sweeper.evidence.runs.condition import rows_where, where_equal
+from sweeper.expression import CONDITIONS
 from tests.refusals import raises_config_error
 
 FRAME = pandas.DataFrame(
@@ -149,7 +150,7 @@ def test_all_else_is_one_message_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     with raises_config_error("where", ANY) as caught:
         rows_where(FRAME, text)
-    assert len(str(caught.value)) < 2 * LONGEST
+    assert len(str(caught.value)) < 2 * CONDITIONS.longest
     assert not [*tmp_path.iterdir()]
 
 
