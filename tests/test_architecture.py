@@ -15,7 +15,17 @@ from tests.scripts import load_script
 ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
 AT_THE_ROOT = {
-    *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
+    *(
+        "__init__",
+        "__main__",
+        "errors",
+        "expression",
+        "files",
+        "records",
+        "registry",
+        "samplers",
+        "schedule",
+    ),
     *("face", "gone", "table", "trial", "version"),
 }
 OPTUNA = ("enqueue", "mapping", "recording", "sampling", "storage")

@@ -7,21 +7,16 @@ transformers' Trainer prints last, and all that follows is then a search of some
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from sweeper.command.metrics import DEFAULT, GROUP, kinds, make_source
-from sweeper.command.metrics.pattern import Log
+from sweeper.command.metrics import make_source
 from sweeper.command.metrics.rows import Rows
-from sweeper.command.reading import Below, InFile, Lines, Reading, as_number, last_text, plain
+from sweeper.command.reading import QUOTED, Lines, Reading
 from sweeper.files import try_json
-from sweeper.table import counted
 
 RECENT = 32
 """So many values before the last say how far it may lie from them."""
@@ -29,8 +24,6 @@ JUMP = 6.0
 """A last difference of so many usual ones is a jump."""
 MOST_KINDS = 100
 """So many kinds of lines are told apart: a log may have as many as lines."""
-QUOTED = 120
-"""Characters of a line that are shown."""
 
 
 @dataclass(kw_only=True)
@@ -149,77 +142,6 @@ def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> lis
             evidence.add(reading)
         evidences.append(evidence)
     return evidences
-
-
-# What a pattern does not read although the log has it: most were pasted from a line, whose own bars
-# and brackets mean something else in a pattern.
-
-
-_TOKEN = re.compile(r"\(\?P<\w+>|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-"""A pattern's parts: how a named group begins, an escaped letter, a class, a letter."""
-SAMPLE = 2000
-"""Lines of a log, its last, on which other patterns are tried."""
-LETTERS = 500
-"""Of a line there; longer ones are passed over."""
-_LOSS = r"loss[^\w.+-]{1,5}(?P<loss>[-+.\w]+)"
-ANY_LOSS = (rf"step[^\w.]{{1,5}}(?P<step>\d+).*?\b{_LOSS}", rf"\b{_LOSS}", _LOSS)
-"""What reads a loss in most logs, the surest first."""
-
-
-def alternatives(spec: str) -> list[str]:
-    """What a pattern's bars part that stand in no bracket; nothing of another kind of `metric=`."""
-    parts, depth = [""], 0
-    for token in _TOKEN.findall(spec if GROUP.search(spec) else ""):
-        depth += token.startswith("(") - (token == ")")
-        parts = [*parts, ""] if token == "|" and not depth else [*parts[:-1], parts[-1] + token]
-    return parts if len(parts) > 1 else []
-
-
-def other_metric(spec: str | None, log: Path) -> str:
-    """The `metric=` that would read a log in which `spec` reads nothing; empty where none does."""
-    if spec and not GROUP.search(spec) and spec.partition(":")[0] not in _printed():
-        return ""  # it is read elsewhere
-    lines = [plain(line) for line in last_text(log)[-SAMPLE:] if len(line) <= LETTERS]
-    tried = {text: text for text in _alike(spec or "")} | _printed() | {x: x for x in ANY_LOSS}
-    for other, pattern in tried.items():
-        with suppress(re.error):
-            matches = map(re.compile(pattern).search, lines)
-            found = [m.string for m in matches if m and as_number(m["loss"]) is not None]
-            if found:
-                first = f"there, the first in {found[0].strip()[:QUOTED]!r}"
-                read = f"would read {counted(len(found), 'value')}"
-                return f"metric={shlex.quote(other)} {read} {first}"
-    return ""
-
-
-def _printed() -> dict[str, str]:
-    """The patterns of trainers' lines, by the names of their kinds."""
-    files = (InFile, Below)
-    names = [name for name, kind in kinds().items() if not issubclass(kind, files)]
-    sources = {name: make_source(name, Path(), Path()) for name in names if name != DEFAULT}
-    return {name: s.pattern.pattern for name, s in sources.items() if isinstance(s, Log)}
-
-
-def _alike(pattern: str) -> list[str]:
-    """A pattern with other text around its named groups, the fewest changes first.
-
-    More and more of what has a meaning is taken as it stands; ends, spaces and case may differ.
-    """
-    if not GROUP.search(pattern):
-        return []
-    changed = []
-    for level, ends, spaces, case in product(range(4), *[(0, 1)] * 3):
-        taken, text, inside = ("", "|", "|()[]{}", "|()[]{}.^$*+?")[level], "", 0
-        for token in _TOKEN.findall(re.sub(r"^\^|(?<!\\)\$$", "", pattern) if ends else pattern):
-            if inside or token.startswith("(?P<"):
-                inside += token.startswith("(") - (token == ")")
-                text += token
-            elif token == " " and spaces:
-                text += "" if text.endswith(r"\s+") else r"\s+"
-            else:
-                text += re.escape(token) if token[0] in taken else token
-        changed.append((level + ends + spaces + case, f"{'(?i)' * case}{text}"))
-    return [text for _, text in sorted(changed, key=lambda each: each[0])]
 
 
 def _quoted(reading: Reading) -> str:

@@ -99,9 +99,14 @@ class MetricSource(Protocol):
         return Beyond()
 
 
+def by_time(path: Path) -> tuple[int, str]:
+    """The older file first."""
+    return path.stat().st_mtime_ns, str(path)
+
+
 @dataclass
 class Files(MetricSource):
-    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left.
+    """A run's files that a pattern finds, in some order, each read by a source of its own.
 
     A tracker may write a file in a process of its own, until it `is_whole`. `others` are files of
     earlier runs.
@@ -109,24 +114,29 @@ class Files(MetricSource):
 
     folder: Path
     glob: str
-    scan: Callable[[Path], Callable[[], Iterator[Reading]]]
+    source_of: Callable[[Path], MetricSource]
     is_whole: Callable[[Path], bool] = lambda path: True
     others: frozenset[Path] = frozenset()
-    _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
+    order: Callable[[Path], tuple[int, str]] = by_time
+    _sources: dict[Path, MetricSource] = field(default_factory=dict)
 
-    def read(self, *, ended: bool = False) -> list[Reading]:
-        """What is new in all files, the older file first."""
-        readings: list[Reading] = []
-        for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
-            if path in self.others:
-                continue
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """What is new in each."""
+        for path in sorted(set(self.folder.glob(self.glob)) - self.others, key=self.order):
             deadline = time.monotonic() + (SETTLE_SECONDS if ended else 0.0)
             while time.monotonic() < deadline and not self.is_whole(path):
                 time.sleep(0.05)
-            if path not in self._open:
-                self._open[path] = self.scan(path)
-            readings += self._open[path]()
-        return readings
+            if path not in self._sources:
+                self._sources[path] = self.source_of(path)
+            yield from self._sources[path].read(ended=ended)
+
+    def beyond(self) -> Beyond:
+        """Behind the last loss of the last file."""
+        return (
+            self._sources[max(self._sources, key=self.order)].beyond()
+            if self._sources
+            else Beyond()
+        )
 
 
 class Metric(Protocol):
@@ -317,6 +327,10 @@ CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
 LONGEST_LINE = 1 << 16
 """Bytes of a line; the rest of a longer one is passed over."""
+LAST_LINES = 10
+"""Of a log, that a message quotes."""
+QUOTED = 120
+"""Characters of a line that it quotes."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What colours a text or moves the cursor, and is no part of what a reader sees."""
 
@@ -383,3 +397,9 @@ def last_text(path: Path) -> list[str]:
     except OSError:
         return []
     return [x[:LONGEST_LINE].decode(errors="replace") for x in re.split(rb"[\r\n]+", data) if x]
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a log in which no loss was found, on one line."""
+    lines = [repr(plain(line).strip()[:QUOTED]) for line in last_text(log)[-LAST_LINES:]]
+    return f"the last lines of {log.name}: {', '.join(lines)}" if lines else f"{log.name} is empty"

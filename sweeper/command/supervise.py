@@ -25,13 +25,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.evidence import other_metric
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
 from sweeper.command.metrics.pattern import Log
 from sweeper.command.metrics.rows import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import CHUNK, Lines, MetricSource, Reading, as_number, last_text
+from sweeper.command.reading import (
+    CHUNK,
+    LAST_LINES,
+    Lines,
+    MetricSource,
+    Reading,
+    as_number,
+    last_text,
+)
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
@@ -247,9 +254,7 @@ class Supervisor:
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
-            # Behind the reason, which is to be the same of all trials, as what it quotes is not.
-            other = other_metric(self.command.metric, self.log)
-            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code, other)
+            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code)
         # A run that was given other steps, or reports tokens as steps, would be judged at the wrong
         # place of its curve: it fails with the reason.
         if self.losses.exceeds(self.train.steps):
@@ -323,7 +328,7 @@ class Supervisor:
         source = self.sources[-1][0]
         later = map(source.pattern.search, lines[at:]) if isinstance(source, Log) else ()
         goes_on = any(match and as_number(match["loss"]) is not None for match in later)
-        return 0 <= at >= len(lines) - LINES and not goes_on
+        return 0 <= at >= len(lines) - LAST_LINES and not goes_on
 
     def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
         """As of a run whose next loss is NaN, with what was seen instead."""
@@ -386,14 +391,13 @@ class Supervisor:
             there = contents("jsonl:metrics.jsonl:loss", self.folder)
         return f"{wanted}; {there}"
 
-    def _failure(self, reason: str, code: int, hint: str = "") -> JobOutcome:
-        """The reason with the log's last lines and a hint; nothing is run again for it."""
+    def _failure(self, reason: str, code: int) -> JobOutcome:
+        """The reason with the log's last lines; nothing is run again for it."""
         lines = [line[:300] for line in last_lines(last_text(self.log), failed=code != 0)]
         # A `python` of another environment than the one that sweeper lies in: none was activated.
         other = os.path.basename(self._program).startswith("python")
         if other and self._program != sys.executable and "ModuleNotFoundError" in " ".join(lines):
             lines.append(f"(it ran under {self._program}, and sweeper under {sys.executable})")
-        lines += [f"({hint})"] * bool(hint)
         details = "\n".join([*lines, f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)
@@ -406,8 +410,6 @@ class Supervisor:
 
 _KILLED = re.compile(r": line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error)\b")
 """What a shell says of a program that a signal ended."""
-LINES = 12
-"""Of the log, that a failure quotes."""
 ERROR_LINES = 3
 """Of the error, where a launcher's own words follow it."""
 _RANK = re.compile(r"\[\w+\]: ?")
@@ -444,9 +446,9 @@ def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:
 
     What a launcher such as torchrun says of the end of its processes is no error of theirs.
     """
-    tail = list(lines[-LINES:])
+    tail = list(lines[-LAST_LINES:])
     at = _last_error(lines) if failed else None
-    if at is None or at >= len(lines) - LINES:
+    if at is None or at >= len(lines) - LAST_LINES:
         return tail
     return [*lines[at : at + ERROR_LINES], "...", *tail[ERROR_LINES + 1 :]]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.command.command_runner import Command, reports_no_loss, unknown_to_script
-from sweeper.command.evidence import Evidence, alternatives, evidence_of
+from sweeper.command.evidence import Evidence, evidence_of
 from sweeper.command.metrics import PRINTED
 from sweeper.config.command_line import DEFAULT_ROOT, changed
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
@@ -264,14 +264,6 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         watcher.tell(
             f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )
-    for key in ("metric", "heldout"):
-        if parts := alternatives(settings.raw["runner"].get(key) or ""):
-            reads = next(part for part in parts if "(?P<loss>" in part)
-            others = " or ".join(f"'{part}'" for part in parts if part != reads)
-            watcher.tell(
-                f"Note: {key}= has a bar, which means 'or': of a line that matches {others} no "
-                f"loss is read, and of others that of '{reads}'. A bar that is printed is \\|"
-            )
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:
         if f"train.{name}" in typed:

@@ -131,8 +131,6 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
     [
         ((), ("--lr={eta}", "--x={wdith}")),
         ((), ("--x={width}",)),
-        ((), ("--lr={eta", "--x")),
-        ((), ("--lr={eta.__class__}",)),
         (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS),
         (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS),
         ((), (*WORDS, "--heads={width//64}")),
@@ -141,10 +139,8 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
         (("data=stdlib",), WORDS),
         (("runner=engine",), WORDS),
         (("parameterization=mup",), WORDS),
-        (("runner.hang=0",), WORDS),
         (("runner.cwd=/nowhere",), WORDS),
         (("search.seeds=2",), WORDS[:3]),
-        (("search.seeds=2",), (*WORDS[:3], "--plan={plan}")),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -238,6 +234,7 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     until(lambda: results(workplace / "runs/a"))
     driver.kill()
     assert len(results(workplace / "runs/a")) < 7
+    (workplace / "hurry").touch()
     last = CommandProcess(*words, tag="").wait()
     assert last.code == 0, last
     assert len(results(workplace / "runs/a")) == 7
@@ -306,16 +303,6 @@ def test_a_first_run_shows_where_its_losses_were_read(
     golden.says(measured(right.err))
     (metric,) = sweeper(*loose, "--dry-run", "--json").document["losses"]
     assert metric["values"] == 21 and len(metric["doubts"]) == 2
-
-
-def test_a_bar_between_two_patterns_is_told_before_anything_runs(
-    sweeper: Run, workplace: Path, script: Path, golden: Golden
-) -> None:
-    bar = r"metric=step (?P<step>\d+) | loss (?P<loss>\S+)"
-    parted = [word if word != MINE[-1] else bar for word in searched()]
-    golden.says(sweeper(*parted, "--dry-run").err)
-    escaped = [word if word != MINE[-1] else bar.replace("|", r"\|") for word in searched()]
-    assert "bar" not in sweeper(*escaped, "--dry-run").err
 
 
 def test_a_word_that_is_no_text_is_refused_before_anything_runs(

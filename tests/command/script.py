@@ -48,7 +48,7 @@ def main() -> None:
             continue
         print(f"step {step}: loss {'nan' if distance > 2.5 and step > 4 else loss}", flush=True)
         state.write_text(str(step + 1))
-        time.sleep(0.1 if args.how == "slow" else 0)
+        time.sleep(0.1 if args.how == "slow" and not Path("hurry").exists() else 0)
 
 
 def behave(args: argparse.Namespace, step: int) -> None:

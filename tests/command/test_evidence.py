@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.command.evidence import Evidence, alternatives, evidence_of, other_metric
+from sweeper.command.evidence import Evidence, evidence_of
 from sweeper.command.metrics import make_source
 from tests.golden import Golden
 
@@ -75,54 +75,6 @@ def test_a_log_of_many_kinds_of_lines_takes_no_memory(tmp_path: Path) -> None:
     assert "100 kinds of lines or more" in found.doubts()[0]
 
 
-STEP = r"step (?P<step>\d+)"
-
-
-@pytest.mark.parametrize(
-    ("line", "spec", "other"),
-    [
-        (
-            "step 10 | loss 3.25",
-            rf"{STEP} | loss (?P<loss>\S+)",
-            rf"'{STEP} \| loss (?P<loss>\S+)'",
-        ),
-        (
-            "[a] (avg) loss 3.25",
-            r"[a] (avg) loss (?P<loss>\S+)",
-            r"'\[a\] \(avg\) loss (?P<loss>\S+)'",
-        ),
-        ("cost $3.25", r"cost $(?P<loss>\S+)", r"'cost \$(?P<loss>\S+)'"),
-        ("9:00 loss 3.25 ok", r"^loss (?P<loss>\S+)$", r"'loss (?P<loss>\S+)'"),
-        (
-            "step  10 Loss 3.25",
-            rf"{STEP} loss (?P<loss>\S+)",
-            r"'(?i)step\s+(?P<step>\d+)\s+loss\s+",
-        ),
-        (" iteration 10/ 400 | lm loss: 3.7E+00 | norm: 1 |", None, "megatron"),
-        (" 3%|x  | 10/400 [00:01<00:52, 7it/s, loss=3.732]", "nanochat", "tqdm"),
-        ("epoch 3: val_loss=3.25", r"nats (?P<loss>\S+)", r"'loss[^\w.+-]{1,5}"),
-        ("accuracy 3.25", r"loss (?P<loss>\S+)", None),
-        ("loss 3.25", "csv:a.csv:loss", None),
-    ],
-)
-def test_where_a_pattern_reads_nothing_the_nearest_that_reads_is_told(
-    tmp_path: Path, line: str, spec: str | None, other: str | None
-) -> None:
-    (tmp_path / "log.txt").write_text(f"hello\n{line}\n")
-    said = other_metric(spec, tmp_path / "log.txt")
-    assert said.startswith(f"metric={other}") if other else not said
-    assert not other or said.endswith(f"1 value there, the first in {line.strip()!r}")
-
-
-def test_a_bar_that_stands_in_no_bracket_parts_a_pattern() -> None:
-    assert alternatives(r"step (?P<step>\d+) | loss (?P<loss>\S+)") == [
-        r"step (?P<step>\d+) ",
-        r" loss (?P<loss>\S+)",
-    ]
-    for whole in (r"a\|b (?P<loss>\S+)", r"[a|b] (?P<loss>\S+)", "(a|b) (?P<loss>.)", "csv:a|b:c"):
-        assert alternatives(whole) == []
-
-
 TITAN = (
     "[rank0]:[titan] - root - INFO - \x1b[31m{}step: {:2}  \x1b[32mloss: {}  \x1b[33mmemory: 2GiB"
 )
@@ -133,6 +85,7 @@ MEGATRON = [
     ),
     " validation loss at iteration 4 on validation set | lm loss value: 3.5123E+00 | PPL: 3E+01 |",
     " validation loss at iteration 4 on test set | lm loss value: 3.7123E+00 | PPL: 3E+01 |",
+    " validation loss at iteration 10 | lm loss value: 1.040000E+01 | lm loss PPL: 3E+04 | ",
 ]
 
 
@@ -149,7 +102,7 @@ MEGATRON = [
             [8, 7, 6, 5, 1e8],
             [3.5123],
         ),
-        ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123]),
+        ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123, 10.4]),
     ],
 )
 def test_what_presets_read_of_their_trainers_logs(
@@ -165,12 +118,12 @@ def test_what_presets_read_of_their_trainers_logs(
 def test_noise_is_no_jump(tmp_path: Path) -> None:
     import random
 
-    told = 0
-    for seed in range(200):
+    doubted = 0
+    for seed in range(30):
         chance = random.Random(seed)
         lines = [f"loss {2 + 2 / (n + 1) + chance.gauss(0, 0.05)}" for n in range(100)]
-        told += bool(read(tmp_path, lines, r"loss (?P<loss>\S+)").doubts())
-    assert told <= 2
+        doubted += bool(read(tmp_path, lines, r"loss (?P<loss>\S+)").doubts())
+    assert doubted <= 1
 
 
 def test_nothing_and_a_report_file(tmp_path: Path) -> None:

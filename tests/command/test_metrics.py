@@ -381,5 +381,3 @@ def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path, golden: Golden) -> None:
     outcome, _ = run(command(metric="jsonl:own.jsonl:lost", words=("--how=stale",)), tmp_path)
     golden.says(str(outcome.failure))
-    outcome, _ = run(command(metric=None), tmp_path)
-    golden.says(str(outcome.failure))

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -16,8 +15,8 @@ import pytest
 
 from sweeper.command.command_runner import Command
 from sweeper.command.process import end_marked
-from sweeper.command.reading import CHUNK
-from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
+from sweeper.command.reading import CHUNK, LAST_LINES
+from sweeper.command.supervise import FILES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, JobOutcome, Leave
 from sweeper.records import from_json, to_json
@@ -25,6 +24,7 @@ from sweeper.search.prune import Pruner
 from sweeper.trial import Result
 from tests.command.commands import METRIC, command, run, runner, trial
 from tests.golden import Golden
+from tests.waiting import alive, until
 
 RESUMED = {"resume_if": "state", "resume": ("--resume",)}
 
@@ -33,14 +33,6 @@ def only(outcome: JobOutcome) -> Result:
     assert outcome.failure is None, outcome.failure
     (result,) = outcome.results
     return result
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs: one that nobody has waited for is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_run_to_its_end(tmp_path: Path) -> None:
@@ -194,10 +186,8 @@ def test_no_child_is_left_behind_wherever_it_went(tmp_path: Path) -> None:
     outcome, folder = run(command("children"), tmp_path)
     assert only(outcome).status == "complete"
     children = (folder / "children").read_text().split()
-    deadline = time.monotonic() + 10  # a signal is sent before it is obeyed
-    while any(alive(int(pid)) for pid in children) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(children) == 2 and not any(alive(int(pid)) for pid in children)
+    assert len(children) == 2  # a signal is sent before it is obeyed
+    until(lambda: not any(alive(int(pid)) for pid in children), 10)
 
 
 def test_a_child_that_forks_and_ends_again_and_again_is_ended(tmp_path: Path) -> None:
@@ -322,39 +312,32 @@ def test_the_environment_is_the_user_s_and_can_be_narrowed(
     assert records and not any("hunter2" in path.read_text() for path in records)
 
 
+def supervised(how: str, folder: Path, sign: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """A supervisor in a process of its own, and its trial's folder once the command left a sign."""
+    code = "from pathlib import Path; from tests.command.commands import *; "
+    code += f"run(command({how!r}), Path({str(folder)!r}))"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    [path, *_] = until(lambda: list(folder.glob(f"trials/*/{sign}")))
+    return parent, path.parent
+
+
 def test_what_a_killed_supervisor_left_is_ended_by_the_next(tmp_path: Path) -> None:
     """The command gets SIGTERM when its parent dies; what is deaf to it is found by its mark."""
-    code = "import sys; from pathlib import Path; from tests.command.commands import *; "
-    code += f"run(command('deaf'), Path({str(tmp_path)!r}))"
-    root = Path(__file__).parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=root)
-    deadline = time.monotonic() + 60
-    while not (found := list(tmp_path.glob("trials/*/deaf"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    folder = found[0].parent
+    parent, folder = supervised("deaf", tmp_path, "deaf")
     parent.kill()
     parent.wait()
     pid = int((folder / "starts").read_text().split()[1])
     assert alive(pid)
     assert end_marked(str(folder)) == 1
-    time.sleep(0.1)
-    assert not alive(pid)
+    until(lambda: not alive(pid), 10)
 
 
 def test_a_supervisor_s_death_is_heard_by_the_command(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from tests.command.commands import *; "
-    code += f"run(command('hang'), Path({str(tmp_path)!r}))"
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-    deadline = time.monotonic() + 60
-    while not (found := list(tmp_path.glob("trials/*/starts"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.3)
-    os.kill(parent.pid, signal.SIGKILL)
+    parent, folder = supervised("hang", tmp_path, "state")
+    parent.kill()
     parent.wait()
-    pid = int(found[0].read_text().split()[1])
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(pid)
+    pid = int((folder / "starts").read_text().split()[1])
+    until(lambda: not alive(pid), 10)
 
 
 def test_a_job_is_the_same_after_json_and_refuses_other_code(
@@ -395,7 +378,7 @@ def by_ranks(lines: list[str]) -> list[str]:
 def test_the_error_before_a_launcher_s_footer_is_quoted(own: list[str]) -> None:
     quoted = last_lines(["step 1: loss 2", *own, *FOOTER], failed=True)
     assert quoted[0].endswith(CAUSE) and quoted[-1] == FOOTER[-1]
-    assert "..." in quoted and len(quoted) == LINES
+    assert "..." in quoted and len(quoted) == LAST_LINES
 
 
 def test_a_file_that_cannot_be_parsed_has_no_traceback() -> None:
@@ -405,7 +388,7 @@ def test_a_file_that_cannot_be_parsed_has_no_traceback() -> None:
 
 def test_an_error_that_was_caught_is_none_of_a_run_that_ended_well() -> None:
     log = [*TRACEBACK, CAUSE, *(f"line {n}" for n in range(20))]
-    assert last_lines(log, failed=False) == log[-LINES:]
+    assert last_lines(log, failed=False) == log[-LAST_LINES:]
     assert last_lines(log[-5:], failed=True) == log[-5:]
     assert last_lines([*log[-20:], *TRACEBACK, CAUSE], failed=True)[-1] == CAUSE
 

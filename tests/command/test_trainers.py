@@ -10,7 +10,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,37 +99,6 @@ def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace:
     assert len(results(workplace / "runs/a")) == 2
     plans = list(workplace.glob("runs/a/trials/*/plan.json"))
     assert len(plans) == 2 and plans[0].read_text() != plans[1].read_text()
-
-
-LOG_LINES = {
-    ("torchtitan", "metric"): (
-        "[titan] \x1b[31mstep:  7  \x1b[32mloss:  7.70009  \x1b[38;2;1;2;3mgrad_norm:  1.03",
-        (7, 7.70009),
-    ),
-    ("megatron", "metric"): (
-        " [2026-08-22 10:00:00.1] iteration        7/      10 | consumed samples:           56 | "
-        "learning rate: 1.000000E-02 | lm loss: 1.046113E+01 | loss scale: 1.0 |",
-        (7, 10.46113),
-    ),
-    ("megatron", "heldout"): (
-        " validation loss at iteration 10 | lm loss value: 1.040000E+01 | lm loss PPL: 3E+04 | ",
-        (10, 10.4),
-    ),
-}
-"""Lines as the trainers' sources print them, and the step and the loss they tell."""
-
-
-@pytest.mark.parametrize(("preset", "key"), LOG_LINES)
-def test_presets_read_what_the_trainers_print(preset: str, key: str) -> None:
-    line, told = LOG_LINES[preset, key]
-    found = re.search(load_preset(preset)[key], line)
-    assert found and (int(found["step"]), float(found["loss"])) == told
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    given = [f"runner={name}", "parameterization=own", "model=own", "data=own", "model.width=64"]
-    runner: dict[str, Any] = compose_tree(given)["runner"]
-    return runner
 
 
 @pytest.mark.skipif(find_spec("torchtitan") is None, reason="torchtitan is not installed")

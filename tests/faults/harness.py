@@ -7,9 +7,8 @@ import multiprocessing
 import os
 import shutil
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +21,7 @@ from sweeper.study.lock import live_holder
 from sweeper.study.study import Study
 from tests.cli.driver import TINY, Answer
 from tests.faults.forked_command import run_command
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TAG = "SWEEPER_TEST_TAG"
@@ -123,15 +123,6 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until `true()` is, and return it; AssertionError after so many seconds."""
-    end = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < end, f"it did not come true in {seconds} s"
-        time.sleep(0.01)
-    return found
 
 
 def lines(study: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from sweeper.launch.slurm_queue import QueueEntry, queue
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus
 from tests.launch.trial_sweep import TrialSweep
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/slurm_local.sh"
@@ -72,15 +72,6 @@ class Cluster:
 def slurm(*words: str) -> str:
     """A command of Slurm's."""
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until `true()` is, and return it; AssertionError after so many seconds."""
-    end = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < end, f"{true} did not come true in {seconds} s"
-        time.sleep(0.05)
-    return found
 
 
 class ClusterSweep(TrialSweep):

@@ -97,8 +97,9 @@ def test_the_newest_whole_attempt_counts_whenever_it_was_written(
     assert not found or found.results[0].objective == found.attempt
 
 
-@given(SEEDS, st.text(max_size=5000))
+@given(SEEDS, st.text(max_size=50))
 def test_a_failure_is_one_result_a_trial(seeds: list[int], reason: str) -> None:
+    reason *= 100  # beyond what the record keeps
     trials: list[Trial] = [replace(TRIALS[0], seed=seed) for seed in seeds]
     found = failed(trials, reason)
     assert [result.trial for result in found] == trials

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tests.launch.counting import Ask, Compile, Count, CountSweep, counted, expe
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +67,6 @@ def workers_of(pid: int) -> list[int]:
     return [child for child, words in descendants(pid).items() if b"sweeper.launch.worker" in words]
 
 
-def until(true: Callable[[], Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("how", "retries", "reason"),
     [
@@ -99,9 +93,9 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     trials = [counted(seed=i) for i in range(2)]
     hangs = trouble(tmp_path, "hang", seed=1, at=3)
     sweep = CountSweep(trials=trials, trouble=hangs, folder=tmp_path)
-    results = sweep.run(Local(workers=2, retries=0, hang=5.0))
+    results = sweep.run(Local(workers=2, retries=0, hang=1.5))
     assert [results[t.key].status for t in trials] == ["complete", "failed"]
-    assert "no step for 5 s" in results[trials[1].key].error
+    assert "no step for 1.5 s" in results[trials[1].key].error
 
 
 def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from sweeper.launch.machine import WorkerSlot
 from sweeper.launch.parameters import OURS, Parameters
 from sweeper.launch.pool import Pool
 from sweeper.launch.slurm import Slurm
-from tests.launch.test_local import until
 from tests.launch.test_slurm_parts import commands
+from tests.waiting import until
 
 __all__ = ["commands"]
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from sweeper.command.reading import (
     Below,
     Beyond,
+    Files,
     InFile,
     Lines,
     MetricSource,
@@ -155,33 +156,17 @@ class Lightning(Below):
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every version, the older one first."""
         others = frozenset(folder.glob(self.files) if fresh else ())
-        return Versions(folder, self.files, self.name, others)
+        return Files(
+            folder,
+            self.files,
+            lambda path: CsvRows(Lines(path), self.name),
+            others=others,
+            order=_version,
+        )
 
     def names(self, path: Path) -> list[str]:
         """The names of the columns."""
         return columns(Lines(path).read(ended=True))
-
-
-@dataclass
-class Versions(MetricSource):
-    """The tables of all versions; `others` are those of earlier runs."""
-
-    folder: Path
-    files: str
-    column: str
-    others: frozenset[Path]
-    _tables: dict[Path, CsvRows] = field(default_factory=dict)
-
-    def read(self, *, ended: bool = False) -> Iterator[Reading]:
-        """What is new in each."""
-        for path in sorted(set(self.folder.glob(self.files)) - self.others, key=_version):
-            table = self._tables.setdefault(path, CsvRows(Lines(path), self.column))
-            yield from table.read(ended=ended)
-
-    def beyond(self) -> Beyond:
-        """Of the last version."""
-        paths = sorted(self._tables, key=_version)
-        return self._tables[paths[-1]].beyond() if paths else Beyond()
 
 
 def _version(path: Path) -> tuple[int, str]:

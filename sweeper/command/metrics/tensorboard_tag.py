@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,32 +22,29 @@ class TensorBoardTag(Below):
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every file, the older one first."""
         others = frozenset(folder.glob(self.files) if fresh else ())
-        return Files(folder, self.files, scalars(self.name), others=others)
+        return Files(folder, self.files, partial(Scalars, self.name), others=others)
 
     def names(self, path: Path) -> list[str]:
         """The tags of a file."""
         return tags(path)
 
 
-def scalars(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
-    """Scalars of a tag in TensorBoard's event files."""
+class Scalars(MetricSource):
+    """Scalars of a tag in one event file."""
 
-    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+    def __init__(self, tag: str, path: Path) -> None:
+        """Nothing is read yet."""
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-        loader = EventFileLoader(str(path))
+        self.tag, self._loader = tag, EventFileLoader(str(path))
 
-        def readings() -> Iterator[Reading]:
-            for event in loader.Load():
-                for value in event.summary.value:
-                    # A tensor, since the loader turns the simple values of older writers into
-                    # tensors.
-                    if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
-                        yield Reading(event.step, float(value.tensor.float_val[0]))
-
-        return readings
-
-    return scan
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """The loader turns the simple values of older writers into tensors."""
+        for event in self._loader.Load():
+            for value in event.summary.value:
+                of_tag = value.tag == self.tag and value.HasField("tensor")
+                if of_tag and value.tensor.float_val:
+                    yield Reading(event.step, float(value.tensor.float_val[0]))
 
 
 def hparams(path: Path) -> dict[str, Any]:

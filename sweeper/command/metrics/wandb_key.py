@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,30 +26,27 @@ class WandbKey(Below):
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every file, the older one first; W&B writes them in a process of its own."""
         others = frozenset(folder.glob(self.files) if fresh else ())
-        return Files(folder, self.files, values(self.name), is_whole, others)
+        return Files(folder, self.files, partial(OfflineRun, self.name), is_whole, others)
 
     def names(self, path: Path) -> list[str]:
         """The keys of the history."""
         return history_keys(path)
 
 
-def values(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+@dataclass
+class OfflineRun(MetricSource):
     """Values of a key in the history of an offline run of W&B."""
 
-    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
-        seen = 0
+    key: str
+    path: Path
+    _seen: int = 0
 
-        def readings() -> Iterator[Reading]:
-            nonlocal seen
-            rows = [row for row in history(path) if as_number(row.get(key)) is not None]
-            # The file is read anew each time: its records cannot be taken up in their middle.
-            new, seen = rows[seen:], len(rows)
-            reader = RowReader(key)
-            yield from (reading for row in new if (reading := reader.reading(row)) is not None)
-
-        return readings
-
-    return scan
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """The file is read anew each time: its records cannot be taken up in their middle."""
+        rows = [row for row in history(self.path) if as_number(row.get(self.key)) is not None]
+        new, self._seen = rows[self._seen :], len(rows)
+        reader = RowReader(self.key)
+        yield from (reading for row in new if (reading := reader.reading(row)) is not None)
 
 
 def online_wandb(key: str | Keyword, run: str, name: str) -> MetricSource:

@@ -172,7 +172,10 @@ class _Reader:
     def _refused(self, why: str = "") -> ConfigError:
         numbers = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind in "iuf"]
         example = f"{quoted_name(numbers[-1])} < 4" if numbers else "loss < 4"
-        why = why or "columns compared with numbers, texts and [lists]; and, or, not, in: nothing else"
+        why = (
+            why
+            or "columns compared with numbers, texts and [lists]; and, or, not, in: nothing else"
+        )
         allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
         text = self.text if len(self.text) <= CONDITIONS.longest else f"{self.text[:60]}..."
         return ConfigError(Keyword("where"), text, allowed)

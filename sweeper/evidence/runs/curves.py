@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.command.evidence import other_metric
+from sweeper.command.reading import end_of
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.runs.log import LOGS, RunLog
@@ -174,10 +174,10 @@ def _of_folder(source: str, metric: str, where: str, root: Path | None) -> Itera
             matched = True
             yield _of_series(log.name, series_of)
     if not matched:
-        other = other_metric(metric, logs[0])
         raise BadInput(
             f"no line of the {counted(len(logs), 'log')} of {source} has a loss as ",
-            *(Keyword("metric", metric), " names it", f"; {other}" * bool(other)),
+            Keyword("metric", metric),
+            f" names it; {end_of(logs[0])}",
         )
 
 

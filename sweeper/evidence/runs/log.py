@@ -15,10 +15,9 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from weakref import finalize
 
-from sweeper.command.evidence import other_metric
 from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb_key import online_wandb
-from sweeper.command.reading import MetricSource, Reading, as_number
+from sweeper.command.reading import MetricSource, Reading, as_number, end_of
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.runs.table import UNPACKED, unpacked_blocks
 
@@ -176,12 +175,12 @@ class RunLog:
         folder = self.place if self.place.is_dir() else self.place.parent
         advice = "name the folder that the run writes to, and the file below that"
         there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder, advice)
-        if not there and self.place.is_file():
-            there = other_metric(self.metric, self.place)
+        if not there and not ONLINE.fullmatch(self.metric):
+            there = end_of(self._plain(Keyword("metric"), self._log()))
         raise BadInput(
             f"no loss was found in {self.place} by ",
             Keyword("metric", self.metric),
-            f"; {there}" if there else "; does it match a line of the log?",
+            f"; {there}" * bool(there),
         )
 
 

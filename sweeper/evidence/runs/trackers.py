@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def _tensorboard_frame(
     series: dict[Path, Series] = {}
     for run in by_run:
         series[run] = Series()
-        series[run].add(Files(run, "*tfevents*", tensorboard_tag.scalars(named)).read())
+        series[run].add(Files(run, "*tfevents*", partial(tensorboard_tag.Scalars, named)).read())
     if not any(map(len, series.values())):
         choose((t for p in paths for t in tensorboard_tag.tags(p)), asked, str(folder))
     # SummaryWriter.add_hparams writes into a folder below its run's, Keras above the series'.
@@ -153,7 +154,7 @@ def _wandb_frame(
     for path in paths:
         name, config, state = wandb_key.facts(path)
         series = Series()
-        series.add(Files(path.parent, path.name, wandb_key.values(named)).read())
+        series.add(Files(path.parent, path.name, partial(wandb_key.OfflineRun, named)).read())
         table.add(name, {**named_values(name), **flat(config), "state": state}, series)
     if not table.rows:
         choose((k for p in paths for k in wandb_key.history_keys(p)), asked, str(folder))
