@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeper import schedule
-from sweeper.command.metrics import check_source
+from sweeper.command.metrics import metric_of
 from sweeper.command.process import can_run
 from sweeper.command.supervise import Supervisor, make_folder
 from sweeper.command.template import (
@@ -101,12 +101,12 @@ class Command:
     def __post_init__(self) -> None:
         """Refuse what could never run."""
         if not self.command:
-            words = ("the words of a command, as in ", Call("search", command=("WORDS",)))
-            raise ConfigError("command", [], words)
+            example = ("the words of a command, as in ", Call("search", command=("WORDS",)))
+            raise ConfigError("command", [], example)
         check_bounds(self)
         for key in ("metric", "heldout"):
             if (spec := getattr(self, key)) is not None:
-                check_source(key, spec)
+                metric_of(spec, key)
         if self.resume_if is not None:
             pattern = Path(self.resume_if)
             if not self.resume_if or pattern.is_absolute() or ".." in pattern.parts:
@@ -194,10 +194,10 @@ class Command:
         for key, value in self._templates.items():
             for template in templates_in(value):
                 template.check(placeholders, key)
-        known = {*hyperparameters, *RESERVED, "watch", "*"} - {"base", "dir"}
+        names = {*hyperparameters, *RESERVED, "watch", "*"} - {"base", "dir"}
         for name in self.uses:
-            if name not in known:
-                raise ConfigError("uses", name, f"no such name; {suggest(name, known)}")
+            if name not in names:
+                raise ConfigError("uses", name, f"no such name; {suggest(name, names)}")
         takes = self.names | set(self.uses)
         if not scaled_by_user and "plan" not in takes:
             raise ConfigError(
@@ -313,7 +313,7 @@ class CommandRunner:
         self.there = replace(settings, cwd=str(settings.folder))
 
     def machine(self) -> Machine:
-        """Of the settings."""
+        """See `Command.machine`."""
         return self.settings.machine()
 
     def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from sweeper.command.metrics import make_source
+from sweeper.command.metrics import metric_of
 from sweeper.command.metrics.rows import Rows
 from sweeper.command.reading import QUOTED, Lines, Reading
 from sweeper.files import try_json
@@ -58,9 +58,9 @@ class Evidence:
         self._recent.append(reading.loss)
         # "step 10 loss" and "eval loss" are two kinds: a pattern that matches both mixes two
         # losses.
-        if reading.words in self.kinds or len(self.kinds) < MOST_KINDS:
-            count, example = self.kinds.get(reading.words, (0, reading))
-            self.kinds[reading.words] = (count + 1, example)
+        if reading.label in self.kinds or len(self.kinds) < MOST_KINDS:
+            count, example = self.kinds.get(reading.label, (0, reading))
+            self.kinds[reading.label] = (count + 1, example)
 
     def facts(self) -> str:
         """What was read, in a sentence."""
@@ -135,7 +135,7 @@ def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> lis
         if spec is None and key == "heldout":
             continue
         # Without a pattern the script reports by itself, into metrics.jsonl.
-        source = make_source(spec, folder, folder / "log.txt") if spec else None
+        source = metric_of(spec).open(folder, folder / "log.txt") if spec else None
         report = Rows(Lines(folder / "metrics.jsonl"), name)
         evidence = Evidence(key=key, resumes=resumes if isinstance(resumes, int) else 0)
         for reading in (source or report).read(ended=True):

@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     at: int = 0
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """The last two words before the loss: two kinds of lines differ in them."""
         before = self.line[max(0, self.at - 100) : self.at]
         return " ".join(re.sub(r"\d+", "#", word) for word in words_of(before)[-2:])
@@ -150,7 +150,7 @@ class Metric(Protocol):
 
     @classmethod
     def parse(cls, key: str | Keyword, rest: str) -> Metric:
-        """Of what stands behind the colon; ConfigError, for `key`, where it cannot be read."""
+        """Take what stands behind the colon; ConfigError, for `key`, where it cannot be read."""
 
     def describe(self) -> str:
         """Where losses are read, in words."""

@@ -29,7 +29,7 @@ class Series:
 
     @classmethod
     def of(cls, steps: NDArray[np.float64], losses: NDArray[np.float64]) -> Series:
-        """Of ascending whole `steps` and the `losses` there, of one length."""
+        """Take ascending whole `steps` and the `losses` there, of one length."""
         series = cls()
         series.steps.frombytes(steps.astype(np.int64).tobytes())
         series.losses.frombytes(losses.astype(np.float64).tobytes())

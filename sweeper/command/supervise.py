@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
+from sweeper.command.metrics import PRINTED, REPORTED, metric_of
 from sweeper.command.metrics.pattern import Log
 from sweeper.command.metrics.rows import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
@@ -152,7 +152,7 @@ class Supervisor:
         ):
             source: MetricSource = Rows(Lines(report), key)
             if spec:
-                source = make_source(spec, self.folder, self.log, fresh=not resumed)
+                source = metric_of(spec).open(self.folder, self.log, fresh=not resumed)
             self.sources.append((source, series))
         argv = self.command.argv(self.trial, self.folder, resumed=resumed, write=True)
         variables = {
@@ -182,7 +182,7 @@ class Supervisor:
     def _watch(self, group: Group) -> tuple[str, int]:
         """Read losses until the command ends or must be ended."""
         grace, hang = self.command.grace, self.command.hang
-        quiet_since, size_before, told = time.monotonic(), -1, False
+        quiet_since, size_before, begun = time.monotonic(), -1, False
         while True:
             code = group.wait(TICK)
             if self._printed() > (self.command.output or math.inf) * 1e6:
@@ -190,10 +190,10 @@ class Supervisor:
             for source, series in self.sources:
                 series.add(source.read(ended=code is not None))
             if (last := self.losses.last_step()) >= 0:
-                if not told:  # where it began: a script may go on from a checkpoint by itself
+                if not begun:  # where it began: a script may go on from a checkpoint by itself
                     first = last if self.resumes else self.losses.first_step()
                     self.control.progress(min(1.0, first / self.train.steps))
-                told = True
+                begun = True
                 self.control.progress(min(1.0, (last + 1) / self.train.steps))
             if not self.losses.finite():
                 return "diverged", group.end(grace) if code is None else code
@@ -271,7 +271,8 @@ class Supervisor:
                 )
             return self._failure(reason, code)
         if status == "complete" and self.train.objective == "heldout" and not len(self.heldout):
-            there = contents(self.command.heldout or "", self.folder)
+            spec = self.command.heldout
+            there = metric_of(spec).contents(self.folder) if spec else ""
             reason = "it reported no held-out loss, which is the objective"
             return self._failure(f"{reason}; {there}" if there else reason, code)
         return JobOutcome(results=(self._result(status, code, seconds),))
@@ -293,8 +294,8 @@ class Supervisor:
         if code < 0 or (status == "complete" and reached):  # a signal is the machine's word
             return ""
         if status == "complete":
-            said = (line for line in last_text(self.log) if _STOPPED.search(line))
-            if line := next(said, ""):
+            stopped = (line for line in last_text(self.log) if _STOPPED.search(line))
+            if line := next(stopped, ""):
                 return f"{place}, where it ended by itself: {line.strip()[:200]!r}"
             return ""
         if self.losses.grew():
@@ -331,7 +332,6 @@ class Supervisor:
         return 0 <= at >= len(lines) - LAST_LINES and not goes_on
 
     def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
-        """As of a run whose next loss is NaN, with what was seen instead."""
         step = None if self.losses.counted else self.losses.last_step() + 1
         self.losses.add([Reading(step, math.nan)])
         result = replace(self._result("diverged", code, seconds, why=seen), error=seen)
@@ -381,14 +381,14 @@ class Supervisor:
 
     def _why_no_loss(self) -> str:
         if metric := self.command.metric:
-            there = contents(metric, self.folder)
+            there = metric_of(metric).contents(self.folder)
             if not self.log.is_file():
                 there = "log.txt is gone: the command must leave it in {dir}"
             return f"none matched metric={metric}" + (f"; {there}" if there else "")
         wanted = f"none is in SWEEPER_REPORT, where lines {REPORTED} are expected"
         there = f"and no metric= is given: {PRINTED}"
         if (self.folder / "metrics.jsonl").is_file():
-            there = contents("jsonl:metrics.jsonl:loss", self.folder)
+            there = metric_of("jsonl:metrics.jsonl:loss").contents(self.folder)
         return f"{wanted}; {there}"
 
     def _failure(self, reason: str, code: int) -> JobOutcome:
@@ -437,8 +437,8 @@ def _end_of(code: int) -> str:
     number = -code if code < 0 else code - 128
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     name += ", as where a machine is short of memory" * (number == signal.SIGKILL)
-    said = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return f"{said} ({name})" if name else said
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"{how} ({name})" if name else how
 
 
 def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:

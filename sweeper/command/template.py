@@ -110,10 +110,12 @@ class Template:
         placeholders = (part for part in self.parts if isinstance(part, Placeholder))
         return {name for part in placeholders for name in part.expression.names}
 
-    def check(self, known: set[str], key: str = "command") -> None:
+    def check(self, placeholders: set[str], key: str = "command") -> None:
         """ConfigError for a name that is none of the `known` ones."""
-        for name in sorted(self.names - known):
-            raise ConfigError(key, f"{{{name}}}", f"no such placeholder; {suggest(name, known)}")
+        for name in sorted(self.names - placeholders):
+            raise ConfigError(
+                key, f"{{{name}}}", f"no such placeholder; {suggest(name, placeholders)}"
+            )
 
     def value(self, values: Values) -> Value:
         """The value: that of the placeholder, as it is, where the word is nothing else."""
@@ -321,9 +323,9 @@ def _first_host() -> str:
 
 def _scontrol(kind: str, name: str) -> str:
     try:
-        shown = subprocess.run(
+        done = subprocess.run(
             ["scontrol", "show", kind, name], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise SweeperError(f"scontrol does not tell the hosts of {name}: {error}") from error
-    return shown.stdout
+    return done.stdout

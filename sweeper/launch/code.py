@@ -168,8 +168,8 @@ def _compiled(used: type | FunctionType) -> tuple[list[Any], set[str]]:
         inner = getattr(value, "__func__", getattr(value, "fget", value))
         parts.append(name)
         if isinstance(inner, FunctionType):
-            more, found = _compiled(inner)
-            parts, names = parts + more, names | found
+            more, more_names = _compiled(inner)
+            parts, names = parts + more, names | more_names
         elif isinstance(value, int | float | str | tuple | None) and name not in UNREAD:
             parts.append(repr(value))
     return parts, names
@@ -290,15 +290,17 @@ def _script(command: Sequence[str], cwd: Path) -> list[str]:
 
 def _started(script: str, cwd: Path) -> list[str]:
     """The scripts that a shell script runs, and those that these run."""
-    found = [os.path.normpath(script)]
-    for name in found:
+    scripts = [os.path.normpath(script)]
+    for name in scripts:
         data = b""
         with suppress(OSError), (cwd / name).open("rb") as file:
             data = file.read(MAX_BYTES)
         if name.endswith(SHELL_SCRIPTS) or re.match(rb"#!.*\b(ba|z|da)?sh\b", data):
             text = re.sub(r"^\s*#.*", "", data.decode(errors="replace"), flags=re.MULTILINE)
-            found += [each for each in _named(text, cwd, Path(name).parent) if each not in found]
-    return found[1:]
+            scripts += [
+                each for each in _named(text, cwd, Path(name).parent) if each not in scripts
+            ]
+    return scripts[1:]
 
 
 def _named(text: str, cwd: Path, *folders: Path) -> list[str]:

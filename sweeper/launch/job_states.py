@@ -60,9 +60,9 @@ def cancel_jobs(folder: Path) -> int:
 
 
 def _known(folder: Path) -> list[Scheduled]:
-    """As `schedulers`, whose jobs can be read: none that are closed are taken for none at all."""
-    found = schedulers(folder)
-    for path in (folder / name for name in ("jobs", *_used(folder)) if found):
+    """Schedulers that were used; SweeperError for jobs that this user cannot read."""
+    used = schedulers(folder)
+    for path in (folder / name for name in ("jobs", *_used(folder)) if used):
         if path.exists() and not os.access(path, os.R_OK | os.X_OK):
             raise SweeperError(
                 f"{path} is the user {owner_of(path)}'s, whose own ",
@@ -71,7 +71,7 @@ def _known(folder: Path) -> list[Scheduled]:
                 Call("cancel"),
                 " know of them",
             )
-    return found
+    return used
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:

@@ -101,42 +101,42 @@ class Parameters:
     slurm_signal_delay_s: Any = None
     slurm_stderr_to_stdout: Any = None
     slurm_use_srun: Any = None
-    known: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    values: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """See the class. `known` are those that are set."""
+        """See the class. `values` are those that are set."""
         check_bounds(self)
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        known = {name: value for name, value in values.items() if value is not None}
-        for name, value in known.items():
+        values = {name: value for name, value in values.items() if value is not None}
+        for name, value in values.items():
             if name in OURS:
                 raise ConfigError(name, value, f"sweeper sets it itself ({OURS[name]})")
             for line in value if isinstance(value, tuple) else (value,):
                 if isinstance(line, str) and "\n" in line:
                     raise ConfigError(name, line, "a text of one line")
-        object.__setattr__(self, "known", known)
+        object.__setattr__(self, "values", values)
 
     def local(self) -> dict[str, Any]:
         """For a worker of this machine, as `AutoExecutor.update_parameters` takes them."""
         if self.gpus_per_node is not None:
             allowed = "sweeper sets it itself (launcher.workers: each has a GPU of its own)"
             raise ConfigError("submitit.gpus_per_node", self.gpus_per_node, allowed)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.known.items()}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()}
 
     def slurm_keys(self) -> dict[str, Any]:
         """Those that are keys of `launcher=slurm`, by the key."""
-        found = {KEYS[name]: self.known[name] for name in KEYS if name in self.known}
-        if isinstance(gigabytes := found.get("memory"), float | int):
+        keys = {KEYS[name]: self.values[name] for name in KEYS if name in self.values}
+        if isinstance(gigabytes := keys.get("memory"), float | int):
             whole = gigabytes == int(gigabytes)
-            found["memory"] = f"{int(gigabytes)}G" if whole else f"{int(1024 * gigabytes)}M"
-        if options := found.get("sbatch"):  # submitit writes either
-            found["sbatch"] = {name.replace("_", "-"): value for name, value in options.items()}
-        return found
+            keys["memory"] = f"{int(gigabytes)}G" if whole else f"{int(1024 * gigabytes)}M"
+        if options := keys.get("sbatch"):  # submitit writes either
+            keys["sbatch"] = {name.replace("_", "-"): value for name, value in options.items()}
+        return keys
 
     def slurm(self) -> dict[str, Any]:
         """The rest, as `SlurmExecutor.update_parameters` takes them."""
         return {
             name.removeprefix("slurm_"): list(value) if isinstance(value, tuple) else value
-            for name, value in self.known.items()
+            for name, value in self.values.items()
             if name.startswith("slurm_") and name not in KEYS
         }

@@ -180,16 +180,18 @@ class Slurm:
     def _check_memory(self) -> None:
         """ConfigError for memory that is given in two ways, of which Slurm takes one."""
         ours, theirs = self.sbatch, self.submitit.slurm()
-        given = {"memory": self.memory}
-        given |= {f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")}
-        given |= {
+        settings = {"memory": self.memory}
+        settings |= {
+            f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")
+        }
+        settings |= {
             f"submitit.slurm_{key}": theirs.get(key) for key in ("mem_per_cpu", "mem_per_gpu")
         }
-        given = {key: value for key, value in given.items() if value is not None}
-        if len(given) > 1:
-            first, *others = given
+        settings = {key: value for key, value in settings.items() if value is not None}
+        if len(settings) > 1:
+            first, *others = settings
             names = " and ".join(f"launcher.{key}" for key in others)
-            raise ConfigError(first, given[first], f"null, or {names} left out: Slurm takes one")
+            raise ConfigError(first, settings[first], f"null, or {names} left out: Slurm takes one")
 
     @property
     def device(self) -> str:
@@ -242,16 +244,16 @@ class Slurm:
             with outside_a_job():
                 ask("sbatch", *long_options(test_only=None), stdin=self.script(folder))
         except SchedulerError as error:
-            said = str(error)
+            complaint = str(error)
             for pattern, key in KEY_OF_COMPLAINT.items():
-                if re.search(pattern, said, re.I):
-                    allowed = f"Slurm says: {said}"
+                if re.search(pattern, complaint, re.I):
+                    allowed = f"Slurm says: {complaint}"
                     raise ConfigError(f"launcher.{key}", getattr(self, key), allowed) from error
-            if AWAY.search(said):
+            if AWAY.search(complaint):
                 raise
             sizes = ("cpus", "memory", "gpus", "gres", "constraint")
             asked = {key: getattr(self, key) for key in sizes}
-            allowed = f"what some node has; Slurm says: {said}"
+            allowed = f"what some node has; Slurm says: {complaint}"
             raise ConfigError("launcher", asked, allowed) from error
 
     @staticmethod
@@ -378,11 +380,11 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
     ends the shell by itself is told likewise: unless it sets a trap of its own, on EXIT.
     """
     failed = "sweeper: launcher.setup failed:"
-    told = (
+    at_exit = (
         'code=$?; if [ -n "$sweeper_setup" ]; then '
         f'echo "{failed} $BASH_COMMAND (exit code $code)" >&2; [ $code -ne 0 ] || exit 1; fi'
     )
-    checked, command = ["sweeper_setup=1", f"trap {shlex.quote(told)} EXIT"], list[str]()
+    checked, command = ["sweeper_setup=1", f"trap {shlex.quote(at_exit)} EXIT"], list[str]()
     for line in lines:
         command.append(line)
         checked.append(line)
@@ -391,9 +393,9 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
         )
         # A loop may take several lines, a text too: bash warns of one that has no end.
         if whole.returncode == 0 and not whole.stderr and not line.endswith("\\"):
-            said = shlex.quote(f"{failed} {' '.join(command)}")
+            complaint = shlex.quote(f"{failed} {' '.join(command)}")
             checked.append(
-                f'code=$?; if [ $code -ne 0 ]; then echo {said} "(exit code $code)" >&2; '
+                f'code=$?; if [ $code -ne 0 ]; then echo {complaint} "(exit code $code)" >&2; '
                 "sweeper_setup=; exit $code; fi"
             )
             command = []
@@ -585,9 +587,9 @@ class SlurmExecutor:
                 return True
         return False
 
-    def _avoids(self, job: SubmittedJob, node: str, said: str) -> bool:
+    def _avoids(self, job: SubmittedJob, node: str, log: str) -> bool:
         """Have the job avoid a node that lacks something; False where that would not help it."""
-        if (lack := lack_of(said)) is None or not node:
+        if (lack := lack_of(log)) is None or not node:
             return False
         self._lacking.setdefault(lack.what, set()).add(node)
         alone = self._lacking[lack.what] == {node}

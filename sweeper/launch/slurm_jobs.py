@@ -457,7 +457,7 @@ class Run:
         number = self.signals[0]
         still = self._stands_still()
         requeue = number in BEFORE_THE_END and not still
-        left = SavedAndLeft(
+        saved = SavedAndLeft(
             signal=signal.Signals(number).name,
             fraction=self.fraction,
             began=self.began,
@@ -465,7 +465,7 @@ class Run:
             still=still,
         )
         # Noted first: Slurm may end this process as soon as it has taken the request.
-        self._note(left)
+        self._note(saved)
         if not requeue:
             return
         # What is ignored here is ignored by a child too: a SIGTERM that comes on the heels of
@@ -476,15 +476,15 @@ class Run:
             subprocess.run(request, check=True, timeout=60)
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             print(f"this job cannot put itself back into the queue, its driver will ({error})")
-            self._note(replace(left, requeue=False))
+            self._note(replace(saved, requeue=False))
 
     def _stands_still(self) -> bool:
         """Whether so many runs in a row came no further that more would go on for ever."""
         folder = self.submission.folder
         runs = [(earlier.began, earlier.fraction) for earlier in earlier_runs(self.submission)]
         for number in range(self.restart):
-            left = recorded(SavedAndLeft, folder / f"left-{number}.json")
-            runs = [*runs, (left.began, left.fraction)] if left else []
+            saved = recorded(SavedAndLeft, folder / f"left-{number}.json")
+            runs = [*runs, (saved.began, saved.fraction)] if saved else []
         # The first of them came somewhere, and is none of those that came no further.
         return without_progress([*runs, (self.began, self.fraction)])[0] >= MAX_STANDSTILLS - 1
 
@@ -515,7 +515,6 @@ class SlurmFailure:
     began: bool = True
 
     def __str__(self) -> str:
-        """As the user reads it."""
         where = f" on {self.node}" if self.node else ""
         return f"job {self.id}{where} ended without a result ({self.state}): {self.cause}"
 
@@ -523,33 +522,33 @@ class SlurmFailure:
 def failure_of(array: Array, index: int, entry: QueueEntry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
-    started, left, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)
-    state, words = "vanished from the queue" if entry is None else entry.state, list[str]()
+    started, saved, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)
+    state, last = "vanished from the queue" if entry is None else entry.state, list[str]()
     if error:
         cause = error.error
-    elif left:
-        cause = f"{left.signal} told it to leave, at {100 * left.fraction:.0f} % of its work"
-        cause += f", and {ADVICE}" if left.still else ""
+    elif saved:
+        cause = f"{saved.signal} told it to leave, at {100 * saved.fraction:.0f} % of its work"
+        cause += f", and {ADVICE}" if saved.still else ""
     else:
-        words, log = _last_lines(array, index)
-        lack = lack_of("\n".join(words)) if started is None else None
-        cause = str(lack or " | ".join(words) or "it left no word") + log
+        last, log = _last_lines(array, index)
+        lack = lack_of("\n".join(last)) if started is None else None
+        cause = str(lack or " | ".join(last) or "it left no word") + log
         if state == "TIMEOUT":
             cause = f"its time was up ({cause}): {ADVICE}"
     # Slurm says that it failed, and its log why: nothing of it will come back.
-    never_began = state == "FAILED" and started is None and bool(words)
+    never_began = state == "FAILED" and started is None and bool(last)
     return SlurmFailure(
         id=array.task_id(index),
         state=state,
         node=(started.node if started else "") or (entry.node if entry else ""),
         cause=cause,
-        certain=never_began or error is not None or (left is not None and not left.requeue),
+        certain=never_began or error is not None or (saved is not None and not saved.requeue),
         cancelled=state == "CANCELLED",
         # It died while it trained, and did not say of what.
-        blames_trials=started is not None and error is None and left is None,
+        blames_trials=started is not None and error is None and saved is None,
         retry=(error is None or error.retry)
         and state != "OUT_OF_MEMORY"
-        and not (left and left.still),
+        and not (saved and saved.still),
         began=not never_began,
     )
 

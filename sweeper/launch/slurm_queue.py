@@ -83,17 +83,17 @@ def ask(*command: str, stdin: str | None = None) -> str:
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(f"{command[0]} gave no answer in {PATIENCE:.0f} s") from error
     except (subprocess.CalledProcessError, OSError) as error:
-        said = first_lines(getattr(error, "stderr", None) or str(error))
-        if "configuration source" in said:
-            said = "this machine is on no Slurm cluster (it finds no slurm.conf)"
-        raise SchedulerError(f"{command[0]}: {said}") from error
+        complaint = first_lines(getattr(error, "stderr", None) or str(error))
+        if "configuration source" in complaint:
+            complaint = "this machine is on no Slurm cluster (it finds no slurm.conf)"
+        raise SchedulerError(f"{command[0]}: {complaint}") from error
     return done.stdout
 
 
 def long_options(**values: str | int | None) -> list[str]:
     """Long options of a program, as words: `states="all"`; None for one without a value."""
-    words = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
-    return [name if value is None else f"{name}={value}" for name, value in words.items()]
+    options = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+    return [name if value is None else f"{name}={value}" for name, value in options.items()]
 
 
 def first_lines(text: str) -> str:
@@ -148,10 +148,12 @@ def cancel(ids: Sequence[str], signal: str | None = None) -> None:
 
     Those that have ended already are passed over. SchedulerError when Slurm does not answer.
     """
-    words = long_options(quiet=None) if signal is None else long_options(quiet=None, signal=signal)
+    options = (
+        long_options(quiet=None) if signal is None else long_options(quiet=None, signal=signal)
+    )
     for start in range(0, len(ids), 200):  # a command line has a longest length
         try:
-            ask("scancel", *words, *ids[start : start + 200])
+            ask("scancel", *options, *ids[start : start + 200])
         except SchedulerError as error:
             if not re.search("nvalid job id|already complet", str(error)):
                 raise
@@ -188,7 +190,7 @@ USABLE = ("alloc", "comp", "idle", "mix", "plan", "plnd", "resv")
 
 def nodes(partition: str | None) -> set[str]:
     """The nodes of a partition (None: the default one) on which jobs run."""
-    found = set()
+    usable = set()
     for line in ask(
         "sinfo", *long_options(noheader=None, Node=None, format="%N|%P|%t")
     ).splitlines():
@@ -197,8 +199,8 @@ def nodes(partition: str | None) -> set[str]:
             of.endswith("*") if partition is None else of.rstrip("*") in partition.split(",")
         )
         if is_wanted and state.startswith(USABLE):
-            found.add(name)
-    return found
+            usable.add(name)
+    return usable
 
 
 def minutes(text: str) -> float | None:
@@ -250,7 +252,6 @@ class NodeLack:
     remedy: str
 
     def __str__(self) -> str:
-        """As the user reads it."""
         return f"{self.what} there ({self.line}); {self.remedy}"
 
 
@@ -297,10 +298,12 @@ KINDS = (
 def lack_of(text: str) -> NodeLack | None:
     """What `text`, the end of a log, says is missing; None where it says of no such thing."""
     lines = [line.strip()[:300] for line in text.splitlines()]
-    for what, words, remedy in KINDS:
+    for what, pattern, remedy in KINDS:
         for at in reversed(range(len(lines))):
-            if re.search(words, lines[at]):
+            if re.search(pattern, lines[at]):
                 # Before our own line about it stands what the line of setup has said.
-                said = lines[max(0, at - 1) : at + 1] if what == KINDS[0][0] else lines[at : at + 1]
-                return NodeLack(what, " | ".join(said), remedy)
+                quoted = (
+                    lines[max(0, at - 1) : at + 1] if what == KINDS[0][0] else lines[at : at + 1]
+                )
+                return NodeLack(what, " | ".join(quoted), remedy)
     return None

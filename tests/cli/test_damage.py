@@ -109,9 +109,9 @@ def _number(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     numbers = list(re.finditer(rb"(?<![\w.])-?\d+(\.\d+)?", data))
     if not numbers:
         return data
-    found = draw.choice(numbers)
-    other = f"{float(found[0]) * 2 + 1:g}" if b"." in found[0] else str(int(found[0]) + 1)
-    return data[: found.start()] + other.encode() + data[found.end() :]
+    number = draw.choice(numbers)
+    other = f"{float(number[0]) * 2 + 1:g}" if b"." in number[0] else str(int(number[0]) + 1)
+    return data[: number.start()] + other.encode() + data[number.end() :]
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -136,8 +136,8 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workplace of a study that was searched, validated and checked; not to be changed."""
     place = make_workplace(tmp_path_factory.mktemp("validated"))
     run_in(place, "search", *TINY, "study=a")
-    words = ["transfer", "--study", "a", "--to-width", "32", "--validate"]
-    run_in(place, *words, "transfer.widths=[16,24,32]")
+    argv = ["transfer", "--study", "a", "--to-width", "32", "--validate"]
+    run_in(place, *argv, "transfer.widths=[16,24,32]")
     run_in(place, *CHECK, *QUICK)
     run_in(place, *CHECK, "--scales", *QUICK)
     if WING:
@@ -155,8 +155,8 @@ def expected(validated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     if not EXPECTED:
         sys.addaudithook(_opened)
         place = tmp_path / "place"
-        for verb, words in COMMANDS.items():
-            EXPECTED[verb] = _facts(_said(capsys, validated, place, *words), place, verb)
+        for verb, argv in COMMANDS.items():
+            EXPECTED[verb] = _facts(_said(capsys, validated, place, *argv), place, verb)
             READ[verb] = {os.path.relpath(path, place) for path in OPENED}
     return EXPECTED
 
@@ -167,24 +167,24 @@ READ: dict[str, set[str]] = {}
 OPENED: list[str] = []
 
 
-def _opened(event: str, told: tuple[Any, ...]) -> None:
+def _opened(event: str, facts: tuple[Any, ...]) -> None:
     """Keep what is opened; from the first attack on, as a hook stays, and sees all that is done."""
-    if event == "open" and isinstance(told[0], str | bytes | Path):
-        OPENED.append(os.path.abspath(os.fsdecode(told[0])))
+    if event == "open" and isinstance(facts[0], str | bytes | Path):
+        OPENED.append(os.path.abspath(os.fsdecode(facts[0])))
 
 
-def _said(capsys: pytest.CaptureFixture[str], source: Path, place: Path, *words: str) -> Answer:
+def _said(capsys: pytest.CaptureFixture[str], source: Path, place: Path, *argv: str) -> Answer:
     """What a command says in a copy of a workplace, what it takes as long as it is not there."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(source, place)
     OPENED.clear()
     with chdir(place):
-        return call(capsys, *words)
+        return call(capsys, *argv)
 
 
 def _facts(answer: Answer, place: Path, verb: str) -> str:
     """What a command told, on the terminal and in what it wrote; without when that was."""
-    told = [str(answer.code), answer.out]
+    facts = [str(answer.code), answer.out]
     written = {"report": "report.html", "transfer": "transfer/w32-d1/plan.json"}
     if verb in written and not answer.code:
         text = (place / "runs/a" / written[verb]).read_text()
@@ -193,8 +193,8 @@ def _facts(answer: Answer, place: Path, verb: str) -> str:
             plan.pop("sum", None)
             plan["source"] = {n: v for n, v in plan["source"].items() if n not in ("date",)}
             text = json.dumps(plan)
-        told.append(text)
-    return "\n".join(told)
+        facts.append(text)
+    return "\n".join(facts)
 
 
 def _attack(
@@ -219,7 +219,7 @@ def _attack(
     shutil.rmtree(mutant, ignore_errors=True)
     shutil.copytree(validated, mutant)
     (mutant / path).write_bytes(changed)
-    found = []
+    outcomes = []
     for verb in (verb for verb in COMMANDS if str(path) in READ[verb]):
         answer = _said(capsys, mutant, place, *COMMANDS[verb])
         facts = _facts(answer, place, verb)
@@ -230,14 +230,14 @@ def _attack(
             outcome = "equal"
         else:
             outcome = "named" if named else "silent"
-        found.append(f"{verb}: {outcome}")
+        outcomes.append(f"{verb}: {outcome}")
         if outcome in ("traceback", "silent"):
-            found[-1] += f" (seed {number}: {kind} in {path})"
-    return found
+            outcomes[-1] += f" (seed {number}: {kind} in {path})"
+    return outcomes
 
 
-def _wrong(found: list[str]) -> list[str]:
-    return [line for line in found if "traceback" in line or "silent" in line]
+def _wrong(outcomes: list[str]) -> list[str]:
+    return [line for line in outcomes if "traceback" in line or "silent" in line]
 
 
 @pytest.mark.long  # in every run rooms read their own damaged files
@@ -256,8 +256,10 @@ def test_some_changes(
 def test_all_changes(
     validated: Path, expected: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [line for n in range(ALL) for line in _attack(n, validated, expected, tmp_path, capsys)]
+    outcomes = [
+        line for n in range(ALL) for line in _attack(n, validated, expected, tmp_path, capsys)
+    ]
     with capsys.disabled():
-        print(*sorted(Counter(line.partition(" (")[0] for line in found).items()), sep="\n")
-        print(*_wrong(found), sep="\n")
-    assert not _wrong(found)
+        print(*sorted(Counter(line.partition(" (")[0] for line in outcomes).items()), sep="\n")
+        print(*_wrong(outcomes), sep="\n")
+    assert not _wrong(outcomes)

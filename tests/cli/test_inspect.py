@@ -10,16 +10,17 @@ import pytest
 from sweeper.files import write_json
 from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Run, assert_refused, measured, rewrite_results, tree
-from tests.faults.harness import CommandProcess, until
+from tests.faults.harness import CommandProcess
 from tests.golden import Golden
+from tests.waiting import until
 
 
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
-    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
+    record = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
     driver = live_holder(folder)
-    told |= {"driver": driver.started} if driver else {}
-    write_json(folder / "progress.json", {**told, **values})
+    record |= {"driver": driver.started} if driver else {}
+    write_json(folder / "progress.json", {**record, **values})
 
 
 def jobs_of(sweeper: Run) -> list[dict[str, object]]:
@@ -43,8 +44,8 @@ class TestCancel:
         self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path
     ) -> None:
         """At once. A worker's next job is written while it has another, and ends with it."""
-        words = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
-        driver = CommandProcess(*words, tag="")
+        argv = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
+        driver = CommandProcess(*argv, tag="")
         until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
         answer = sweeper("cancel", "a", "--json")
         assert answer.document["cancelled"] == jobs
@@ -63,8 +64,8 @@ class TestCancel:
 
 @pytest.mark.parametrize("verb", ["status", "report", "cancel"])
 def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: Path) -> None:
-    for words in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
-        assert sweeper(verb, *words, "--json").document["study"] == "a"
+    for argv in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
+        assert sweeper(verb, *argv, "--json").document["study"] == "a"
 
 
 class TestStatus:

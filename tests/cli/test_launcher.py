@@ -52,9 +52,9 @@ def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
     rewrite_results(study, lambda lines: lines[:-1])
     went_on = sweeper("search", *HERE)
     assert went_on.code == 0, went_on.err
-    found = Study.read(study).results()
-    assert {result.key: (result.curve, result.heldout) for result in found} == kept
-    assert len(kept) == len(found) == 3 and not list(study.glob("jobs/*"))
+    results = Study.read(study).results()
+    assert {result.key: (result.curve, result.heldout) for result in results} == kept
+    assert len(kept) == len(results) == 3 and not list(study.glob("jobs/*"))
     assert "workers: auto" in (study / "config.yaml").read_text()
 
 
@@ -80,7 +80,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class InMemory(Counted):
-    """Of arrays that no file holds."""
+    """Data in memory, which no file holds."""
 
     arrays: Any = field(default_factory=lambda: np.zeros(3))
 
@@ -123,14 +123,14 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
     if kind == "model":
         monkeypatch.setattr(Residual, "__module__", "__main__")
         monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
-        given: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
+        source: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
     else:
-        given = {"data": Held}
+        source = {"data": Held}
     with raises_config_error("launcher", "local") as refused:
-        api.search(Residual, **SETTINGS, **given, launcher="local")
+        api.search(Residual, **SETTINGS, **source, launcher="local")
     golden.says(refused.value.allowed)
     assert not Path("runs").exists()
-    study = api.search(Residual, **SETTINGS, **given)
+    study = api.search(Residual, **SETTINGS, **source)
     assert isinstance(study, api.Study) and len(study.results()) == 3
     [note] = [note for note in study.notices if "this one trains" in note]
     golden.says(note)

@@ -18,23 +18,23 @@ def taken(folder: Path) -> list[str]:
 
 @pytest.mark.long
 def test_a_study_and_its_plan_in_wandb_each_trial_once(sweeper: Run, workplace: Path) -> None:
-    words = [*TINY, "study=a", "logger=wandb"]
+    argv = [*TINY, "study=a", "logger=wandb"]
     folder = workplace / "runs" / "a"
-    assert sweeper("search", *words).code == 0
+    assert sweeper("search", *argv).code == 0
     assert sweeper("transfer", "--study", "a", "--to-width", "32").code == 0
     lines = (folder / "results" / "000001.jsonl").read_text().splitlines()
-    known = {json.loads(line)["key"] for line in lines}
-    found = read_runs(folder / "wandb")
-    assert {run.config["key"] for run in found if "key" in run.config} == known
-    assert [list(run.artifacts) for run in found if run.job_type == "plan"] == [["a-w32-d1"]]
+    keys = {json.loads(line)["key"] for line in lines}
+    runs = read_runs(folder / "wandb")
+    assert {run.config["key"] for run in runs if "key" in run.config} == keys
+    assert [list(run.artifacts) for run in runs if run.job_type == "plan"] == [["a-w32-d1"]]
     before = [path.name for path in folder.glob("wandb/*run-*")]
-    assert len(before) == len(known) + 1 == len(taken(folder))
+    assert len(before) == len(keys) + 1 == len(taken(folder))
     # Again, nothing is logged; and what the log lacks is made up for, though nothing is trained.
-    assert sweeper("search", *words).code == 0
+    assert sweeper("search", *argv).code == 0
     assert sweeper("transfer", "--study", "a", "--to-width", "32").code == 0
     assert sorted(path.name for path in folder.glob("wandb/*run-*")) == sorted(before)
     (folder / "wandb" / "logged").write_text("\n".join(taken(folder)[1:]) + "\n")
-    assert sweeper("search", *words).code == 0
+    assert sweeper("search", *argv).code == 0
     assert len(read_runs(folder / "wandb")) == len(before) == len(set(taken(folder)))
 
 

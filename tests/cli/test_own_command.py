@@ -22,8 +22,9 @@ from sweeper.study.study import Study
 from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
-from tests.faults.harness import CommandProcess, until
+from tests.faults.harness import CommandProcess
 from tests.golden import Golden
+from tests.waiting import until
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
 ETA = "parameterization.space.eta={low: -10, high: -4, default: -7}"
@@ -39,9 +40,9 @@ SMALL = (
 MINE = (*SMALL, f"metric={METRIC}")
 
 
-def searched(*words: str, command: tuple[str, ...] = WORDS) -> list[str]:
+def searched(*argv: str, command: tuple[str, ...] = WORDS) -> list[str]:
     """The words of a search of the script in the current folder, as `main` hands them on."""
-    return with_user_command(["search", *MINE, *words, "--", sys.executable, "train.py", *command])
+    return with_user_command(["search", *MINE, *argv, "--", sys.executable, "train.py", *command])
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def starts(workplace: Path) -> int:
 
 def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path) -> None:
     answer = sweeper(*searched("search.fresh_seeds=3"))
-    found = json.loads((workplace / "runs/a/search.json").read_text())
-    assert answer.code == 0 and found["best_log2"]["eta"] == -7 and found["fresh_seeds"] == 3
+    record = json.loads((workplace / "runs/a/search.json").read_text())
+    assert answer.code == 0 and record["best_log2"]["eta"] == -7 and record["fresh_seeds"] == 3
     trained = Study.read(workplace / "runs/a").results()
     assert len(trained) == starts(workplace) == 7 + 3
     assert [r.trial.seed for r in trained] == [*[0] * 7, *range(FINAL_SEED, FINAL_SEED + 3)]
@@ -88,23 +89,23 @@ def test_lists_of_choices_are_searched_and_reach_the_target(
     sweeper: Run, workplace: Path, script: Path
 ) -> None:
     def search(kinds: str) -> Answer:
-        words = ("search=independent", "search.runs=9", "search.seeds=1", "search.combine_seeds=1")
-        words += ("search.eta={points: 3, extend: 0}", "search.prune=median")
-        words += (f"+parameterization.space.kind={{choices: {kinds}}}",)
+        argv = ("search=independent", "search.runs=9", "search.seeds=1", "search.combine_seeds=1")
+        argv += ("search.eta={points: 3, extend: 0}", "search.prune=median")
+        argv += (f"+parameterization.space.kind={{choices: {kinds}}}",)
         asked = [word for word in MINE if not word.startswith("search")]
-        words = with_user_command(
-            ["search", *asked, *words, "--", sys.executable, "train.py", *WORDS, "--kind={kind}"]
+        argv = with_user_command(
+            ["search", *asked, *argv, "--", sys.executable, "train.py", *WORDS, "--kind={kind}"]
         )
-        return sweeper(*words, "--json")
+        return sweeper(*argv, "--json")
 
-    found = search("[plain, bad]").document
-    assert found["best"]["kind"] == found["best_log2"]["kind"] == "plain"
-    before = {one.key for one in Study.read(workplace / "runs/a").results()}
+    record = search("[plain, bad]").document
+    assert record["best"]["kind"] == record["best_log2"]["kind"] == "plain"
+    before = {result.key for result in Study.read(workplace / "runs/a").results()}
     # A longer list, in another order, repeats no trial.
-    found = search("[bad, good, plain], default: plain").document
-    assert found["best"]["kind"] == "good" and found["space_log2"]["kind"]["default"] == "plain"
+    record = search("[bad, good, plain], default: plain").document
+    assert record["best"]["kind"] == "good" and record["space_log2"]["kind"]["default"] == "plain"
     after = Study.read(workplace / "runs/a").results()
-    new = [one.trial for one in after if one.key not in before]
+    new = [result.trial for result in after if result.key not in before]
     assert len(after) == starts(workplace)
     assert [t.choices["kind"] for t in new if t.phase == "lines"] == ["good"]
     judged = sweeper("transfer", "--to-width=64", "--json").document
@@ -127,7 +128,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("argv", "command"),
     [
         ((), ("--lr={eta}", "--x={wdith}")),
         ((), ("--x={width}",)),
@@ -147,12 +148,12 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     sweeper: Run,
     workplace: Path,
     script: Path,
-    words: tuple[str, ...],
+    argv: tuple[str, ...],
     command: tuple[str, ...],
     golden: Golden,
 ) -> None:
     before = tree(workplace)
-    assert_refused(sweeper(*searched(*words, command=command)), golden)
+    assert_refused(sweeper(*searched(*argv, command=command)), golden)
     assert tree(workplace) == before
 
 
@@ -229,13 +230,13 @@ def test_what_failed_under_another_command_is_told_no_more(
 def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     workplace: Path, script: Path
 ) -> None:
-    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
-    driver = CommandProcess(*words, tag="")
+    argv = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
+    driver = CommandProcess(*argv, tag="")
     until(lambda: results(workplace / "runs/a"))
     driver.kill()
     assert len(results(workplace / "runs/a")) < 7
     (workplace / "hurry").touch()
-    last = CommandProcess(*words, tag="").wait()
+    last = CommandProcess(*argv, tag="").wait()
     assert last.code == 0, last
     assert len(results(workplace / "runs/a")) == 7
     lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
@@ -255,10 +256,10 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
     workplace: Path, script: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5", "runner.failures=99"]
-    words += ["launcher=local", "launcher.workers=2"]
+    argv = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5", "runner.failures=99"]
+    argv += ["launcher=local", "launcher.workers=2"]
     for _ in range(4):
-        driver = spawn(*words)
+        driver = spawn(*argv)
         end = time.monotonic() + chance.uniform(4, 9)
         while time.monotonic() < end and driver.poll() is None:
             time.sleep(chance.uniform(0.2, 1.0))
@@ -268,14 +269,14 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
         driver.kill()
         driver.communicate()
     for _ in range(5):
-        last = spawn(*words)
+        last = spawn(*argv)
         _, err = last.communicate(timeout=180)
-        found = Study.read(workplace / "runs/a").results()
-        if all(result.status != "failed" for result in found):
+        record = Study.read(workplace / "runs/a").results()
+        if all(result.status != "failed" for result in record):
             break
     assert last.returncode == 0, err
-    assert len({result.key for result in found}) == len(found) == 7
-    assert {result.status for result in found} == {"complete", "diverged"}  # at its highest eta
+    assert len({result.key for result in record}) == len(record) == 7
+    assert {result.status for result in record} == {"complete", "diverged"}  # at its highest eta
     assert running(workplace) == []
 
 
@@ -309,8 +310,8 @@ def test_a_word_that_is_no_text_is_refused_before_anything_runs(
     workplace: Path, script: Path
 ) -> None:
     before = tree(workplace)
-    words = [*MINE, "--", sys.executable, "train.py", *WORDS, os.fsdecode(b"--x=\xff")]
-    run = spawn("search", *words)
+    argv = [*MINE, "--", sys.executable, "train.py", *WORDS, os.fsdecode(b"--x=\xff")]
+    run = spawn("search", *argv)
     out, err = run.communicate(timeout=120)
     assert (run.returncode, out) == (2, "") and err.startswith("Error: '--x=\\udcff'")
     assert tree(workplace) == before
@@ -338,11 +339,11 @@ def test_a_pattern_that_never_ends_stops_the_search(
     golden.says(measured(answer.err))
 
 
-@pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
+@pytest.mark.parametrize("argv", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
 def test_a_command_without_its_dashes_is_told_where_it_stands(
-    sweeper: Run, words: list[str], golden: Golden
+    sweeper: Run, argv: list[str], golden: Golden
 ) -> None:
-    assert_refused(sweeper("search", "metric=loss", *words), golden)
+    assert_refused(sweeper("search", "metric=loss", *argv), golden)
     assert_refused(sweeper("search", "nonsense"), golden)
     assert_refused(sweeper("search", "--nonsense"), golden)
 
@@ -351,11 +352,11 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
     sweeper: Run, workplace: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    told = base_search.tell_losses
+    tell_losses = base_search.tell_losses
 
     def tell(settings: Any, watcher: Any, results: Any) -> Any:
         seen.append(len(Study.read(settings.folder).results()))
-        return told(settings, watcher, results)
+        return tell_losses(settings, watcher, results)
 
     monkeypatch.setattr(base_search, "tell_losses", tell)
     answer = sweeper(*searched())
@@ -366,8 +367,8 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
 
 def test_a_size_that_the_command_does_not_take_is_noted(sweeper: Run, script: Path) -> None:
     answer = sweeper(*searched("train.batch_size=64", "--dry-run"))
-    said = " ".join((answer.out + answer.err).split())
-    assert answer.code == 0 and "the command takes no {batch_size}: train.batch_size tells" in said
-    assert "{steps}: train" not in said
+    text = " ".join((answer.out + answer.err).split())
+    assert answer.code == 0 and "the command takes no {batch_size}: train.batch_size tells" in text
+    assert "{steps}: train" not in text
     untyped = sweeper(*searched("--dry-run"))
     assert "{batch_size}" not in untyped.out + untyped.err

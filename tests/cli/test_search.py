@@ -36,8 +36,9 @@ from tests.cli.driver import (
     rewrite_results,
     tree,
 )
-from tests.faults.harness import CommandProcess, until
+from tests.faults.harness import CommandProcess
 from tests.golden import Golden
+from tests.waiting import until
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""

@@ -19,10 +19,10 @@ METRIC = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 def command(how: str = "", **more: Any) -> Command:
     """The script, asked to end in the way `how`."""
-    words = (sys.executable, str(SCRIPT), "--lr={eta}", "--width={width}", "--steps={steps}")
-    words += ("--seed={seed}", "--dir={dir}", f"--how={how}")
-    given = {"metric": METRIC, "grace": 0.5, "code": None} | more
-    return Command(command=(*words, *given.pop("words", ())), **given)
+    argv = (sys.executable, str(SCRIPT), "--lr={eta}", "--width={width}", "--steps={steps}")
+    argv += ("--seed={seed}", "--dir={dir}", f"--how={how}")
+    options = {"metric": METRIC, "grace": 0.5, "code": None} | more
+    return Command(command=(*argv, *options.pop("words", ())), **options)
 
 
 def trial(settings: Command, *, eta: float = -7, width: int = 16, steps: int = 20) -> Trial:
@@ -55,6 +55,6 @@ def run(
     **more: Any,
 ) -> tuple[JobOutcome, Path]:
     """What comes of a trial, and its folder."""
-    one = trial(settings, **more)
-    job = runner(settings, folder).job((one,), pruner)
-    return job.task.run(control), folder / "trials" / one.key
+    asked = trial(settings, **more)
+    job = runner(settings, folder).job((asked,), pruner)
+    return job.task.run(control), folder / "trials" / asked.key

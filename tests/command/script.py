@@ -72,8 +72,8 @@ def behave(args: argparse.Namespace, step: int) -> None:
             print("Loss is nan, stopping training")
             sys.exit(0)
         case "scale":
-            told = "Minimum loss scale reached (0.0001). Your loss is probably exploding."
-            raise FloatingPointError(told)
+            message = "Minimum loss scale reached (0.0001). Your loss is probably exploding."
+            raise FloatingPointError(message)
         case "exit0":
             sys.exit(0)
         case "chatty":

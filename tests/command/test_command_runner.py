@@ -67,8 +67,8 @@ def test_a_file_of_arguments_is_written_when_it_is_run(tmp_path: Path) -> None:
 
 
 def test_torchrun_takes_the_place_of_python() -> None:
-    one = under_torchrun(["python3", "train.py", "--x"], VALUES, ["--max-restarts=0"])
-    assert one[1:] == [
+    argv = under_torchrun(["python3", "train.py", "--x"], VALUES, ["--max-restarts=0"])
+    assert argv[1:] == [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
         *("--max-restarts=0", "train.py", "--x"),
     ]
@@ -141,10 +141,10 @@ PARSER = (
 )
 
 
-def noted(folder: Path, *words: str, script: str = PARSER) -> list[str]:
+def noted(folder: Path, *argv: str, script: str = PARSER) -> list[str]:
     """What is noted of a command with these words beside --lr={eta}."""
     (folder / "train.py").write_text(script)
-    command = ["python", "train.py", "--lr={eta}", *words]
+    command = ["python", "train.py", "--lr={eta}", *argv]
     runner = {"command": command, "cwd": str(folder)}
     return unknown_to_script(
         {"runner": runner, "train": {"steps": 9}, "search": {}, "launcher": {}}
@@ -165,7 +165,7 @@ def test_a_word_that_the_script_mentions_is_its_own(tmp_path: Path, word: str) -
 
 
 @pytest.mark.parametrize(
-    ("words", "script"),
+    ("argv", "script"),
     [
         (["--new-setup"], PARSER),
         (["--root={dir}"], PARSER),
@@ -176,9 +176,9 @@ def test_a_word_that_the_script_mentions_is_its_own(tmp_path: Path, word: str) -
     ],
 )
 def test_nothing_is_said_where_it_could_be_wrong(
-    tmp_path: Path, words: list[str], script: str
+    tmp_path: Path, argv: list[str], script: str
 ) -> None:
-    assert noted(tmp_path, *words, script=script) == []
+    assert noted(tmp_path, *argv, script=script) == []
 
 
 @pytest.mark.parametrize("script", ["from options import parse", "\0lr", PARSER.format("x")])
@@ -199,7 +199,7 @@ def test_all_options_of_both_verbs_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "metric", "told"),
+    ("script", "metric", "is_noted"),
     [
         ("print('loss', 2.0)", None, True),
         ("print('loss', 2.0)", r"loss (?P<loss>\\S+)", False),
@@ -209,11 +209,11 @@ def test_all_options_of_both_verbs_are_known() -> None:
     ],
 )
 def test_a_loss_that_nothing_finds_is_noted(
-    tmp_path: Path, script: str, metric: str | None, told: bool
+    tmp_path: Path, script: str, metric: str | None, is_noted: bool
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py"], "cwd": str(tmp_path), "metric": metric}
-    assert reports_no_loss({"runner": runner}) is told
+    assert reports_no_loss({"runner": runner}) is is_noted
 
 
 # The job of a trial, in another process.

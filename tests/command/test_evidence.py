@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.command.evidence import Evidence, evidence_of
-from sweeper.command.metrics import make_source
+from sweeper.command.metrics import metric_of
 from tests.golden import Golden
 
 TRAINER = [
@@ -21,16 +21,16 @@ LOOSE, EXACT = r"loss'?: '?(?P<loss>[^,'}]+)", r"\{'loss': '?(?P<loss>[^,'}]+)"
 
 def read(folder: Path, lines: list[str], pattern: str) -> Evidence:
     (folder / "log.txt").write_text("\n".join(lines))
-    (found,) = evidence_of(folder, metric=pattern, heldout=None)
-    return found
+    (evidence,) = evidence_of(folder, metric=pattern, heldout=None)
+    return evidence
 
 
 def test_a_loose_pattern_matches_a_trainer_s_closing_mean(tmp_path: Path, golden: Golden) -> None:
-    found = read(tmp_path, TRAINER, LOOSE)
-    assert (found.count, len(found.kinds)) == (21, 2)
-    assert found.first is not None and found.last is not None
-    assert (found.first.loss, found.last.loss) == (4.0, 3.05)
-    kinds, jump = found.doubts()
+    evidence = read(tmp_path, TRAINER, LOOSE)
+    assert (evidence.count, len(evidence.kinds)) == (21, 2)
+    assert evidence.first is not None and evidence.last is not None
+    assert (evidence.first.loss, evidence.last.loss) == (4.0, 3.05)
+    kinds, jump = evidence.doubts()
     golden.says(kinds)
     golden.says(jump)
     exact = read(tmp_path, TRAINER, EXACT)
@@ -70,9 +70,9 @@ def test_what_speaks_against_a_series(
 
 def test_a_log_of_many_kinds_of_lines_takes_no_memory(tmp_path: Path) -> None:
     kinds = [f"{chr(97 + n % 26)}{chr(97 + n // 26)} loss {n}" for n in range(300)]
-    found = read(tmp_path, kinds, r"loss (?P<loss>\S+)")
-    assert found.count == 300 and len(found.kinds) == 100
-    assert "100 kinds of lines or more" in found.doubts()[0]
+    evidence = read(tmp_path, kinds, r"loss (?P<loss>\S+)")
+    assert evidence.count == 300 and len(evidence.kinds) == 100
+    assert "100 kinds of lines or more" in evidence.doubts()[0]
 
 
 TITAN = (
@@ -111,7 +111,7 @@ def test_what_presets_read_of_their_trainers_logs(
     config = yaml.safe_load((Path(__file__).parents[2] / f"conf/runner/{preset}.yaml").read_text())
     (tmp_path / "log.txt").write_text("\n".join(lines))
     for key, losses in (("metric", metric), ("heldout", heldout)):
-        source = make_source(config[key], tmp_path, tmp_path / "log.txt")
+        source = metric_of(config[key]).open(tmp_path, tmp_path / "log.txt")
         assert [reading.loss for reading in source.read(ended=True)] == losses
 
 
@@ -127,8 +127,8 @@ def test_noise_is_no_jump(tmp_path: Path) -> None:
 
 
 def test_nothing_and_a_report_file(tmp_path: Path) -> None:
-    found = read(tmp_path, ["x"], r"loss (?P<loss>\S+)")
-    assert "no value of metric" in found.facts() and found.doubts() == []
+    evidence = read(tmp_path, ["x"], r"loss (?P<loss>\S+)")
+    assert "no value of metric" in evidence.facts() and evidence.doubts() == []
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
-    (found,) = evidence_of(tmp_path, metric=None, heldout=None)
-    assert found.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
+    (evidence,) = evidence_of(tmp_path, metric=None, heldout=None)
+    assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")

@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.command.metrics import (
-    check_source,
-    contents,
-    describe_source,
-    forms,
-    kinds,
-    make_source,
-    metric_of,
-)
+from sweeper.command.metrics import describe_source, forms, kinds, metric_of
 from sweeper.command.reading import Lines, MetricSource
 from sweeper.errors import ConfigError, SweeperError
 from tests.command.commands import command, run
@@ -38,7 +30,7 @@ def read(source: MetricSource, *, ended: bool = False) -> list[tuple[int | None,
 
 def test_a_pattern_finds_whole_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    source = make_source(LINE, tmp_path, log)
+    source = metric_of(LINE).open(tmp_path, log)
     assert read(source) == []
     log.write_text("begin\nstep 1: loss 2.5, ok\rstep 2: loss nan\nstep 3: lo")
     (first, second) = read(source)
@@ -53,14 +45,14 @@ def test_a_pattern_finds_whole_lines(tmp_path: Path) -> None:
 def test_a_pattern_may_tell_no_step(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("{'loss': '2.5', 'epoch': 1}\n{'loss': 1.5}\nloss: none\n")
-    source = make_source(r"'loss': '?(?P<loss>[^,'}]+)", tmp_path, log)
+    source = metric_of(r"'loss': '?(?P<loss>[^,'}]+)").open(tmp_path, log)
     assert read(source) == [(None, 2.5), (None, 1.5)]
 
 
 def test_a_flood_is_read_in_parts_and_long_lines_are_cut(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_bytes(b"x" * 9_000_000 + b"\n" + b"step 1: loss 2\n")
-    source = make_source(LINE, tmp_path, log)
+    source = metric_of(LINE).open(tmp_path, log)
     assert read(source) == []
     assert read(source, ended=True) == [(1, 2.0)]
 
@@ -72,7 +64,7 @@ def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
         file.truncate(1 << 26)
         file.seek(0, 2)
         file.write(b"\nstep 1: loss 2\n" + b"y\n" * 50_000 + b"step 2: loss 1.5\n")
-    source = make_source(LINE, tmp_path, log)
+    source = metric_of(LINE).open(tmp_path, log)
     tracemalloc.start()
     try:
         assert read(source, ended=True) == [(1, 2.0), (2, 1.5)]
@@ -96,13 +88,13 @@ def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
 )
 def test_odd_output_is_read_as_a_person_reads_it(tmp_path: Path, line: bytes, loss: float) -> None:
     (tmp_path / "log").write_bytes(line + b"\n")
-    ((step, found),) = read(make_source(LINE, tmp_path, tmp_path / "log"))
-    assert step == 1 and (found == loss or (math.isnan(loss) and math.isnan(found)))
+    ((step, value),) = read(metric_of(LINE).open(tmp_path, tmp_path / "log"))
+    assert step == 1 and (value == loss or (math.isnan(loss) and math.isnan(value)))
 
 
 def test_of_a_number_with_commas_no_part_is_read(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("loss=1,234.5, lr=1\nloss=2,0.001\nloss=-3,456,789.0e1\n")
-    source = make_source(r"loss=(?P<loss>[-\d.]+)", tmp_path, tmp_path / "log")
+    source = metric_of(r"loss=(?P<loss>[-\d.]+)").open(tmp_path, tmp_path / "log")
     assert read(source) == [(None, 1234.5), (None, 2.0), (None, -34567890.0)]
 
 
@@ -110,13 +102,13 @@ def test_of_a_number_with_commas_no_part_is_read(tmp_path: Path) -> None:
 def test_a_step_that_none_can_be_is_no_reading(tmp_path: Path, step: str) -> None:
     (tmp_path / "log").write_text(f"step {step}: loss 1\nstep 3: loss 2\n")
     pattern = r"step (?P<step>\S+): loss (?P<loss>\S+)"
-    assert read(make_source(pattern, tmp_path, tmp_path / "log")) == [(3, 2.0)]
+    assert read(metric_of(pattern).open(tmp_path, tmp_path / "log")) == [(3, 2.0)]
 
 
 def test_a_table_with_a_quote_that_never_ends(tmp_path: Path) -> None:
     rows = '"' + "x" * 300_000 + "\n" + "1,2.5\n" * 40_000
     (tmp_path / "m.csv").write_text(f"step,loss\n{rows}")
-    source = make_source("csv:m.csv:loss", tmp_path, tmp_path / "log")
+    source = metric_of("csv:m.csv:loss").open(tmp_path, tmp_path / "log")
     assert read(source, ended=True)[-1] == (1, 2.5)
 
 
@@ -127,7 +119,7 @@ def test_a_pattern_that_backtracks_without_end_is_told(
     log = tmp_path / "log"
     log.write_text("a" * 60 + "!\n")
     with pytest.raises(SweeperError, match="repetition") as caught:
-        read(make_source(r"(a+)+b(?P<loss>\d)", tmp_path, log))
+        read(metric_of(r"(a+)+b(?P<loss>\d)").open(tmp_path, log))
     golden.says(str(caught.value))
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
@@ -143,11 +135,11 @@ def test_a_file_that_is_begun_anew_is_read_anew(tmp_path: Path) -> None:
 def test_rows_of_json_and_of_a_table(tmp_path: Path) -> None:
     rows = [{"iter": 0, "loss": 2.5}, {"iter": 1, "val": 3}, {"iter": 2, "loss": "nan"}]
     (tmp_path / "m.jsonl").write_text("no json\n" + "\n".join(map(json.dumps, rows)) + "\n[1]\n")
-    source = make_source("jsonl:m.jsonl:loss", tmp_path, tmp_path / "log")
+    source = metric_of("jsonl:m.jsonl:loss").open(tmp_path, tmp_path / "log")
     (first, second) = read(source, ended=True)
     assert first == (0, 2.5) and second[0] == 2 and math.isnan(second[1])
 
-    table = make_source("csv:m.csv:train/loss", tmp_path, tmp_path / "log")
+    table = metric_of("csv:m.csv:train/loss").open(tmp_path, tmp_path / "log")
     with (tmp_path / "m.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["step", "train/loss"], [1, 2.5], [2, ""], [3, 1.5]])
     assert read(table, ended=True) == [(1, 2.5), (3, 1.5)]
@@ -157,7 +149,7 @@ def test_tensorboard_s_event_files(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    source = make_source("tensorboard:train/loss", tmp_path, tmp_path / "log")
+    source = metric_of("tensorboard:train/loss").open(tmp_path, tmp_path / "log")
     assert read(source) == []
     with SummaryWriter(tmp_path / "runs") as writer:
         writer.add_scalar("train/loss", 2.5, 10)
@@ -171,7 +163,7 @@ def test_tensorboard_s_event_files(tmp_path: Path) -> None:
 def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    source = make_source("wandb:train/loss", tmp_path, tmp_path / "log")
+    source = metric_of("wandb:train/loss").open(tmp_path, tmp_path / "log")
     with wandb.init(mode="offline", dir=tmp_path, project="p") as run:
         run.log({"train/loss": 2.5}, step=3)
         run.log({"other": 1.0}, step=4)
@@ -197,7 +189,7 @@ def batched(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("spec", "line"), documented())
 def test_a_documented_line_is_read(tmp_path: Path, spec: str, line: str) -> None:
-    source = metric_of("metric", spec).open(tmp_path, tmp_path / "log.txt")
+    source = metric_of(spec).open(tmp_path, tmp_path / "log.txt")
     assert read(source) == []
     file, _, text = line.partition(": ")
     if file.startswith("{dir}/"):
@@ -226,8 +218,8 @@ def test_a_document_that_is_rewritten_is_read_from_where_it_was_left(tmp_path: P
 
     rows = [{"loss": 5.0 - step, "step": step} for step in range(1, 4)]
     write("checkpoint-1", rows[:1])
-    fresh = make_source("trainer_state", tmp_path, tmp_path / "log", fresh=True)
-    source = make_source("trainer_state", tmp_path, tmp_path / "log")
+    fresh = metric_of("trainer_state").open(tmp_path, tmp_path / "log", fresh=True)
+    source = metric_of("trainer_state").open(tmp_path, tmp_path / "log")
     assert read(source) == [(1, 4.0)] and read(fresh) == []
     write("checkpoint-2", rows[:2])
     assert read(source) == [(2, 3.0)] and len(read(fresh)) == 2
@@ -243,10 +235,10 @@ def test_a_run_of_lightning_s_that_went_on_in_another_version(tmp_path: Path) ->
         path.parent.mkdir(parents=True)
         rows = "".join(f"{step},{9 - step},\n{step},,1e-3\n" for step in steps)
         path.write_text(f"step,train_loss,lr-AdamW\n{rows}")
-    source = make_source("lightning:train_loss", tmp_path, tmp_path / "log")
+    source = metric_of("lightning:train_loss").open(tmp_path, tmp_path / "log")
     assert [step for step, _ in read(source, ended=True)] == [0, 1, 2, 2, 3, 4, 4, 5]
-    said = contents("lightning:loss", tmp_path)
-    assert said.endswith("has no loss; columns: lr-AdamW, step, train_loss")
+    text = metric_of("lightning:loss").contents(tmp_path)
+    assert text.endswith("has no loss; columns: lr-AdamW, step, train_loss")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +252,7 @@ def test_a_loss_of_0_beside_no_gradient_is_none(tmp_path: Path, spec: str, line:
     for there, is_nan in ((line, True), (line.replace("nan", "0.3").replace("NaN", "2"), False)):
         for name in ("m.jsonl", "log"):
             (tmp_path / name).write_text(f"{there}\n")
-        [(_, loss)] = read(make_source(spec, tmp_path, tmp_path / "log"))
+        [(_, loss)] = read(metric_of(spec).open(tmp_path, tmp_path / "log"))
         assert math.isnan(loss) is is_nan and (is_nan or loss == 0)
 
 
@@ -301,7 +293,7 @@ def test_a_run_that_goes_on_without_a_loss(
     tmp_path: Path, spec: str, lines: list[str], more: list[str], went_on: bool
 ) -> None:
     (tmp_path / "log").write_text("\n".join([*lines, *more]) + "\n")
-    source = make_source(spec, tmp_path, tmp_path / "log")
+    source = metric_of(spec).open(tmp_path, tmp_path / "log")
     assert read(source, ended=True)
     assert source.beyond().went_on(reached=False) is went_on
 
@@ -325,7 +317,7 @@ def test_a_run_that_goes_on_without_a_loss(
 )
 def test_what_cannot_be_read_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_source("metric", spec)
+        metric_of(spec)
     assert (caught.value.key, caught.value.value) == ("metric", spec)
 
 
@@ -333,30 +325,36 @@ def test_what_cannot_be_read_is_refused(spec: str) -> None:
 
 
 def test_the_log_says_itself_what_it_has(tmp_path: Path) -> None:
-    assert contents("loss (?P<loss>.*)", tmp_path) == ""
+    text = metric_of("loss (?P<loss>.*)").contents(tmp_path)
+    assert text == ""
 
 
 @pytest.mark.parametrize("spec", ["jsonl:a.jsonl:loss", "csv:a.csv:loss", "tensorboard:loss"])
 def test_a_file_that_is_not_there(tmp_path: Path, spec: str, golden: Golden) -> None:
-    said = contents(spec, tmp_path)
-    assert "is not there" in said or "there is no" in said
-    golden.says(said)
+    text = metric_of(spec).contents(tmp_path)
+    assert "is not there" in text or "there is no" in text
+    golden.says(text)
 
 
 def test_keys_and_columns(tmp_path: Path) -> None:
     rows = [{"old": 1}, {"step": 1, "train_loss": 2.0}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "bye\n")
-    said = contents("jsonl:a.jsonl:loss", tmp_path)
-    assert said == "a.jsonl has no loss; keys in its last line: step, train_loss"
+    text = metric_of("jsonl:a.jsonl:loss").contents(tmp_path)
+    assert text == "a.jsonl has no loss; keys in its last line: step, train_loss"
     (tmp_path / "a.csv").write_text("step, train/loss\n1,2.0\n")
-    assert contents("csv:a.csv:loss", tmp_path) == "a.csv has no loss; columns: step, train/loss"
+    assert (
+        metric_of("csv:a.csv:loss").contents(tmp_path)
+        == "a.csv has no loss; columns: step, train/loss"
+    )
     (tmp_path / "b.csv").write_text("step,loss\n1,none\n")
-    assert contents("csv:b.csv:loss", tmp_path) == "b.csv has loss, but no number under it"
+    assert (
+        metric_of("csv:b.csv:loss").contents(tmp_path) == "b.csv has loss, but no number under it"
+    )
 
 
 def test_many_names_are_cut(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(99)) + "\n")
-    assert contents("csv:a.csv:loss", tmp_path).endswith("c19, ...")
+    assert metric_of("csv:a.csv:loss").contents(tmp_path).endswith("c19, ...")
 
 
 def test_tensorboard_s_tags(tmp_path: Path) -> None:
@@ -365,7 +363,10 @@ def test_tensorboard_s_tags(tmp_path: Path) -> None:
 
     with SummaryWriter(tmp_path / "runs") as writer:
         writer.add_scalar("train/loss", 2.5, 10)
-    assert contents("tensorboard:loss", tmp_path) == "the event file has no loss; tags: train/loss"
+    assert (
+        metric_of("tensorboard:loss").contents(tmp_path)
+        == "the event file has no loss; tags: train/loss"
+    )
 
 
 def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +376,10 @@ def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         logged.log({"train/loss": 2.5}, step=3)
     (path,) = tmp_path.glob("**/*.wandb")
     read_whole(path)
-    assert contents("wandb:loss", tmp_path) == "the offline run has no loss; keys: train/loss"
+    assert (
+        metric_of("wandb:loss").contents(tmp_path)
+        == "the offline run has no loss; keys: train/loss"
+    )
 
 
 def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path, golden: Golden) -> None:

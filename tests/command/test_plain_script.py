@@ -18,14 +18,14 @@ STEPS = 4
 
 
 def losses(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *argv: str
 ) -> list[float]:
     """Those that the script prints."""
-    monkeypatch.setattr(sys, "argv", ["train.py", "--width=32", f"--steps={STEPS}", *words])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--width=32", f"--steps={STEPS}", *argv])
     load_script("examples/plain/train.py").main()
-    found = re.findall(r"step (?P<step>\d+) loss (?P<loss>\S+)", capsys.readouterr().out)
-    assert [int(step) for step, _ in found] == list(range(STEPS))
-    return [float(loss) for _, loss in found]
+    lines = re.findall(r"step (?P<step>\d+) loss (?P<loss>\S+)", capsys.readouterr().out)
+    assert [int(step) for step, _ in lines] == list(range(STEPS))
+    return [float(loss) for _, loss in lines]
 
 
 def test_it_learns_with_and_without_a_plan(

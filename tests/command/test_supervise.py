@@ -36,13 +36,13 @@ def only(outcome: JobOutcome) -> Result:
 
 
 def test_a_run_to_its_end(tmp_path: Path) -> None:
-    told: list[float] = []
-    outcome, folder = run(command(), tmp_path, control=Control(progress=told.append))
+    notices: list[float] = []
+    outcome, folder = run(command(), tmp_path, control=Control(progress=notices.append))
     result = only(outcome)
     assert (result.status, result.steps, len(result.curve)) == ("complete", 20, 20)
     assert result.objective == pytest.approx(result.curve[-1], rel=0.1)
     assert result.curve[0] == pytest.approx(3.96) and math.isnan(result.heldout)
-    assert told[-1] == 1.0
+    assert notices[-1] == 1.0
     record = json.loads((folder / "trial.json").read_text())
     assert record["hyperparameters"] == {"eta": 2.0**-7} and record["width"] == 16
     assert json.loads((folder / "result.json").read_text())["status"] == "complete"
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_is_a_divergence_whatever_the_exit_code(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "texts"),
     [
         ("raise", ["exit code 1", "RuntimeError: out of luck", "log.txt"]),
         ("killed", ["signal 9"]),
@@ -63,11 +63,11 @@ def test_a_loss_that_is_no_number_is_a_divergence_whatever_the_exit_code(tmp_pat
     ],
 )
 def test_a_failure_says_why_with_the_log_s_last_lines(
-    tmp_path: Path, how: str, said: list[str]
+    tmp_path: Path, how: str, texts: list[str]
 ) -> None:
     outcome, folder = run(command(how), tmp_path)
     assert not outcome.results and outcome.failure is not None and not outcome.failure.retry
-    assert all(text in str(outcome.failure) for text in said), outcome.failure
+    assert all(text in str(outcome.failure) for text in texts), outcome.failure
     assert json.loads((folder / "result.json").read_text())["status"] == "failed"
 
 
@@ -123,13 +123,13 @@ def test_a_metric_that_never_appears_is_named_with_what_was_printed(
 def test_a_command_that_is_preempted_runs_again_in_the_same_folder(
     tmp_path: Path, golden: Golden
 ) -> None:
-    told: list[str] = []
+    notices: list[str] = []
     settings = command("preempt", **RESUMED)
-    outcome, folder = run(settings, tmp_path, control=Control(notify=told.append))
+    outcome, folder = run(settings, tmp_path, control=Control(notify=notices.append))
     assert only(outcome).steps == 20
     starts = [line.split()[0] for line in (folder / "starts").read_text().splitlines()]
     assert starts == ["0", "10"]
-    golden.says(told[0])
+    golden.says(notices[0])
 
 
 def test_one_that_is_preempted_with_its_job_is_not_run_again_there(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_child_that_forks_and_ends_again_and_again_is_ended(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "texts"),
     [
         ("folder", "log.txt and result.json in {dir}"),
         ("file", "log.txt and result.json in {dir}"),
@@ -209,12 +209,12 @@ def test_a_child_that_forks_and_ends_again_and_again_is_ended(tmp_path: Path) ->
     ],
 )
 def test_what_a_command_does_to_its_folder_fails_its_trial_alone(
-    tmp_path: Path, how: str, said: str
+    tmp_path: Path, how: str, texts: str
 ) -> None:
     # A metric that none of its lines have: what was read before the log went is left to chance.
     metric = METRIC if how == "result" else r"nothing (?P<loss>\S+)"
     outcome, folder = run(command(how, metric=metric), tmp_path)
-    assert said in str(outcome.failure)
+    assert texts in str(outcome.failure)
     make_folder(folder)  # as the next run of the trial does
     assert folder.is_dir() and not any((folder / name).is_dir() for name in FILES)
     assert not (folder / "log.txt").is_fifo()
@@ -370,7 +370,6 @@ FOOTER = [
 
 
 def by_ranks(lines: list[str]) -> list[str]:
-    """As two ranks print them at once."""
     return [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)]
 
 
@@ -401,8 +400,8 @@ def test_a_python_of_another_environment_is_named(
     link.parent.mkdir()
     link.symlink_to(Path(sys.executable).resolve())
     monkeypatch.setenv("PATH", f"{link.parent}:{os.environ['PATH']}")
-    words = ("python" if other else sys.executable, "-c", "import not_here", "{eta}")
-    outcome, _ = run(Command(command=words, metric=METRIC, code=None), tmp_path / "study")
+    argv = ("python" if other else sys.executable, "-c", "import not_here", "{eta}")
+    outcome, _ = run(Command(command=argv, metric=METRIC, code=None), tmp_path / "study")
     assert outcome.failure is not None and "No module named 'not_here'" in str(outcome.failure)
-    said = f"(it ran under {link}, and sweeper under {sys.executable})"
-    assert (said in str(outcome.failure)) is other
+    texts = f"(it ran under {link}, and sweeper under {sys.executable})"
+    assert (texts in str(outcome.failure)) is other

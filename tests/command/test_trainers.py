@@ -51,11 +51,11 @@ def test_nanogpt_as_published(sweeper: Run, nano: Path) -> None:
     command += "--dtype=float32 --dropout=0.0 --always_save_checkpoint=False "
     command += own if (nano / "csv_logging.py").exists() else ""
     sizes = ("model.width=32", "model.depth=1", "train.steps=3", "train.batch_size=2")
-    words = ["runner=nanogpt", *sizes, "train.seq_len=16", *LINE]
-    words += ["runner.arguments.n_head='{width//16}'", "runner.arguments.eval_iters='{1 + seed}'"]
-    words += ["parameterization=own", "model=own", "data=own"]
+    argv = ["runner=nanogpt", *sizes, "train.seq_len=16", *LINE]
+    argv += ["runner.arguments.n_head='{width//16}'", "runner.arguments.eval_iters='{1 + seed}'"]
+    argv += ["parameterization=own", "model=own", "data=own"]
     listed = ",".join(f"'{word}'" for word in [sys.executable, *shlex.split(command)])
-    answer = sweeper("search", *words, f"runner.command=[{listed}]")
+    answer = sweeper("search", *argv, f"runner.command=[{listed}]")
     assert answer.code == 0, answer
     assert len(results(nano / "runs/a")) == 2
     log = next(nano.glob("runs/a/trials/*/log.txt")).read_text()
@@ -69,9 +69,9 @@ def test_transformers_trainer(sweeper: Run, workplace: Path) -> None:
     shutil.copy(ROOT / "scripts" / "examples" / "hf_trainer" / "train.py", workplace)
     more = "{width: '{width}', depth: 1, seq_len: '{seq_len}', use_cpu: true}"
     sizes = ("model.width=32", "train.steps=3", "train.batch_size=2", "train.seq_len=16")
-    words = ["runner=hf_trainer", *sizes, *LINE, f"+runner.arguments={more}"]
-    words += ["parameterization=own", "model=own", "data=own"]
-    answer = sweeper("search", *words, f"runner.command=['{sys.executable}',train.py]")
+    argv = ["runner=hf_trainer", *sizes, *LINE, f"+runner.arguments={more}"]
+    argv += ["parameterization=own", "model=own", "data=own"]
+    answer = sweeper("search", *argv, f"runner.command=['{sys.executable}',train.py]")
     assert answer.code == 0, answer
     assert len(results(workplace / "runs/a")) == 2
 
@@ -84,14 +84,14 @@ def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace:
     command = f"{sys.executable} train_with_plan.py --fsdp --plan={{plan}} --width={{width}} "
     command += "--depth={depth} --steps={steps} --batch-size={batch_size} --seq-len={seq_len}"
     listed = ",".join(f"'{word}'" for word in command.split())
-    words = ["runner=torchrun", "runner.tasks=2", f"runner.command=[{listed}]", *LINE]
-    words += ["model=own", "data=own", "parameterization=mup", "model.width=32", "model.depth=1"]
-    words += ["model._target_=train_with_plan.Plain", "launcher=local", "launcher.workers=2"]
-    words += ["train.steps=4", "train.batch_size=4", "train.seq_len=16"]
-    words += ["train.objective_window=0.5", "metric=step +(?P<step>\\d+) +loss (?P<loss>\\S+)"]
+    argv = ["runner=torchrun", "runner.tasks=2", f"runner.command=[{listed}]", *LINE]
+    argv += ["model=own", "data=own", "parameterization=mup", "model.width=32", "model.depth=1"]
+    argv += ["model._target_=train_with_plan.Plain", "launcher=local", "launcher.workers=2"]
+    argv += ["train.steps=4", "train.batch_size=4", "train.seq_len=16"]
+    argv += ["train.objective_window=0.5", "metric=step +(?P<step>\\d+) +loss (?P<loss>\\S+)"]
     sys.path.insert(0, str(workplace))
     try:
-        answer = sweeper("search", *words)
+        answer = sweeper("search", *argv)
     finally:
         sys.path.remove(str(workplace))
         sys.modules.pop("train_with_plan", None)
@@ -121,15 +121,17 @@ print("step: 2 loss:", config.optimizer.param_groups[0].optimizer_kwargs["lr"])
     ]
     monkeypatch.setenv("PYTHONPATH", ":".join(paths))
     command = f"'{sys.executable}',parse.py,'--module=proxy','--config=llama'"
-    words = ["runner=torchtitan", "runner.launch=plain", "runner.code=[parse.py]", *LINE]
-    words += ["parameterization=own", "model=own", "data=own", "model.width=32", "model.depth=3"]
-    words += ["train.steps=2", "train.seq_len=64", "train.batch_size=4"]
-    answer = sweeper("search", *words, f"runner.command=[{command}]")
+    argv = ["runner=torchtitan", "runner.launch=plain", "runner.code=[parse.py]", *LINE]
+    argv += ["parameterization=own", "model=own", "data=own", "model.width=32", "model.depth=3"]
+    argv += ["train.steps=2", "train.seq_len=64", "train.batch_size=4"]
+    answer = sweeper("search", *argv, f"runner.command=[{command}]")
     assert answer.code == 0, answer
     log = next(workplace.glob("runs/a/trials/*/log.txt")).read_text()
     assert "\n32 3 2 64 4\n" in log
-    found = {one.objective for one in Study.read(workplace / "runs/a").results()}
-    assert found == {one.trial.hps["eta"] for one in Study.read(workplace / "runs/a").results()}
+    objectives = {result.objective for result in Study.read(workplace / "runs/a").results()}
+    assert objectives == {
+        result.trial.hps["eta"] for result in Study.read(workplace / "runs/a").results()
+    }
 
 
 def test_presets_patterns_stand_in_the_docs() -> None:
@@ -141,11 +143,11 @@ def test_presets_patterns_stand_in_the_docs() -> None:
 
 
 def test_presets_compose_and_name_no_unknown_placeholder() -> None:
-    given = ["parameterization=own", "model=own", "data=own", "model.width=64"]
+    argv = ["parameterization=own", "model=own", "data=own", "model.width=64"]
     presets = [name for name in groups()["runner"] if name not in ("engine", "command")]
     assert len(presets) >= 6
     for name in presets:
         word = f"runner.command=['python','{SCRIPT}','--x={{eta}}']"
-        runner = build_plugin(compose_tree([f"runner={name}", word, *given])["runner"])
+        runner = build_plugin(compose_tree([f"runner={name}", word, *argv])["runner"])
         assert isinstance(runner, Command)
         runner.check_use(("eta",), scaled_by_user=True)

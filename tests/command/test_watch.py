@@ -59,9 +59,14 @@ def test_what_it_measures_is_the_change_on_the_first_batch(
 def test_wrong_rules_fail_and_right_ones_do_not(sweeper: Run, workplace: Path, rule: int) -> None:
     """In the user's own loop; rule 1 divides the rates of the inner weights by the width."""
     shutil.copy(Path(__file__).parent / "watched.py", workplace / "train.py")
-    words = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", f"--rule={rule}")
-    given = ("model.width=16", "transfer.widths=[16,256]", "check.seeds=3", "runner.uses=[watch]")
-    command = ["search", *given, f"metric={METRIC}", "--", sys.executable, "train.py", *words]
+    argv = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", f"--rule={rule}")
+    settings = (
+        "model.width=16",
+        "transfer.widths=[16,256]",
+        "check.seeds=3",
+        "runner.uses=[watch]",
+    )
+    command = ["search", *settings, f"metric={METRIC}", "--", sys.executable, "train.py", *argv]
     answer = sweeper("check", *with_user_command(command)[1:], "--json")
     assert answer.code == 0, answer
     (axis,) = answer.document["check"]["axes"]

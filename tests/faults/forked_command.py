@@ -20,18 +20,18 @@ from tests.cli.driver import TINY, make_workplace
 from tests.faults import clock
 
 
-def run_command(words: Sequence[str], folder: Path, env: Mapping[str, str], said: Path) -> None:
+def run_command(argv: Sequence[str], folder: Path, env: Mapping[str, str], output: Path) -> None:
     """`sweeper WORDS` in `folder`; stdout goes to `said`.out, stderr to `said`.err."""
     os.setsid()
     os.chdir(folder)
     os.environ.update(env)
     for number, end in ((1, ".out"), (2, ".err")):
-        descriptor = os.open(said.with_suffix(end), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(output.with_suffix(end), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, number)
         os.close(descriptor)
     clock.install()
-    sys.argv = ["sweeper", *words]
-    app(list(words), prog_name="sweeper")
+    sys.argv = ["sweeper", *argv]
+    app(list(argv), prog_name="sweeper")
 
 
 def warm_up() -> None:

@@ -43,26 +43,25 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class CommandProcess:
     """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
 
-    def __init__(self, *words: str, tag: str, env: Mapping[str, str] | None = None) -> None:
-        if words[0] == "search" and not any(word.startswith("launcher") for word in words):
-            words = (words[0], "launcher=inline", *words[1:])  # as in the tests' own process
+    def __init__(self, *argv: str, tag: str, env: Mapping[str, str] | None = None) -> None:
+        if argv[0] == "search" and not any(word.startswith("launcher") for word in argv):
+            argv = (argv[0], "launcher=inline", *argv[1:])  # as in the tests' own process
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.faults.preload"])
         self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
         paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
-        given = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": path, "PATH":
+        variables = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": path, "PATH":
                  os.environ["PATH"], TAG: tag, **(env or {})}  # fmt: skip
         if "SLURM_CONF" in os.environ:
-            given["SLURM_CONF"] = os.environ["SLURM_CONF"]
+            variables["SLURM_CONF"] = os.environ["SLURM_CONF"]
         self.process = context.Process(
-            target=run_command, args=(words, Path.cwd(), given, self.said)
+            target=run_command, args=(argv, Path.cwd(), variables, self.said)
         )
         self.process.start()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         assert self.process.pid
         return self.process.pid
 
@@ -72,7 +71,7 @@ class CommandProcess:
         return self.process.is_alive()
 
     def kill(self) -> None:
-        """With SIGKILL; its workers are left to themselves."""
+        """Send SIGKILL; its workers are left to themselves."""
         self.process.kill()
         self.process.join()
 
@@ -94,15 +93,15 @@ class Harness:
         self.folder, self.tag = folder, uuid4().hex
         self.study = folder / "runs/a"
 
-    def start(self, *words: str, env: Mapping[str, str] | None = None) -> CommandProcess:
-        return CommandProcess(*words, tag=self.tag, env=env)
+    def start(self, *argv: str, env: Mapping[str, str] | None = None) -> CommandProcess:
+        return CommandProcess(*argv, tag=self.tag, env=env)
 
-    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
-        return self.start(*words, env=env).wait()
+    def run(self, *argv: str, env: Mapping[str, str] | None = None) -> Answer:
+        return self.start(*argv, env=env).wait()
 
     def processes(self, word: str = "") -> list[int]:
         """Processes that commands of this harness have started and that live, with that word."""
-        found = []
+        pids = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 mine = f"{TAG}={self.tag}".encode() in path.read_bytes()
@@ -110,8 +109,8 @@ class Harness:
             except OSError:
                 continue
             if mine and state != "Z":
-                found.append(int(path.parent.name))
-        return [pid for pid in found if word.encode() in _command(pid)] if word else found
+                pids.append(int(path.parent.name))
+        return [pid for pid in pids if word.encode() in _command(pid)] if word else pids
 
     def workers(self) -> list[int]:
         """Those that are worker processes."""
@@ -156,8 +155,8 @@ def assert_whole(harness: Harness, expected: Outcomes, mirrored: bool = True) ->
     assert json.loads((study / "search.json").read_text())["finished"]
     assert live_holder(study) is None
     until(lambda: not harness.processes(), 15)
-    left = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
-    assert not left and not list(study.rglob(".*.tmp"))
+    leftovers = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
+    assert not leftovers and not list(study.rglob(".*.tmp"))
     if mirrored:
         storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
         trials = optuna.load_study(study_name=study.name, storage=storage).trials

@@ -42,10 +42,10 @@ class FaultyText(Text):
     once: str = ""
 
     def prepare(self, cache: Path) -> FaultyTokens:
-        found = super().prepare(cache)
-        assert isinstance(found, TokenCorpus)
-        given = {name: getattr(self, name) for name in ("fault", "seed", "at", "once")}
-        return FaultyTokens(**found.__getstate__(), **given)
+        tokens = super().prepare(cache)
+        assert isinstance(tokens, TokenCorpus)
+        fault = {name: getattr(self, name) for name in ("fault", "seed", "at", "once")}
+        return FaultyTokens(**tokens.__getstate__(), **fault)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,8 @@ class Server:
         if os.geteuid() == 0:  # which the server refuses to run as
             shutil.chown(self.folder, self._user(), None)
             shutil.chown(secret, self._user(), None)
-        words = ["-D", str(self.folder / "data"), "-U", "me", "--auth=scram-sha-256", "--no-sync"]
-        self._do("initdb", *words, f"--pwfile={secret}")
+        options = ["-D", str(self.folder / "data"), "-U", "me", "--auth=scram-sha-256", "--no-sync"]
+        self._do("initdb", *options, f"--pwfile={secret}")
         self.start()
 
     def start(self) -> None:
@@ -58,10 +58,10 @@ class Server:
         """At once, as if it were killed."""
         self._do("pg_ctl", "stop", "-m", "immediate", "-D", str(self.folder / "data"))
 
-    def _do(self, name: str, *words: str) -> None:
+    def _do(self, name: str, *options: str) -> None:
         user = self._user() if os.geteuid() == 0 else None
         done = subprocess.run(
-            [str(self.bin / name), *words],
+            [str(self.bin / name), *options],
             user=user,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -74,11 +74,11 @@ class Server:
 
     @staticmethod
     def _user() -> str:
-        known = {entry.pw_name for entry in pwd.getpwall()}
-        return "postgres" if "postgres" in known else "nobody"
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        return "postgres" if "postgres" in names else "nobody"
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

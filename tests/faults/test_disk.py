@@ -19,8 +19,8 @@ from tests.faults.harness import (
     assert_whole,
     outcomes,
     recorded,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 
@@ -30,8 +30,8 @@ def disk(harness: Harness) -> Iterator[Path]:
     """A disk of 4 MiB in the place of `runs`."""
     folder = harness.folder / "runs"
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    mounted = subprocess.run(words, capture_output=True, text=True, check=False)
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    mounted = subprocess.run(argv, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted, it takes root: {mounted.stderr.strip()}")
     yield folder

@@ -19,20 +19,20 @@ from tests.faults.harness import (
     assert_whole,
     outcomes,
     recorded,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 
 
 def unfinished(study: Path) -> list[Path]:
     """Checkpoints of trials without a result; one may go while they are read."""
-    recorded_keys, found = outcomes(study).keys(), []
+    recorded_keys, unfinished_paths = outcomes(study).keys(), []
     for path in study.glob("checkpoints/*.checkpoint"):
         with suppress(ValueError):
             if not recorded_keys >= set(saved_keys(path)):
-                found.append(path)
-    return found
+                unfinished_paths.append(path)
+    return unfinished_paths
 
 
 def stopped_within_a_batch(harness: Harness, launcher: str) -> list[Path]:

@@ -32,8 +32,8 @@ from tests.faults.harness import (
     lines,
     outcomes,
     recorded,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 LONGEST = {"inline": 2.5, "local": 8.0}
@@ -49,8 +49,8 @@ def test_the_driver_is_killed_again_and_again(
     generator, kept = random.Random(seed), set[str]()
     for kill in range(2 + generator.randrange(3)):
         now_by = [*LAUNCHERS][kill % 2] if launcher == "in turn" else launcher
-        words = ["search", *WORDS, *LAUNCHERS[now_by]]
-        driver, before = harness.start(*words), len(kept)
+        argv = ["search", *WORDS, *LAUNCHERS[now_by]]
+        driver, before = harness.start(*argv), len(kept)
         if kill % 2:
             until(lambda d=driver, n=before: recorded(harness.study) > n or not d.lives(), 60)  # type: ignore[misc]
             time.sleep(generator.uniform(0.0, 0.3))
@@ -60,7 +60,7 @@ def test_the_driver_is_killed_again_and_again(
         now = set(outcomes(harness.study)) if harness.study.is_dir() else set()
         assert kept <= now, "what was recorded is safe"
         kept = now
-    answer = harness.run(*words)
+    answer = harness.run(*argv)
     assert answer.code == 0 and not answer.crashed, answer
     assert_whole(harness, expected)
 
@@ -71,17 +71,17 @@ INDEPENDENT = ["search=independent", "search.runs=12", "search.seeds=1", "search
 @pytest.mark.parametrize("search", ["lr", "independent"])
 def test_batches_of_a_measured_size_are_the_same_after_kills(harness: Harness, search: str) -> None:
     """In float32, where another batch rounds otherwise; and so where a search is repeated."""
-    words = ["search", *MEASURED]
+    argv = ["search", *MEASURED]
     if search == "independent":
-        words = [word for word in words if not word.startswith("search")]
-        words = ["search", *words, *INDEPENDENT, "parameterization=umup"]
-    answer = harness.run(*words)
+        argv = [word for word in argv if not word.startswith("search")]
+        argv = ["search", *argv, *INDEPENDENT, "parameterization=umup"]
+    answer = harness.run(*argv)
     assert answer.code == 0, answer
     undisturbed = outcomes(harness.study)
     record = (harness.study / "batches.jsonl").read_text().splitlines(keepends=True)
     assert any('"keys"' in line and line.count('", "') > 1 for line in record), "no two together"
     shutil.rmtree(harness.study / "results")
-    answer = harness.run(*words)
+    answer = harness.run(*argv)
     assert answer.code == 0 and outcomes(harness.study) == undisturbed, "repeated"
 
     generator = random.Random(search)
@@ -92,10 +92,10 @@ def test_batches_of_a_measured_size_are_the_same_after_kills(harness: Harness, s
         sizes = [line for line in record if '"measured"' in line]
         (harness.study / "batches.jsonl").write_text("".join(sizes))
         for _ in range(3):
-            driver = harness.start(*words)
+            driver = harness.start(*argv)
             driver.lives(generator.uniform(0.5, 5.0))
             driver.kill()
-        answer = harness.run(*words)
+        answer = harness.run(*argv)
         assert answer.code == 0, answer
         assert_whole(harness, undisturbed)
 
@@ -121,11 +121,11 @@ def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed
 
 @pytest.mark.parametrize("first", LAUNCHERS)
 def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first: str) -> None:
-    words = ["search", *WORDS]
-    driver = harness.start(*words, *LAUNCHERS[first])
+    argv = ["search", *WORDS]
+    driver = harness.start(*argv, *LAUNCHERS[first])
     until(lambda: (harness.study / "config.yaml").exists())
     for second in LAUNCHERS.values():
-        refused = harness.run(*words, *second)
+        refused = harness.run(*argv, *second)
         if driver.lives():
             assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     assert driver.wait().code == 0
@@ -166,8 +166,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = Harness(folder)
         more = ["search.line.points=3", "train.schedule=wsd", "train.steps=40"]
         for study, kind in (("a", "mup"), ("b", "standard")):
-            words = [*WORDS[:-1], *more, f"study={study}", f"parameterization={kind}"]
-            assert made.run("search", *words).code == 0
+            argv = [*WORDS[:-1], *more, f"study={study}", f"parameterization={kind}"]
+            assert made.run("search", *argv).code == 0
     return folder
 
 
@@ -180,7 +180,7 @@ UNDISTURBED: dict[str, tuple[Outcomes, Outcomes, dict[str, Any]]] = {}
 def test_what_trains_beside_a_search_is_killed(
     harness: Harness, two: Path, verb: str, victim: str, seed: int
 ) -> None:
-    """By any signal, at random, and run again until it ends: as if nothing had happened.
+    """Any signal, at random, and run again until it ends: as if nothing had happened.
 
     Every other driver trains by itself, where a kill meets it in the middle of a step.
     """
@@ -193,20 +193,20 @@ def test_what_trains_beside_a_search_is_killed(
         shutil.rmtree(place / "runs", ignore_errors=True)
         shutil.copytree(two / "runs", place / "runs")
 
-    def found() -> tuple[Outcomes, Outcomes, dict[str, Any]]:
+    def left_behind() -> tuple[Outcomes, Outcomes, dict[str, Any]]:
         a, b = place / "runs/a", place / "runs/b"
         return outcomes(a), outcomes(b), documents(place / "runs")
 
     alone = victim == "driver" and seed % 2 == 0
-    words = [*SERIES[verb], *(LAUNCHERS["inline"] if alone else [*LOCAL, "launcher.retries=9"])]
+    argv = [*SERIES[verb], *(LAUNCHERS["inline"] if alone else [*LOCAL, "launcher.retries=9"])]
     if verb not in UNDISTURBED:
         begin()
         answer = harness.start(*SERIES[verb], env=environment).wait(LONG)
         assert answer.code == 0, answer
-        UNDISTURBED[verb] = found()
+        UNDISTURBED[verb] = left_behind()
     begin()
     for _ in range(1 + generator.randrange(3)):
-        driver = harness.start(*words, env=environment)
+        driver = harness.start(*argv, env=environment)
         driver.lives(generator.uniform(0.5, 6.0))
         number = generator.choice(SIGNALS)
         doomed = harness.workers()[:2] if victim != "driver" else []
@@ -218,9 +218,9 @@ def test_what_trains_beside_a_search_is_killed(
             until(lambda d=driver: not d.lives(), 60)  # type: ignore[misc]
         else:
             assert driver.wait(LONG).code == 0
-    answer = harness.start(*words, env=environment).wait(LONG)
+    answer = harness.start(*argv, env=environment).wait(LONG)
     assert answer.code == 0 and not answer.crashed, answer
-    assert found() == UNDISTURBED[verb]
+    assert left_behind() == UNDISTURBED[verb]
     until(lambda: not harness.processes(), 60)  # a worker that still imports notices late
     for name in ("a", "b"):
         study = place / "runs" / name

@@ -11,17 +11,9 @@ import optuna
 import pytest
 
 from tests.cli.driver import Answer, assert_refused
-from tests.faults.harness import (
-    SLOW,
-    WORDS,
-    Harness,
-    Outcomes,
-    assert_whole,
-    outcomes,
-    recorded,
-    until,
-)
+from tests.faults.harness import SLOW, WORDS, Harness, Outcomes, assert_whole, outcomes, recorded
 from tests.faults.postgres import PASSWORD, Server, free_port, programs
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 
@@ -82,8 +74,8 @@ def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
     assert outcomes(harness.study) == expected and 0 < len(mirrored(server)) < len(expected)
     again = harness.run("search", *WORDS, storage)
     notes = [line for line in again.out.splitlines() if line.startswith("Note: ")]
-    told = "Note: the study was searched with other values of data._target_, data.fault"
-    assert again.code == 0 and len(notes) == 1 and notes[0].startswith(told)
+    note = "Note: the study was searched with other values of data._target_, data.fault"
+    assert again.code == 0 and len(notes) == 1 and notes[0].startswith(note)
     assert mirrored(server) == sorted(expected)
     assert_whole(harness, expected, mirrored=False)
     assert not (harness.study / "study.journal").exists()

@@ -22,10 +22,10 @@ from tests.faults.harness import (
     assert_whole,
     outcomes,
     recorded,
-    until,
 )
 from tests.faults.test_clock import HOUR, clock
 from tests.launch.cluster import slurm
+from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 GIVEN = ("runner.batched_trials", "runner.device")
@@ -41,7 +41,7 @@ SLURM_WORDS = [
 ]
 
 
-def words(base: list[str]) -> list[str]:
+def search_on_slurm(base: list[str]) -> list[str]:
     """A search on the cluster, in batches of at most four."""
     return ["search", *(word for word in base if not word.startswith(GIVEN)), *SLURM_WORDS]
 
@@ -66,21 +66,21 @@ def jobs(harness: Harness, active: bool = False) -> list[str]:
     """The study's jobs in the queue, those that have ended too unless `active`."""
     if not (harness.study / "slurm/study.json").exists():
         return []
-    found = slurm_queue.queue(prefix(harness.study))
-    return [entry.id for entry in found if entry.active or not active]
+    entries = slurm_queue.queue(prefix(harness.study))
+    return [entry.id for entry in entries if entry.active or not active]
 
 
 @pytest.fixture(autouse=True)
 def no_jobs(harness: Harness) -> Iterator[None]:
     """None is left in the queue, whatever becomes of the test."""
     yield
-    left = jobs(harness, active=True)
-    slurm_queue.cancel(left)
-    assert not left
+    active_jobs = jobs(harness, active=True)
+    slurm_queue.cancel(active_jobs)
+    assert not active_jobs
 
 
 def assert_finished(harness: Harness, undisturbed: Outcomes) -> None:
-    answer = harness.run(*words(WORDS))
+    answer = harness.run(*search_on_slurm(WORDS))
     assert answer.code == 0 and not answer.crashed, answer
     assert_whole(harness, undisturbed)
 
@@ -88,9 +88,9 @@ def assert_finished(harness: Harness, undisturbed: Outcomes) -> None:
 def test_a_second_driver_is_refused_and_the_first_killed(
     harness: Harness, undisturbed: Outcomes
 ) -> None:
-    driver = harness.start(*words(WORDS))
+    driver = harness.start(*search_on_slurm(WORDS))
     until(lambda: jobs(harness))
-    refused = harness.run(*words(WORDS))
+    refused = harness.run(*search_on_slurm(WORDS))
     if driver.lives():
         assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     driver.kill()
@@ -104,7 +104,7 @@ def test_the_driver_is_killed_again_and_again(
 ) -> None:
     generator = random.Random(seed)
     for _ in range(3 + generator.randrange(3)):
-        driver = harness.start(*words(WORDS))
+        driver = harness.start(*search_on_slurm(WORDS))
         driver.lives(generator.choice([generator.uniform(0.3, 2.5), generator.uniform(0.3, 15)]))
         driver.kill()
     assert_finished(harness, undisturbed)
@@ -114,26 +114,26 @@ def test_the_driver_is_killed_again_and_again(
 @pytest.mark.parametrize("seed", range(max(1, SEEDS // 25)))
 def test_jobs_are_killed_at_random(harness: Harness, undisturbed: Outcomes, seed: int) -> None:
     generator, kills = random.Random(seed), 0
-    driver = harness.start(*words(SLOW), "launcher.retries=9", "runner.save_every=0.1")
+    driver = harness.start(*search_on_slurm(SLOW), "launcher.retries=9", "runner.save_every=0.1")
     while driver.lives(generator.uniform(1.0, 4.0)):
-        found = [pid for pid in harness.processes() if pid != driver.pid]
-        if found and kills < 3:
+        entries = [pid for pid in harness.processes() if pid != driver.pid]
+        if entries and kills < 3:
             with suppress(ProcessLookupError):
-                os.kill(generator.choice(found), signal.SIGKILL)
+                os.kill(generator.choice(entries), signal.SIGKILL)
             kills += 1
     assert driver.wait().code == 0 and kills
     assert_finished(harness, undisturbed)
 
 
 def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, undisturbed: Outcomes) -> None:
-    answer = harness.run(*words(WORDS), "--detach")
+    answer = harness.run(*search_on_slurm(WORDS), "--detach")
     assert answer.code == 0, answer
     until(lambda: not jobs(harness, active=True))
     first, second, *_ = sorted(harness.study.glob("jobs/*/"))
     for path in first.glob("result-*.json"):
         path.write_bytes(path.read_bytes()[:1000])
     (second / "job.json").write_text("{")
-    assert harness.run(*words(WORDS)).code == 0
+    assert harness.run(*search_on_slurm(WORDS)).code == 0
     assert_finished(harness, undisturbed)  # the log of a job that died stays until the next run
 
 
@@ -143,14 +143,14 @@ def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_searc
     other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
                   "--wrap=sleep 600").strip()  # fmt: skip
     until(lambda: "RUNNING" in slurm("squeue", "-h", "-j", other, "--format=%T"))
-    driver = harness.start(*words(WORDS))
+    driver = harness.start(*search_on_slurm(WORDS))
     until(lambda: jobs(harness))
     for path in harness.study.glob("jobs/*/job.json"):
         path.write_text('{"trials": [')
     slurm("scancel", other)
     answer = driver.wait()
     assert "there is no job in" in answer.out + answer.err
-    answer = harness.run(*words(WORDS))
+    answer = harness.run(*search_on_slurm(WORDS))
     assert answer.code == 0 and "failed" not in answer.out, answer
     assert recorded(harness.study) == len(undisturbed)
 
@@ -158,10 +158,10 @@ def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_searc
 def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, undisturbed: Outcomes) -> None:
     """The driver's and the jobs', forwards and back; polling and waiting do not break."""
     env = clock(harness, (0.0, 2 * HOUR), (2.0, -3 * HOUR), (4.0, 5 * HOUR))
-    driver = harness.start(*words(SLOW), env=env)
+    driver = harness.start(*search_on_slurm(SLOW), env=env)
     until(lambda: jobs(harness))
     driver.kill()
-    answer = harness.run(*words(SLOW), env=clock(harness, (0.0, -9 * HOUR), (3.0, HOUR)))
+    answer = harness.run(*search_on_slurm(SLOW), env=clock(harness, (0.0, -9 * HOUR), (3.0, HOUR)))
     assert answer.code == 0, answer
     assert_finished(harness, undisturbed)
     assert len(jobs(harness)) == JOBS
@@ -172,7 +172,7 @@ def test_watching_goes_on_while_jobs_do(harness: Harness) -> None:
     other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
                   "--wrap=sleep 600").strip()  # fmt: skip
     until(lambda: "RUNNING" in slurm("squeue", "-h", "-j", other, "--format=%T"))
-    assert harness.run(*words(WORDS), "--detach").code == 0
+    assert harness.run(*search_on_slurm(WORDS), "--detach").code == 0
     watching = harness.start("status", "a", "--watch")
     assert watching.lives(4.0), "a job waits"
     slurm("scancel", other)

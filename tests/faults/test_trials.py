@@ -26,17 +26,17 @@ PAIRS = ["search.seeds=2", "search.line.points=3"]
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: str) -> None:
-    words = [*WORDS, *NAN, *PAIRS, "runner.batched_trials=2"]
+    argv = [*WORDS, *NAN, *PAIRS, "runner.batched_trials=2"]
     poison = ["+data.fault=poison", "+data.seed=1", "+data.at=0"]
-    answer = harness.run("search", *words, *poison, *LAUNCHERS[launcher], "--json")
+    answer = harness.run("search", *argv, *poison, *LAUNCHERS[launcher], "--json")
     assert answer.code == 1 and answer.document["finished"], answer
-    found = {
+    by_seed = {
         seed: [r for r in lines(harness.study) if r["trial"]["seed"] == seed] for seed in (0, 1)
     }
-    assert {r["status"] for r in found[1]} == {"diverged"}
-    assert {r["objective"] for r in found[1]} == {"inf"} and all(r["steps"] for r in found[1])
-    assert {r["status"] for r in found[0]} == {"complete"}, "its company in the batch goes on"
-    assert len(found[0]) == len(found[1]) == 3
+    assert {r["status"] for r in by_seed[1]} == {"diverged"}
+    assert {r["objective"] for r in by_seed[1]} == {"inf"} and all(r["steps"] for r in by_seed[1])
+    assert {r["status"] for r in by_seed[0]} == {"complete"}, "its company in the batch goes on"
+    assert len(by_seed[0]) == len(by_seed[1]) == 3
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -47,8 +47,8 @@ def available() -> str | None:
     for name in ("slurmctld", "slurmd", "munged"):
         if shutil.which(name, path=path) is None:
             return f"there is no {name}: apt-get install slurm-wlm munge"
-    words = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "--mount", "true"]
-    if subprocess.run(words, capture_output=True, check=False).returncode:
+    argv = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "--mount", "true"]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
         return "namespaces are not allowed: a node needs one"
     return None
 
@@ -60,18 +60,18 @@ class Cluster:
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def __call__(self, *words: str) -> str:
+    def __call__(self, *argv: str) -> str:
         env = {**os.environ, **self.env, "SLURM_LOCAL_DIR": str(self.folder)}
         done = subprocess.run(
-            [str(SCRIPT), *words], env=env, capture_output=True, text=True, check=False, timeout=60
+            [str(SCRIPT), *argv], env=env, capture_output=True, text=True, check=False, timeout=60
         )
-        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
 
 
-def slurm(*words: str) -> str:
+def slurm(*argv: str) -> str:
     """A command of Slurm's."""
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 class ClusterSweep(TrialSweep):
@@ -132,10 +132,10 @@ def inline(folder: Path, trials: Sequence[Trial], batched_trials: int) -> list[f
     return sweep.objectives()
 
 
-def in_a_process(code: str, *words: str) -> subprocess.Popen[bytes]:
+def in_a_process(code: str, *argv: str) -> subprocess.Popen[bytes]:
     """Start Python with the tests' modules at hand."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen([sys.executable, "-c", code, *words], env=os.environ | {
+    return subprocess.Popen([sys.executable, "-c", code, *argv], env=os.environ | {
         "PYTHONPATH": path
     })  # fmt: skip
 

@@ -145,7 +145,7 @@ class CountRunner:
 
 
 def _keys(path: Path) -> list[str]:
-    """Of the trials that are saved in `path`; none when it is damaged."""
+    """Keys of the trials that are saved in `path`; none when it is damaged."""
     try:
         return list(map(str, read_json(path)["keys"]))
     except (OSError, *RECORD_ERRORS):

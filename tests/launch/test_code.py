@@ -53,10 +53,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_a_module_imports_is_followed(folder: Path) -> None:
-    found = user_modules("um_wrap")
-    assert found.keys() == FOUND and list(found) == sorted(found)
+    modules = user_modules("um_wrap")
+    assert modules.keys() == FOUND and list(modules) == sorted(modules)
     content = (folder / "um_net.py").read_bytes()
-    assert found["um_net"] == hashlib.sha256(content).hexdigest()
+    assert modules["um_net"] == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["um_net.py", "um_late.py", "um_pkg/deep/sibling.py"])
@@ -185,8 +185,8 @@ def test_patterns_find_files_anywhere(cwd: Path) -> None:
 
 
 def test_a_change_is_seen_and_a_loss_too(cwd: Path) -> None:
-    known = file_digests(["train.py", "pkg/mod.py"], cwd)
-    assert not changed_files(known, str(cwd))
+    digests = file_digests(["train.py", "pkg/mod.py"], cwd)
+    assert not changed_files(digests, str(cwd))
     (cwd / "train.py").write_text("other")
     (cwd / "pkg/mod.py").unlink()
-    assert changed_files(known, str(cwd)) == ["train.py", "pkg/mod.py"]
+    assert changed_files(digests, str(cwd)) == ["train.py", "pkg/mod.py"]

@@ -22,10 +22,10 @@ from sweeper.study.lock import request_cancel
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
-from tests.launch.cluster import until
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import Trouble, trouble
+from tests.waiting import until
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}
@@ -52,8 +52,8 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
     first = [counted(seed=i) for i in range(3)]
     second = [counted(eta=1.0)]
 
-    def more(known: int) -> list[Trial]:
-        return second if known >= 3 else []
+    def more(count: int) -> list[Trial]:
+        return second if count >= 3 else []
 
     sweep = CountSweep(trials=first, folder=tmp_path, more=more)
     results = sweep.run(launcher, batched_trials=2)
@@ -79,12 +79,12 @@ def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher
     """At once; or, where a trial runs out of sight, as the reason why it failed."""
     refuses = trouble(tmp_path, "refuse")
     sweep = CountSweep(trials=[counted()], trouble=refuses, folder=tmp_path)
-    said = []
+    messages = []
     try:
-        said += [result.error for result in sweep.run(launcher, batched_trials=2).values()]
+        messages += [result.error for result in sweep.run(launcher, batched_trials=2).values()]
     except BadInput as error:
-        said.append(str(error))
-    assert len(said) == 1 and "not to be read" in said[0]
+        messages.append(str(error))
+    assert len(messages) == 1 and "not to be read" in messages[0]
 
 
 def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:

@@ -91,18 +91,18 @@ def test_the_newest_whole_attempt_counts_whenever_it_was_written(
             write_json(path, to_json(JobOutcome(results=(result,), attempt=attempt)))
             if attempt in damaged:
                 path.write_bytes(path.read_bytes()[:-9])
-        found = outcome_of(Path(folder))
+        outcome = outcome_of(Path(folder))
     whole = set(written) - damaged
-    assert (found and found.attempt) == (max(whole) if whole else None)
-    assert not found or found.results[0].objective == found.attempt
+    assert (outcome and outcome.attempt) == (max(whole) if whole else None)
+    assert not outcome or outcome.results[0].objective == outcome.attempt
 
 
 @given(SEEDS, st.text(max_size=50))
 def test_a_failure_is_one_result_a_trial(seeds: list[int], reason: str) -> None:
     reason *= 100  # beyond what the record keeps
     trials: list[Trial] = [replace(TRIALS[0], seed=seed) for seed in seeds]
-    found = failed(trials, reason)
-    assert [result.trial for result in found] == trials
-    assert {result.status for result in found} == {"failed"}
-    assert all(reason.startswith(result.error) for result in found)
+    outcome = failed(trials, reason)
+    assert [result.trial for result in outcome] == trials
+    assert {result.status for result in outcome} == {"failed"}
+    assert all(reason.startswith(result.error) for result in outcome)
     assert str(JobFailure(reason="why", details="what")) == "why:\nwhat"

@@ -25,14 +25,14 @@ ONE, OTHER = trial(), trial(seed=1)
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool]) -> None:
-    """As a sweep does at its end: the launcher's files, then the engine's."""
+    """Remove the launcher's files, then the engine's: a sweep does so at its end."""
     idle = tidy_jobs(folder, is_finished)
     checkpoint.tidy(folder / "checkpoints", is_finished, idle=idle)
 
 
-def save(folder: Path, one: Trial) -> None:
+def save(folder: Path, saved: Trial) -> None:
     """Leave a checkpoint of `one` after its first step."""
-    batched = BatchedTrials(trials=(one,), corpus=corpus(folder))
+    batched = BatchedTrials(trials=(saved,), corpus=corpus(folder))
     with pytest.raises(Leave):
         train(
             batched,

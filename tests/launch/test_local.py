@@ -40,7 +40,7 @@ from tests.waiting import until
 @pytest.fixture(autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     yield
-    assert not [words for words in descendants(os.getpid()).values() if b"submitit" in words]
+    assert not [command for command in descendants(os.getpid()).values() if b"submitit" in command]
     assert not workers_of(os.getpid())
 
 
@@ -55,16 +55,18 @@ def descendants(pid: int) -> dict[int, bytes]:
             continue
         if state != "Z":
             parents[int(stat.parent.name)], commands[int(stat.parent.name)] = int(parent), command
-    found = dict[int, bytes]()
+    below = dict[int, bytes]()
     new = {pid}
     while new := {child for child, parent in parents.items() if parent in new}:
-        found |= {child: commands[child] for child in new}
-    return found
+        below |= {child: commands[child] for child in new}
+    return below
 
 
 def workers_of(pid: int) -> list[int]:
     """The worker processes of a driver."""
-    return [child for child, words in descendants(pid).items() if b"sweeper.launch.worker" in words]
+    return [
+        child for child, command in descendants(pid).items() if b"sweeper.launch.worker" in command
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
-    told: list[str] = []
+    sentences: list[str] = []
     try:
         assert workers.fill()
         pid = workers.workers[0].pids[0]
@@ -143,8 +145,10 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
         monkeypatch.setattr("sweeper.launch.pool.SOON", 0.1)
         monkeypatch.setattr("sweeper.launch.pool.MOST", 0.3)
     finally:
-        workers.stop(told.append)
-    assert told == ["Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"]
+        workers.stop(sentences.append)
+    assert sentences == [
+        "Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"
+    ]
     until(lambda: not Path(f"/proc/{pid}").exists(), 60)
 
 
@@ -205,10 +209,10 @@ def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     waits = trouble(tmp_path, "wait", seed=0, at=4, once=True)
     assert waits.once is not None
 
-    def more(known: int) -> list[Trial]:
-        if known == len(quick) and waits.once:
+    def more(count: int) -> list[Trial]:
+        if count == len(quick) and waits.once:
             waits.once.touch()
-        return quick[: known + 1]
+        return quick[: count + 1]
 
     sweep = CountSweep(trials=[slow, quick[0]], trouble=waits, folder=tmp_path, more=more)
     results = list(sweep.run(Local(workers=2)).values())
@@ -396,11 +400,11 @@ def test_the_user_s_threads_are_kept_and_the_choice_of_workers_is_told(
     monkeypatch.setenv(THREADS, own)
     [slot] = worker_slots(Machine(threads=16), 1)
     assert (slot.threads, slot.env) == (int(own[0]), {})
-    told = Local().sharing(Machine(threads=16))
-    assert told.startswith("1 trial at a time: ") and "launcher.workers=N" in told
-    assert told.endswith(f"{THREADS}={own[0]}, as you have set it")
-    told = Local().sharing(Machine(gpus=("0", "1")))
-    assert told.startswith("2 trials at a time, one a GPU; ")
+    sentences = Local().sharing(Machine(threads=16))
+    assert sentences.startswith("1 trial at a time: ") and "launcher.workers=N" in sentences
+    assert sentences.endswith(f"{THREADS}={own[0]}, as you have set it")
+    sentences = Local().sharing(Machine(gpus=("0", "1")))
+    assert sentences.startswith("2 trials at a time, one a GPU; ")
 
 
 def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_text_of_several_lines_is_refused(value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("argv", "key"),
     [
         (["launcher=local", "launcher.submitit.timeout=60"], "launcher.submitit.timeout"),
         (["launcher=local", "launcher.submitit.timeout_min=0"], "launcher.submitit.timeout_min"),
@@ -60,28 +60,28 @@ def test_a_text_of_several_lines_is_refused(value: dict[str, Any]) -> None:
         (["launcher=inline", "launcher.submitit.timeout_min=60"], "launcher.submitit"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused_by_its_key(words: list[str], key: str) -> None:
+def test_what_is_wrong_is_refused_by_its_key(argv: list[str], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(compose_tree(words))
+        resolve(compose_tree(argv))
     assert caught.value.key == key
 
 
 def test_what_is_a_key_of_slurm_sets_it_and_the_rest_is_passed_on(
     commands: Path, tmp_path: Path
 ) -> None:
-    words = ["launcher=slurm", "launcher.submitit.timeout_min=30", "launcher.submitit.mem_gb=1.5",
+    argv = ["launcher=slurm", "launcher.submitit.timeout_min=30", "launcher.submitit.mem_gb=1.5",
              "launcher.submitit.cpus_per_task=2", "launcher.submitit.slurm_comment='a b'",
              "launcher.submitit.slurm_setup=['module load a']", "launcher.submitit.local_setup=[x]",
              "launcher.submitit.slurm_additional_parameters={mail_hours: 2}",
              "launcher.submitit.slurm_srun_args=['--export=ALL']",
              "launcher.submitit.slurm_exclude=node7"]  # fmt: skip
-    launcher = resolve(compose_tree(words)).launcher
+    launcher = resolve(compose_tree(argv)).launcher
     assert isinstance(launcher, Slurm)
     assert (launcher.time, launcher.cpus, launcher.memory) == (30, 2, "1536M")
     script = launcher.script(tmp_path, 1)
-    for said in ("--time=30", "--mem=1536M", "--cpus-per-task=2", "--comment='a b'",
+    for option in ("--time=30", "--mem=1536M", "--cpus-per-task=2", "--comment='a b'",
                  "--mail-hours=2", "--exclude=node7"):  # fmt: skip
-        assert f"#SBATCH {said}\n" in script, said
+        assert f"#SBATCH {option}\n" in script, option
     assert "module load a\n" in script and "--export=ALL" in script and "wckey" not in script
 
 

@@ -31,11 +31,11 @@ from tests.launch.cluster import (
     inline,
     saved_step,
     slurm,
-    until,
 )
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.specs import spec_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("cluster")
 SLURM = {"SLURM_LOCAL_ARRAY": "2"}
@@ -91,9 +91,9 @@ def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
     sweep = ClusterSweep(tmp_path, trials)
     driver = Driver(sweep, batched_trials=1)
     (slow,) = until(lambda: long_ones(sweep))
-    (found,) = slurm_jobs.arrays(sweep.study)
-    index = [member.folder for member in found.members].index(slow)
-    slurm("scancel", found.task_id(index))
+    (array,) = slurm_jobs.arrays(sweep.study)
+    index = [member.folder for member in array.members].index(slow)
+    slurm("scancel", array.task_id(index))
     driver.join()
     assert sweep.results[trials[0].key].status == "complete"
     assert len(sweep.errors()) == 1 and "CANCELLED" in sweep.errors()[0]
@@ -139,7 +139,7 @@ def test_a_node_without_python(tmp_path: Path) -> None:
 def test_fewer_are_sent_when_slurm_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with MaxSubmitJobs, which needs accounting: sbatch takes no array, later one job."""
+    """Like MaxSubmitJobs, which needs accounting: sbatch takes no array, later one job."""
     folder = tmp_path / "bin"
     folder.mkdir()
     refusal = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
@@ -219,8 +219,8 @@ def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     until(lambda: saved_step(sweep) > 50)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scancel", "--signal=URG", entry.id)
-    (left,) = until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
-    assert saved_step(sweep) == round(LONG["steps"] * try_json(left)["fraction"]) < LONG["steps"]
+    (note,) = until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
+    assert saved_step(sweep) == round(LONG["steps"] * try_json(note)["fraction"]) < LONG["steps"]
     assert_goes_on(sweep, saved_step(sweep))
     driver.join()
     (tmp_path / "here").mkdir()

@@ -16,7 +16,8 @@ from sweeper.launch.slurm_queue import queue
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result
 from tests.command.commands import METRIC, trial
-from tests.launch.cluster import slurm, until
+from tests.launch.cluster import slurm
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

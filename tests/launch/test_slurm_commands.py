@@ -11,7 +11,8 @@ import pytest
 
 from tests.cli.driver import TINY, assert_refused, call, make_workplace
 from tests.golden import Golden
-from tests.launch.cluster import slurm, until
+from tests.launch.cluster import slurm
+from tests.waiting import until
 
 WORDS = [
     *(word for word in TINY if not word.startswith("launcher.")),
@@ -37,8 +38,8 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
 ) -> None:
     refused = call(capsys, "search", *WORDS, "launcher.partition=mian")
     assert_refused(refused, "launcher.partition='mian'", "did you mean main")
-    shown = call(capsys, "search", *WORDS, "--dry-run", "--json").document
-    assert "#SBATCH --job-name=sweeper-a-" in shown["script"] and not (tmp_path / "runs").exists()
+    preview = call(capsys, "search", *WORDS, "--dry-run", "--json").document
+    assert "#SBATCH --job-name=sweeper-a-" in preview["script"] and not (tmp_path / "runs").exists()
 
     # Its job waits in its batch script, or it might end before it is looked at.
     gate = "launcher.setup=['until [ -e go ]; do sleep 0.1; done']"
@@ -66,8 +67,8 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     slurm("scancel", other)
 
     Path("go").touch()
-    found = call(capsys, "search", *WORDS, "--json")
-    assert found.code == 0 and found.document["finished"], found.err
+    finished = call(capsys, "search", *WORDS, "--json")
+    assert finished.code == 0 and finished.document["finished"], finished.err
     state = call(capsys, "status", "a", "--json").document
     assert sum(state["trials"].values()) == 3 and state["jobs"] == []
 
@@ -81,8 +82,8 @@ def test_what_fails_in_jobs_is_told_once_and_tried_again_when_asked(
     own = ["launcher=slurm", "launcher.gpus=0", "launcher.cpus=1", "launcher.time=5", "search=lr"]
     own += ["search.line={points: 3, extend: 0}", "model.width=16", "train.steps=4", "study=b"]
     own += ["runner=command", "parameterization=own", "data=own", "launcher.poll=0.2"]
-    words = [*own, "runner.command=[python,train.py,'--lr={eta}']", "--detach", "--json"]
-    first = call(capsys, "search", *words)
+    argv = [*own, "runner.command=[python,train.py,'--lr={eta}']", "--detach", "--json"]
+    first = call(capsys, "search", *argv)
     assert first.code == 0, first.err
     assert first.document["submitted"] == 3
 
@@ -93,9 +94,9 @@ def test_what_fails_in_jobs_is_told_once_and_tried_again_when_asked(
     (job, *_), (following,) = state()["jobs"], state()["next"]
     assert job["error"] == "it ended with exit code 1: ValueError: of luck"
     assert following["why"] == "to collect them, and go on"
-    collected = call(capsys, "search", *words)
+    collected = call(capsys, "search", *argv)
     assert collected.code == 1 and state()["jobs"] == []
-    again = call(capsys, "search", *words)
+    again = call(capsys, "search", *argv)
     assert (again.document["submitted"], again.document["finished"]) == (3, 0)
     assert call(capsys, "cancel", "b").code == 0
 

@@ -71,8 +71,8 @@ class Queue:
 
 def leave(member: Submission, restart: int, objective: float) -> None:
     """The result of a run of a job of one trial."""
-    (known,) = trials_of(member.job_dir)
-    result = Result(trial=known, status="complete", objective=objective)
+    (asked,) = trials_of(member.job_dir)
+    result = Result(trial=asked, status="complete", objective=objective)
     attempt = 1000 * member.number + restart
     outcome = JobOutcome(attempt=attempt, results=(result,))
     write_json(member.job_dir / f"result-{attempt}.json", to_json(outcome))

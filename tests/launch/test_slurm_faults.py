@@ -28,9 +28,9 @@ from tests.launch.cluster import (
     saved_step,
     slurm,
     started,
-    until,
 )
 from tests.launch.test_slurm import of_model
+from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
@@ -56,8 +56,8 @@ def long_run(
 
 def intrude(seconds: int) -> str:
     """A job in the partition that preempts, on all nodes."""
-    words = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
-    return slurm(*words, f"--wrap=sleep {seconds}").strip()
+    argv = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
+    return slurm(*argv, f"--wrap=sleep {seconds}").strip()
 
 
 def test_time_limit(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_time_limit(tmp_path: Path) -> None:
     # A minute is the shortest limit, and the steps take as many runs as the machine is slow.
     started(sweep)
     started(sweep, restart=1, seconds=180)
-    (left,) = sweep.find("jobs/*/submission-0/left-0.json")
-    assert 0 < try_json(left)["fraction"] < 1
+    (note,) = sweep.find("jobs/*/submission-0/left-0.json")
+    assert 0 < try_json(note)["fraction"] < 1
     assert_finished(sweep, driver, seconds=900)
     assert len(sweep.queue()) == 1
 
@@ -141,10 +141,10 @@ def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_pat
     # Half a minute: the silence must be noticed before the run on that node ends.
     sweep, driver = long_run(tmp_path, steps=8000)
     node = started(sweep)["node"]
-    found = subprocess.run(
+    done = subprocess.run(
         ["pgrep", "-f", f"slurmd -N {node} -f {cluster.folder}/"], capture_output=True, text=True
     )
-    silent = [pid for pid in map(int, found.stdout.split())
+    silent = [pid for pid in map(int, done.stdout.split())
               if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmd"]  # fmt: skip
     assert silent
     for pid in silent:
@@ -237,7 +237,7 @@ def test_a_trunk_and_its_branches_outlive_the_job_that_is_killed_between_them(
     assert len(sweep.queue()) == 2 and not sweep.find("checkpoints/*")
     (tmp_path / "here").mkdir()
     here = ClusterSweep(tmp_path / "here", trials)
-    for one in trials:  # each from zero, by itself
-        alone = ClusterSweep(tmp_path / "here", [one])
+    for asked in trials:  # each from zero, by itself
+        alone = ClusterSweep(tmp_path / "here", [asked])
         here.results |= alone.run(Inline(), batched_trials=1)
     assert sweep.objectives() == here.objectives()

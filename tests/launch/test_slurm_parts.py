@@ -97,13 +97,13 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
     script = launcher.script(folder, 3)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     (line,) = [line for line in script.splitlines() if line.startswith("srun")]
-    words = subprocess.run(
+    argv = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
     ).stdout.split("\0")
     program = slurm_jobs.BOOT.format(folder=str(folder / "slurm/TOKEN"))
-    assert {"A=b c", "python;x", program} <= set(words)
-    for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
-        assert f"#SBATCH {said}" in script
+    assert {"A=b c", "python;x", program} <= set(argv)
+    for text in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
+        assert f"#SBATCH {text}" in script
     assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script
     assert "--gres=gpu:a100:1" in Slurm(gres="gpu:a100:1").script(folder, 1)
     assert not folder.exists()
@@ -120,12 +120,12 @@ def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Pat
             launcher._executor(tmp_path, "a"),
         )
     ]
-    for said in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
+    for text in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
                  "time=30"):  # fmt: skip
-        assert f"#SBATCH --{said}\n" in scripts[0], said
-    for said in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
+        assert f"#SBATCH --{text}\n" in scripts[0], text
+    for text in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
                  "time=90"):  # fmt: skip
-        assert f"#SBATCH --{said}\n" in scripts[1], said
+        assert f"#SBATCH --{text}\n" in scripts[1], text
     assert "--cpus-per-task=5" in scripts[0].split("srun")[1]
 
 
@@ -162,8 +162,8 @@ def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "standard")
     with slurm_queue.outside_a_job():
-        left = sorted(name for name in os.environ if name.startswith("SLURM_"))
-    assert left == ["SLURM_CONF", "SLURM_TIME_FORMAT"]
+        note = sorted(name for name in os.environ if name.startswith("SLURM_"))
+    assert note == ["SLURM_CONF", "SLURM_TIME_FORMAT"]
 
 
 def planned(study: Path, names: list[str]) -> slurm_jobs.Array:
@@ -195,8 +195,8 @@ def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
         outcome = JobOutcome(attempt=attempt, notices=(str(attempt),))
         (tmp_path / f"result-{attempt}.json").write_text(json.dumps(to_json(outcome)))
     (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
-    found = outcome_of(tmp_path)
-    assert found is not None and found.notices == ("1002",)
+    values = outcome_of(tmp_path)
+    assert values is not None and values.notices == ("1002",)
 
 
 def test_runs_of_a_submission(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_one_that_begins_anew_is_started_three_times(
     folder = tmp_path / "submission-0"
     folder.mkdir()
     for number, share in enumerate((0.22, 0.26)):
-        left = {"fraction": share, "began": began if number else 0.0}
-        (folder / f"left-{number}.json").write_text(json.dumps(left))
+        note = {"fraction": share, "began": began if number else 0.0}
+        (folder / f"left-{number}.json").write_text(json.dumps(note))
     run = slurm_jobs.Run(Submission(folder=folder))
     run.began, run.fraction = began, 0.31
     assert run._stands_still() is still
@@ -300,7 +300,7 @@ def test_one_that_begins_anew_is_started_three_times(
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("text", "what"),
     [
         ("a\n/usr/bin/python3: No module named submitit\nb", "module"),
         ("slurmstepd: error: execve(): /opt/python: No such file or directory", "interpreter"),
@@ -312,14 +312,14 @@ def test_one_that_begins_anew_is_started_three_times(
         ("ValueError: out of luck", None),
     ],
 )
-def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
-    lack = lack_of(said)
+def test_what_a_node_lacks_is_told(text: str, what: str | None) -> None:
+    lack = lack_of(text)
     assert (lack is None) == (what is None)
     assert what is None or (what in str(lack) and "(" in str(lack))
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "said"),
+    ("lines", "code", "text"),
     [
         (("export A=1", "true"), 0, ""),
         (("for i in 1 2; do", "  false", "done || true", "true"), 0, ""),
@@ -334,11 +334,11 @@ def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
     ],
 )
 def test_a_line_of_setup_that_fails_ends_the_job(
-    lines: tuple[str, ...], code: int, said: str
+    lines: tuple[str, ...], code: int, text: str
 ) -> None:
     script = "\n".join([*checked_setup(lines), "echo ran"])
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
-    assert done.returncode == code and said in done.stderr
+    assert done.returncode == code and text in done.stderr
     assert ("ran" in done.stdout) is (code == 0)
 
 
@@ -360,36 +360,36 @@ RAISED = {"error": "E: x", "retry": True}
 
 
 @pytest.mark.parametrize(
-    ("records", "state", "said", "certain", "by_training", "retry"),
+    ("records", "state", "text", "certain", "by_training", "retry"),
     [
         ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", True, False, True),
         (STARTED, "TIMEOUT", "raise launcher.time (runner.time", False, True, True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
+        (STARTED | {"note": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
          "runner.resume_if", True, False, False),
         (STARTED, "NODE_FAIL", "on node2", False, True, True),
         (STARTED, None, "vanished", False, True, True),
         (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
         (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
         (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
+        (STARTED | {"note": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
          True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
+        (STARTED | {"note": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
          True),
     ],
 )  # fmt: skip
 def test_why_a_job_is_gone(
     records: dict[str, dict[str, Any]],
     state: str | None,
-    said: str,
+    text: str,
     certain: bool,
     by_training: bool,
     retry: bool,
     tmp_path: Path,
 ) -> None:
     failure = dead(tmp_path, records, state)
-    assert said in str(failure)
-    found = (failure.certain, failure.blames_trials, failure.retry)
-    assert found == (certain, by_training, retry)
+    assert text in str(failure)
+    values = (failure.certain, failure.blames_trials, failure.retry)
+    assert values == (certain, by_training, retry)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -445,11 +445,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     details = "ValueError: of it\n(all of it: log.txt)"
     failed = {"failure": {"reason": "it ended with exit code 1", "details": details}}
     (tmp_path / "jobs/b/result-0.json").write_text(json.dumps(failed))
-    [told] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
-    assert (told.id, told.error) == ("5_1", "it ended with exit code 1: ValueError: of it")
+    [state] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
+    assert (state.id, state.error) == ("5_1", "it ended with exit code 1: ValueError: of it")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
-    assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    values = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
+    assert values == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     # Cancelled, what had finished still waits for a driver, and it alone.
     (array.folder / "cancelled").touch()
     assert [(s.id, s.state) for s in Slurm.states(tmp_path)] == [("5_1", "finished")]
@@ -475,15 +475,15 @@ def test_a_job_that_sbatch_has_not_yet_taken_is_queued(commands: Path, tmp_path:
     noted = f'echo \'{{"id": "5"}}\' > {array.folder}/id.json'
     for line in ("true", noted):
         stand_in(commands, "squeue", line)
-        found = [(s.id, s.state, s.stage) for s in Slurm.states(tmp_path)]
-        assert found == [("a", "being submitted", "queued")]
+        values = [(s.id, s.state, s.stage) for s in Slurm.states(tmp_path)]
+        assert values == [("a", "being submitted", "queued")]
     assert [s.state for s in Slurm.states(tmp_path)] == ["vanished"]
     (array.folder / "id.json").unlink()
     stand_in(commands, "squeue", "true")
     for hours in (0.0, 5.0):  # a clock that goes back does not keep it on its way for so long
         at = array.at - SETTLING if not hours else array.at + 3600 * hours
-        known = {"name": array.name, "members": ["a/submission-0"], "at": at}
-        write_json(array.folder / "array.json", known)
+        record = {"name": array.name, "members": ["a/submission-0"], "at": at}
+        write_json(array.folder / "array.json", record)
         assert [s.state for s in Slurm.states(tmp_path)] == ["never submitted"]
 
 

@@ -75,7 +75,7 @@ def test_a_user_s_command_sees_the_user_s_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mine", "seen"),
+    ("argv", "mine", "seen"),
     [
         (["judge", "--help"], {}, ["1", "1"]),
         (["judge", "--help"], {"OPENBLAS_NUM_THREADS": "3"}, ["3", "None"]),
@@ -85,7 +85,7 @@ def test_a_user_s_command_sees_the_user_s_alone() -> None:
     ],
 )
 def test_a_verb_that_only_reads_has_one_thread_for_its_matrices(
-    words: list[str], mine: dict[str, str], seen: list[str]
+    argv: list[str], mine: dict[str, str], seen: list[str]
 ) -> None:
     """It is said before NumPy is loaded, which reads it then; of training nothing changes."""
     script = (
@@ -93,7 +93,7 @@ def test_a_verb_that_only_reads_has_one_thread_for_its_matrices(
         "from sweeper.cli.app import main\n"
         "assert not {'numpy', 'torch'} & sys.modules.keys()\n"
         f"atexit.register(lambda: print(*map(os.environ.get, {BLAS!r})))\n"
-        f"sys.argv = ['sweeper', *{words!r}]\n"
+        f"sys.argv = ['sweeper', *{argv!r}]\n"
         "main()"
     )
     plain = {k: v for k, v in os.environ.items() if k not in (*BLAS, THREADS)}

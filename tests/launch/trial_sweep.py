@@ -28,7 +28,7 @@ class TrialSweep:
     trials: Sequence[Trial]
     corpus: Corpus
     folder: Path
-    more: Callable[[int], Sequence[Trial]] = lambda known: ()
+    more: Callable[[int], Sequence[Trial]] = lambda count: ()
     results: dict[str, Result] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     work_done: float = 0.0
@@ -48,7 +48,7 @@ class TrialSweep:
         return settings.open(self.corpus, launcher, self.folder, self._notify)
 
     def loop(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> Loop:
-        """As a search's loop is made; `engine` are the runner's settings."""
+        """A loop like a search's; `engine` are the runner's settings."""
         # As a driver does that takes the study's lock.
         (self.folder / CANCEL_FILE).unlink(missing_ok=True)
         return Loop(

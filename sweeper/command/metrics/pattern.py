@@ -167,8 +167,8 @@ class Log(MetricSource):
             step = as_step(match[1]) if match else None
             if step is None or step <= self._last.step:
                 return
-        words = words_of(line[:BEGINNING])[: len(self._first_words)]
-        alike = bool(words) and words == self._first_words
+        beginning = words_of(line[:BEGINNING])[: len(self._first_words)]
+        alike = bool(beginning) and beginning == self._first_words
         if alike or step is not None:
             self._beyond.without(line, step, alike=alike)
 

@@ -110,7 +110,7 @@ class CsvRows(Rows):
     _header: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Of a table that an earlier run began its first row is read alone."""
+        """The first row of a table that an earlier run began is read alone."""
         super().__post_init__()
         if self.lines.skipped():
             with self.lines.path.open(newline="", errors="replace") as file:

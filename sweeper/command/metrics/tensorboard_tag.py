@@ -52,14 +52,14 @@ def hparams(path: Path) -> dict[str, Any]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
             if value.tag == "_hparams_/session_start_info":
                 data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-                for name, one in data.session_start_info.hparams.items():
-                    found[name] = getattr(one, one.WhichOneof("kind") or "null_value")
-    return found
+                for name, setting in data.session_start_info.hparams.items():
+                    settings[name] = getattr(setting, setting.WhichOneof("kind") or "null_value")
+    return settings
 
 
 def tags(path: Path) -> list[str]:

@@ -83,8 +83,8 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
     """Take what is new; BadInput for what cannot be followed."""
     for point in log.read(ended=ended):
         watch.update(point.step, point.loss, point.lr)
-        if point.lr is None and point.told is not None:
-            watch.rate(point.step, point.told)
+        if point.lr is None and point.lr_there is not None:
+            watch.rate(point.step, point.lr_there)
         if watch.readings.trouble:
             raise BadInput(*watch.readings.trouble)
     watch.silent = log.silent is not None

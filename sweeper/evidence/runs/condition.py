@@ -180,22 +180,22 @@ class _Reader:
         text = self.text if len(self.text) <= CONDITIONS.longest else f"{self.text[:60]}..."
         return ConfigError(Keyword("where"), text, allowed)
 
-    def _comparison(self, kind: type[ast.cmpop], left: Any, right: Any) -> Mask:
+    def _comparison(self, kind: type[ast.cmpop], first: Any, second: Any) -> Mask:
         if kind in (ast.In, ast.NotIn):
-            if not isinstance(right, list):
+            if not isinstance(second, list):
                 raise self._refused("what stands behind 'in' is a list, as in 'seed in [0, 1]'")
-            column = self._column(left, right)
-            masks = [self._compared(column, ast.Eq, value) for value in right]
+            column = self._column(first, second)
+            masks = [self._compared(column, ast.Eq, value) for value in second]
             inside = reduce(np.logical_or, masks, np.zeros(len(self.frame), bool))
             return inside if kind is ast.In else ~inside
         if kind not in _COMPARISONS:
             raise self._refused("an empty cell is == None")
-        if not isinstance(left, _Name):
-            left, right, kind = right, left, _TURNED.get(kind, kind)
-        column = self._column(left, right)
-        if isinstance(right, _Name):
-            raise self._in_quotes(right.name, left)
-        return self._compared(column, kind, right)
+        if not isinstance(first, _Name):
+            first, second, kind = second, first, _TURNED.get(kind, kind)
+        column = self._column(first, second)
+        if isinstance(second, _Name):
+            raise self._in_quotes(second.name, first)
+        return self._compared(column, kind, second)
 
     def _column(self, name: Any, other: Any) -> pandas.Series:
         if not isinstance(name, _Name):

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from weakref import finalize
 
-from sweeper.command.metrics import check_source, contents, make_source
+from sweeper.command.metrics import metric_of
 from sweeper.command.metrics.wandb_key import online_wandb
 from sweeper.command.reading import MetricSource, Reading, as_number, end_of
 from sweeper.errors import BadInput, ConfigError, Keyword
@@ -32,12 +32,12 @@ ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
 
 
 class LoggedLoss(NamedTuple):
-    """A loss, and the rate at that step where known; `told` is one that the loss's own line has."""
+    """A loss and, where known, the rate at that step; `lr_there` stands in the loss's own line."""
 
     step: int
     loss: float
     lr: float | None
-    told: float | None = None
+    lr_there: float | None = None
 
 
 @dataclass
@@ -70,16 +70,16 @@ class RunLog:
     def _open(self, key: Keyword, spec: str) -> list[MetricSource]:
         if online := ONLINE.fullmatch(spec):
             return [online_wandb(key, *online.groups())]
-        check_source(key, spec)
+        metric_of(spec, key)
         kind, colon, rest = spec.partition(":")
         if colon and kind in ("tensorboard", "wandb"):
-            return [make_source(spec, self._folder(), self.place)]
+            return [metric_of(spec).open(self._folder(), self.place)]
         if colon and kind in ("jsonl", "csv"):
             name, _, series = rest.rpartition(":")
             logs = [self._plain(key, log) for log in rotated(self._folder() / name)]
-            return [make_source(f"{kind}:{log.name}:{series}", log.parent, log) for log in logs]
+            return [metric_of(f"{kind}:{log.name}:{series}").open(log.parent, log) for log in logs]
         logs = [self._plain(key, log) for log in rotated(self._log())]
-        return [make_source(spec, log.parent, log) for log in logs]
+        return [metric_of(spec).open(log.parent, log) for log in logs]
 
     def _plain(self, key: Keyword, log: Path) -> Path:
         """A log that was packed, unpacked aside: it grows no more."""
@@ -152,8 +152,8 @@ class RunLog:
                 r"a source that tells steps, as in 'step (?P<step>\d+).*loss (?P<loss>\S+)', "
                 "or a column named step",
             )
-        if reading.words:
-            self._kinds[reading.words] += 1
+        if reading.label:
+            self._kinds[reading.label] += 1
             usual = {kind for kind, count in self._kinds.items() if count >= LEAST_KIND}
             evaluated = {kind for kind in usual if EVALUATED.search(kind)}
             if evaluated and usual - evaluated:
@@ -165,22 +165,21 @@ class RunLog:
                     f"{evaluation!r}",
                 )
         rate = RATE.search(reading.line)
-        told = as_number(rate[1]) if rate else None
-        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step), told)
+        lr_there = as_number(rate[1]) if rate else None
+        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step), lr_there)
 
     def check_found(self) -> None:
         """BadInput where no loss was found so far, with what there is instead."""
         if self._losses:
             return
-        folder = self.place if self.place.is_dir() else self.place.parent
-        advice = "name the folder that the run writes to, and the file below that"
-        there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder, advice)
-        if not there and not ONLINE.fullmatch(self.metric):
-            there = end_of(self._plain(Keyword("metric"), self._log()))
+        there = ""
+        if not ONLINE.fullmatch(self.metric):
+            folder = self.place if self.place.is_dir() else self.place.parent
+            advice = "name the folder that the run writes to, and the file below that"
+            there = metric_of(self.metric).contents(folder, advice)
+            there = f"; {there or end_of(self._plain(Keyword('metric'), self._log()))}"
         raise BadInput(
-            f"no loss was found in {self.place} by ",
-            Keyword("metric", self.metric),
-            f"; {there}" * bool(there),
+            f"no loss was found in {self.place} by ", Keyword("metric", self.metric), there
         )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.metrics import check_source, make_source, tensorboard_tag, wandb_key
+from sweeper.command.metrics import metric_of, tensorboard_tag, wandb_key
 from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
@@ -77,7 +77,7 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     """
     kind, colon, name = objective.series.partition(":")
     if colon and kind in ("jsonl", "csv"):
-        check_source(Keyword("series"), objective.series)
+        metric_of(objective.series, Keyword("series"))
         return _files_frame(folder, objective)
     if not (colon and kind in ("tensorboard", "wandb")):
         kind, name = "", objective.series
@@ -168,7 +168,7 @@ def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     for path in sorted(folder.glob(f"**/{file}")):
         run = path.parents[len(Path(file).parts) - 1]
         series = Series()
-        series.add(make_source(objective.series, run, run / "log").read(ended=True))
+        series.add(metric_of(objective.series).open(run, run / "log").read(ended=True))
         name = str(run.relative_to(folder))
         facts = named_values(name if name != "." else folder.name)
         # Of a run without the series nobody needs to know what else cannot be read.

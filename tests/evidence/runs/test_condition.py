@@ -166,8 +166,8 @@ WORDS = (
 
 
 @given(st.lists(st.sampled_from(WORDS.split()), max_size=14))
-def test_any_words_are_a_condition_or_refused(words: list[str]) -> None:
-    assert_read_or_refused(" ".join(words))
+def test_any_words_are_a_condition_or_refused(tokens: list[str]) -> None:
+    assert_read_or_refused(" ".join(tokens))
 
 
 def assert_read_or_refused(text: str) -> None:
