@@ -180,14 +180,10 @@ class Slurm:
     def _check_memory(self) -> None:
         """ConfigError for memory that is given in two ways, of which Slurm takes one."""
         ours, theirs = self.sbatch, self.submitit.slurm()
-        settings = {"memory": self.memory}
-        settings |= {
-            f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")
-        }
-        settings |= {
-            f"submitit.slurm_{key}": theirs.get(key) for key in ("mem_per_cpu", "mem_per_gpu")
-        }
-        settings = {key: value for key, value in settings.items() if value is not None}
+        sizes = {"memory": self.memory}
+        sizes |= {f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")}
+        sizes |= {f"submitit.slurm_{k}": theirs.get(k) for k in ("mem_per_cpu", "mem_per_gpu")}
+        settings = {key: value for key, value in sizes.items() if value is not None}
         if len(settings) > 1:
             first, *others = settings
             names = " and ".join(f"launcher.{key}" for key in others)

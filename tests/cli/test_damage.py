@@ -54,55 +54,20 @@ def _flip(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
 
 
-def _delete(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
-    at = draw.randrange(len(data))
-    return data[:at] + data[at + 1 :]
-
-
-def _insert(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
-    at = draw.randrange(len(data))
-    return data[:at] + draw.choice([b"9", b"-", b'"', b"\n", b"\0", b"\xff"]) + data[at:]
-
-
 def _truncate(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     return data[: draw.randrange(len(data))]
 
 
-def _block(data: bytes, draw: random.Random) -> slice:
-    begin = draw.randrange(len(data))
-    return slice(begin, begin + draw.randint(1, len(data)))
-
-
-def _duplicate(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
-    block = _block(data, draw)
-    return data[: block.stop] + data[block] + data[block.stop :]
-
-
 def _paste(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:
     other, at = draw.choice(others), draw.randrange(len(data))
-    return data[:at] + other[_block(other, draw)] + data[at:]
-
-
-def _paste_lines(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:
-    lines = draw.choice(others).splitlines(keepends=True)
-    begin = draw.randrange(len(lines))
-    return data + b"".join(lines[begin : begin + draw.randint(1, 9)])
+    begin = draw.randrange(len(other))
+    return data[:at] + other[begin : begin + draw.randint(1, len(other))] + data[at:]
 
 
 def _lines(data: bytes, draw: random.Random, times: int) -> bytes:
     lines = data.splitlines(keepends=True)
     at = draw.randrange(len(lines))
     return b"".join([*lines[:at], *lines[at : at + 1] * times, *lines[at + 1 :]])
-
-
-def _swap(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
-    pairs = [
-        m.start() for m in re.finditer(rb"(?=\d\d)", data) if data[m.start()] != data[m.start() + 1]
-    ]
-    if not pairs:
-        return data
-    at = draw.choice(pairs)
-    return data[:at] + data[at + 1 : at + 2] + data[at : at + 1] + data[at + 2 :]
 
 
 def _number(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
@@ -116,17 +81,12 @@ def _number(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
 
 MUTATIONS: dict[str, Mutation] = {
     "flip a bit": _flip,
-    "delete a byte": _delete,
-    "insert a byte": _insert,
     "delete a line": lambda data, draw, _: _lines(data, draw, 0),
     "duplicate a line": lambda data, draw, _: _lines(data, draw, 2),
-    "duplicate a block": _duplicate,
     "paste another file's block": _paste,
-    "paste another file's lines": _paste_lines,
     "another file's content": lambda _, draw, others: draw.choice(others),
     "empty": lambda *_: b"",
     "truncate": _truncate,
-    "swap two digits": _swap,
     "change a number": _number,
 }
 

@@ -66,21 +66,16 @@ class TestCancel:
 def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: Path) -> None:
     for argv in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
         assert sweeper(verb, *argv, "--json").document["study"] == "a"
+    os.rename("runs", "else")
+    for root in (["--root", "else"], ["root=else"]):
+        assert sweeper(verb, "a", *root, "--json").document["study"] == "a"
 
 
 class TestStatus:
-    def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
+    def test_of_a_finished_search(self, sweeper: Run, study: Path, golden: Golden) -> None:
         answer = sweeper("status")
         assert answer.code == 0 and answer.err == ""
-        first, phase, best, driver, where, _ = answer.out.splitlines()
-        assert (first, phase) == ("Study a: 3 complete", "Trials by phase: eta 3")
-        assert (
-            best.startswith("Training loss of the best configuration: ")
-            and "(one seed, the best of" in best
-        )
-        assert driver == "No driver is running; the search is finished."
-        assert where == "Report: runs/a/report.html"
-        assert answer.next == "sweeper transfer --study a --to-width 64 --validate"
+        golden.says(measured(answer.out))
 
     def test_json(self, sweeper: Run, study: Path, golden: Golden) -> None:
         answer = sweeper("status", "a", "--json")
@@ -111,12 +106,6 @@ class TestStatus:
         golden.says(measured(sweeper("status").out))
         golden.says(measured(sweeper("status", "a").out))
 
-    def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
-        os.rename(workplace / "runs", workplace / "else")
-        assert sweeper("status", "--root", "else").code == 0
-        assert sweeper("status", "root=else").out.startswith("Study a:")
-        assert sweeper("status", "a", "root=else").code == 0
-
     @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
     @pytest.mark.parametrize("verb", ["status", "report"])
     def test_no_such_study(self, sweeper: Run, study: Path, verb: str, name: str) -> None:
@@ -145,14 +134,11 @@ class TestStatus:
 
 
 class TestReport:
-    def test_writes_the_page(self, sweeper: Run, study: Path) -> None:
+    def test_writes_the_page(self, sweeper: Run, study: Path, golden: Golden) -> None:
         (study / "report.html").unlink()
         answer = sweeper("report")
-        assert answer.code == 0 and answer.out.splitlines() == [
-            "Study a: the transfer has not been validated yet.",
-            "Report: runs/a/report.html",
-            "Next, to validate the transfer: sweeper transfer --study a --to-width 64 --validate",
-        ]
+        assert answer.code == 0
+        golden.says(answer.out)
         assert "<html" in (study / "report.html").read_text()
 
     def test_json(self, sweeper: Run, study: Path, golden: Golden) -> None:

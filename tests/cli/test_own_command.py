@@ -326,19 +326,6 @@ def test_a_run_that_failed_is_no_first_run(sweeper: Run, workplace: Path, script
     assert "20 values of metric" in answer.err and "single value" not in answer.err
 
 
-def test_a_pattern_that_never_ends_stops_the_search(
-    sweeper: Run, workplace: Path, script: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeper.command.metrics.pattern.SEARCH_SECONDS", 0.3)
-    script.write_text(
-        script.read_text().replace("    main()\n", "    print('a' * 99)\n    main()\n")
-    )
-    endless = [word if word != MINE[-1] else r"metric=(a+)+b(?P<loss>\S+)" for word in searched()]
-    answer = sweeper(*endless)
-    assert answer.code == 1 and starts(workplace) == 1
-    golden.says(measured(answer.err))
-
-
 @pytest.mark.parametrize("argv", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
 def test_a_command_without_its_dashes_is_told_where_it_stands(
     sweeper: Run, argv: list[str], golden: Golden

@@ -49,14 +49,6 @@ def test_a_pattern_may_tell_no_step(tmp_path: Path) -> None:
     assert read(source) == [(None, 2.5), (None, 1.5)]
 
 
-def test_a_flood_is_read_in_parts_and_long_lines_are_cut(tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    log.write_bytes(b"x" * 9_000_000 + b"\n" + b"step 1: loss 2\n")
-    source = metric_of(LINE).open(tmp_path, log)
-    assert read(source) == []
-    assert read(source, ended=True) == [(1, 2.0)]
-
-
 def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
     """A sparse file of zeros, one line of 64 MB, and many lines behind it."""
     log = tmp_path / "log.txt"
@@ -158,6 +150,8 @@ def test_tensorboard_s_event_files(tmp_path: Path) -> None:
         assert read(source) == [(10, 2.5)]
         writer.add_scalar("train/loss", 1.5, 20)
     assert read(source, ended=True) == [(20, 1.5)]
+    there = metric_of("tensorboard:loss").contents(tmp_path)
+    assert there == "the event file has no loss; tags: train/loss, train/lr"
 
 
 def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +165,10 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (first, second) = read(source, ended=True)
     assert first == (3, 2.5) and second[0] == 5 and math.isnan(second[1])
     assert read(source, ended=True) == []
+    (path,) = tmp_path.glob("**/*.wandb")
+    read_whole(path)
+    there = metric_of("wandb:loss").contents(tmp_path)
+    assert there == "the offline run has no loss; keys: other, train/loss"
 
 
 # Every kind, by a line of the documentation.
@@ -355,31 +353,6 @@ def test_keys_and_columns(tmp_path: Path) -> None:
 def test_many_names_are_cut(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(99)) + "\n")
     assert metric_of("csv:a.csv:loss").contents(tmp_path).endswith("c19, ...")
-
-
-def test_tensorboard_s_tags(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(tmp_path / "runs") as writer:
-        writer.add_scalar("train/loss", 2.5, 10)
-    assert (
-        metric_of("tensorboard:loss").contents(tmp_path)
-        == "the event file has no loss; tags: train/loss"
-    )
-
-
-def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    with wandb.init(mode="offline", dir=tmp_path, project="p") as logged:
-        logged.log({"train/loss": 2.5}, step=3)
-    (path,) = tmp_path.glob("**/*.wandb")
-    read_whole(path)
-    assert (
-        metric_of("wandb:loss").contents(tmp_path)
-        == "the offline run has no loss; keys: train/loss"
-    )
 
 
 def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path, golden: Golden) -> None:

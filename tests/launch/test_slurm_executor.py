@@ -30,7 +30,7 @@ class Queue:
 
     def __init__(self, patch: pytest.MonkeyPatch, say: Callable[[Queue, int], None]) -> None:
         self.arrays, self.states = list[Array](), dict[str, str | None]()
-        self.say, self.now, self.away = say, 0, False
+        self.say, self.now, self.away, self.most = say, 0, False, 100
         self.cancelled = list[str]()
         patch.setattr(slurm_queue, "queue", self._entries)
         patch.setattr(slurm_queue, "cancel", self.cancelled.extend)
@@ -51,6 +51,8 @@ class Queue:
         self.say(self, self.now)
 
     def submit(self, array: Array) -> str:
+        if len(array.members) > self.most:
+            raise slurm_queue.SchedulerError("sbatch: Job violates accounting/QOS policy")
         self.arrays.append(array)
         self.states |= {f"{array.name} {i}": "RUNNING" for i in range(len(array.members))}
         return str(100 + len(self.arrays))
@@ -135,6 +137,29 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
     assert (gone or "vanished") in error
     golden.says(error)
     assert len(queue.cancelled) == 2  # so that Slurm brings neither back later
+
+
+def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(monkeypatch, lambda queue, now: queue.set("CANCELLED"))
+    sweep = drive(tmp_path, queue)
+    assert len(queue.arrays) == 1 and "CANCELLED" in sweep.errors()[0]
+
+
+def test_fewer_are_sent_when_slurm_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(queue: Queue, now: int) -> None:
+        for array in queue.arrays:
+            leave(array.members[0], 0, 1.0)
+            queue.set("COMPLETED", array=queue.arrays.index(array))
+
+    queue = Queue(monkeypatch, say)
+    queue.most = 1
+    sweep = drive(tmp_path, queue, trials=2)
+    assert sweep.objectives() == [1.0, 1.0] and len(queue.arrays) == 2
+    assert any("accounting/QOS policy" in notice for notice in sweep.notices)
 
 
 def test_a_result_that_is_slow_to_appear_is_taken(

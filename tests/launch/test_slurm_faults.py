@@ -25,6 +25,7 @@ from tests.launch.cluster import (
     ClusterSweep,
     Driver,
     assert_goes_on,
+    inline,
     saved_step,
     slurm,
     started,
@@ -87,6 +88,8 @@ def test_the_warning_and_sigterm_at_once(tmp_path: Path) -> None:
         slurm("scancel", f"--signal={name}", entry.id)
     assert_goes_on(sweep, saved_step(sweep))
     assert_finished(sweep, driver)
+    (tmp_path / "here").mkdir()
+    assert sweep.objectives() == inline(tmp_path / "here", sweep.trials, batched_trials=1)
 
 
 def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,18 +106,6 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_goes_on(sweep, saved_step(sweep), restart=0, submission=1)
     assert_finished(sweep, driver)
     assert len(sweep.queue()) == 2
-
-
-def test_a_batch_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "crashing.py").write_text(
-        "import os, signal\ndef Model(**arguments):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    sweep = ClusterSweep(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
-    Driver(sweep, batched_trials=2, retries=0).join()
-    assert len(sweep.queue()) == 3 and len(sweep.errors()) == 2
-    assert sum("halved" in notice for notice in sweep.notices) == 1
 
 
 def test_requeued_from_outside(tmp_path: Path) -> None:

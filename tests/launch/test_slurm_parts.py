@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -23,12 +22,11 @@ from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
-from sweeper.launch.job import JobOutcome, Resources, outcome_of
+from sweeper.launch.job import Resources
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.launch.slurm_queue import lack_of
-from sweeper.records import to_json
 from sweeper.report.standing import jobs_items
 from sweeper.report.terminal import Terminal
 from sweeper.sweep.progress import Jobs
@@ -189,16 +187,6 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
     assert first.members[1].newest() and len(slurm_jobs.arrays(tmp_path)) == 1
 
 
-def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
-    """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
-    for attempt in (1002, 7, 1001):
-        outcome = JobOutcome(attempt=attempt, notices=(str(attempt),))
-        (tmp_path / f"result-{attempt}.json").write_text(json.dumps(to_json(outcome)))
-    (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
-    values = outcome_of(tmp_path)
-    assert values is not None and values.notices == ("1002",)
-
-
 def test_runs_of_a_submission(tmp_path: Path) -> None:
     submission = Submission(folder=tmp_path / "job/submission-3")
     submission.folder.mkdir(parents=True)
@@ -220,18 +208,24 @@ def test_progress_that_cannot_be_read_is_none(text: str, tmp_path: Path) -> None
     assert submission.fraction == 0.5
 
 
+# A job that is ended again and again: a command without a checkpoint begins anew each time, and is
+# cut now here and now there. Runs are told by where they began and how far they came.
+
+
 @pytest.mark.parametrize(
-    ("shares", "count"),
-    [([0.0], 1), ([0.4], 0), ([0.0, 0.0], 2), ([0.4, 0.4, 0.4], 2), ([0.0, 0.3, 0.6], 0),
-     ([0.0, 0.5, 0.505], 1), ([0.5, 0.2, 0.4], 2)],
+    ("runs", "count"),
+    [([(0, 0)], 1), ([(0, 0.4)], 0), ([(0, 0), (0, 0)], 2), ([(0, 0.4)] * 3, 2),
+     ([(0, 0), (0, 0.3), (0, 0.6)], 0), ([(0, 0), (0, 0.5), (0, 0.505)], 1),
+     ([(0, 0.5), (0, 0.2), (0, 0.4)], 2), ([(0.01, 0.22)], 0), ([(0.01, 0.22), (0.01, 0.26)], 2),
+     ([(0.01, 0.22), (0.01, 0.26), (0.01, 0.25)], 3), ([(0.01, 0.22), (0.2, 0.4)], 0)],
 )  # fmt: skip
 def test_a_failure_counts_unless_the_job_came_further(
-    shares: list[float], count: int, tmp_path: Path
+    runs: list[tuple[float, float]], count: int, tmp_path: Path
 ) -> None:
-    for number, share in enumerate(shares):
-        folder = tmp_path / f"submission-{number}"
-        folder.mkdir()
-        (folder / "progress.json").write_text(json.dumps({"fraction": share}))
+    for number, (began, fraction) in enumerate(runs):
+        progress = {"fraction": fraction} | ({"began": began} if began else {})
+        (tmp_path / f"submission-{number}").mkdir()
+        write_json(tmp_path / f"submission-{number}" / "progress.json", progress)
     assert attempts(tmp_path) == count
 
 
@@ -246,53 +240,22 @@ def signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize(
-    ("shares", "still"), [([0.3, 0.3], True), ([0.3], False), ([0.2, 0.3], False), ([], False)]
-)
-def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
-    shares: list[float], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(shares)))
-    folder = tmp_path / "submission-0"
-    folder.mkdir()
-    for number, share in enumerate(shares):
-        (folder / f"left-{number}.json").write_text(json.dumps({"fraction": share}))
-    run = slurm_jobs.Run(Submission(folder=folder))
-    run.fraction = 0.3
-    assert run._stands_still() is still
-
-
-# A command without a checkpoint begins anew each time, and is cut now here and now there.
-
-
-@pytest.mark.parametrize(
-    ("runs", "count"),
-    [([(0.01, 0.22)], 0), ([(0.01, 0.22), (0.01, 0.26)], 2),
-     ([(0.01, 0.22), (0.01, 0.26), (0.01, 0.25)], 3), ([(0.01, 0.22), (0.2, 0.4)], 0)],
+    ("runs", "still"),
+    [([(0, 0.3)] * 3, True), ([(0, 0.3)] * 2, False), ([(0, 0.2), (0, 0.3), (0, 0.3)], False),
+     ([(0, 0.3)], False), ([(0, 0.22), (0.01, 0.26), (0.01, 0.31)], True),
+     ([(0, 0.22), (0.2, 0.26), (0.2, 0.31)], False)],
 )  # fmt: skip
-def test_a_run_that_began_anew_came_no_further(
-    runs: list[tuple[float, float]], count: int, tmp_path: Path
+def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
+    runs: list[tuple[float, float]], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, (began, fraction) in enumerate(runs):
-        folder = tmp_path / f"submission-{number}"
-        folder.mkdir()
-        progress = {"fraction": fraction, "began": began}
-        (folder / "progress.json").write_text(json.dumps(progress))
-    assert attempts(tmp_path) == count
-
-
-@pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize(("began", "still"), [(0.01, True), (0.2, False)])
-def test_one_that_begins_anew_is_started_three_times(
-    began: float, still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    *earlier, last = runs
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(earlier)))
     folder = tmp_path / "submission-0"
     folder.mkdir()
-    for number, share in enumerate((0.22, 0.26)):
-        note = {"fraction": share, "began": began if number else 0.0}
-        (folder / f"left-{number}.json").write_text(json.dumps(note))
+    for number, (began, fraction) in enumerate(earlier):
+        write_json(folder / f"left-{number}.json", {"fraction": fraction, "began": began})
     run = slurm_jobs.Run(Submission(folder=folder))
-    run.began, run.fraction = began, 0.31
+    run.began, run.fraction = last
     assert run._stands_still() is still
 
 
@@ -427,14 +390,6 @@ def test_a_change_of_the_user_s_module_is_seen(
     (tmp_path / "users_own.py").write_text("2")
     user_modules.cache_clear()
     assert changed_modules(before) == ["users_own"]
-
-
-def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
-    """`sweeper status` and `cancel` answer at once."""
-    code = (
-        "import sys, sweeper.verbs.status, sweeper.verbs.cancel; sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Golden) -> None:
