@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,15 @@ def test_steps_far_beyond_the_run_are_no_result(tmp_path: Path, golden: Golden) 
     outcome, _ = run(command("", words=("--steps=60",)), tmp_path)
     assert outcome.failure is not None
     golden.says(str(outcome.failure))
+
+
+def test_a_held_out_loss_that_nothing_reports_is_no_result(tmp_path: Path) -> None:
+    settings = command()
+    plain = trial(settings)
+    train = replace(plain.spec.train, objective="heldout")
+    asked = replace(plain, spec=replace(plain.spec, train=train))
+    outcome = runner(settings, tmp_path).job((asked,), None).task.run(Control())
+    assert "it reported no held-out loss" in str(outcome.failure)
 
 
 def test_a_child_that_prints_for_ever_is_not_waited_for(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Job, JobOutcome, failed, run_job, write_job
@@ -177,17 +177,6 @@ def test_workers_import_what_the_driver_can(
     sweep = CountSweep(trials=[counted()], trouble=own, folder=tmp_path)
     [result] = sweep.run(Local(workers=1)).values()
     assert result.status == "complete" and len(calls(tmp_path)) == 8
-
-
-def test_what_the_configuration_is_to_blame_for_ends_the_run(
-    tmp_path: Path, golden: Golden
-) -> None:
-    trials = [counted(seed=i) for i in range(3)]
-    refuses = trouble(tmp_path, "refuse", seed=1)
-    sweep = CountSweep(trials=trials, trouble=refuses, folder=tmp_path)
-    with pytest.raises(BadInput) as caught:
-        sweep.run(Local(workers=1))
-    golden.says(caught)
 
 
 def test_workers_that_cannot_start_end_the_run(

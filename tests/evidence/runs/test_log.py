@@ -140,6 +140,11 @@ def test_a_log_without_a_loss_says_what_there_is(tmp_path: Path) -> None:
     assert not list(log.read(ended=True))
     with pytest.raises(BadInput, match="train"):
         log.check_found()
+    (tmp_path / "run.log").write_text("".join(f"step {n} nats 3\n" for n in range(12)))
+    log = RunLog(metric=PATTERN, place=tmp_path / "run.log")
+    assert not list(log.read(ended=True))
+    with pytest.raises(BadInput, match=r"the last lines of run.log: 'step 2 nats 3', .*11 nats 3'"):
+        log.check_found()
 
 
 def test_a_run_on_a_server_of_wandb_is_read_on(
