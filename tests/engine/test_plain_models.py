@@ -151,7 +151,7 @@ def test_the_loss_is_found_in_what_users_return(output: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "words"),
+    ("output", "message"),
     [
         (torch.zeros(2, 3), r"not a tensor of shape \[2, 3\]"),
         ((torch.zeros(2), torch.zeros(3)), r"not a tuple of a tensor of shape \[2\]"),
