@@ -36,11 +36,9 @@ from tests.specs import spec_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
-def resumed(
-    trials: list[Trial], folder: Path, step: int, whole: list[Result] | None = None, **options: Any
-) -> list[Result]:
-    """Results of a batch that left at a step and went on: those of the `whole` run, bit for bit."""
-    whole = whole or train_trials(trials, **options)
+def resumed(trials: list[Trial], folder: Path, step: int, **options: Any) -> list[Result]:
+    """Results of a batch that left at a step and went on: those of a whole run, bit for bit."""
+    whole = train_trials(trials, **options)
     options |= {"execution": Execution(checkpoints=folder / "checkpoints")}
     with pytest.raises(Leave):
         train_trials(trials, control=leave_at(step), **options)
@@ -120,7 +118,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("interrupted")
     execution = Execution(checkpoints=place / "checkpoints")
     with pytest.raises(Leave):
-        train_trials(TWO, place, execution=execution, control=leave_at(3))
+        train_trials(TWO, execution=execution, control=leave_at(3))
     return place
 
 
@@ -140,7 +138,7 @@ def begins_anew(path: Path) -> str:
     """Notices of trials that are trained as if there were no checkpoint."""
     notices = list[str]()
     execution, control = Execution(checkpoints=path.parent), Control(notify=notices.append)
-    results = train_trials(TWO, path.parents[1], execution=execution, control=control)
+    results = train_trials(TWO, execution=execution, control=control)
     assert all(map(same_result, results, uninterrupted()))
     return " ".join(notices)
 
@@ -154,7 +152,7 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(
     before, execution = saved.read_bytes(), Execution(checkpoints=saved.parent)
     monkeypatch.setattr("sweeper.engine.checkpoint.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        train_trials(TWO, saved.parents[1], execution=execution, control=leave_at(1))
+        train_trials(TWO, execution=execution, control=leave_at(1))
     assert saved.read_bytes() == before and len(list(saved.parent.iterdir())) == 1
 
 
