@@ -190,17 +190,16 @@ USABLE = ("alloc", "comp", "idle", "mix", "plan", "plnd", "resv")
 
 def nodes(partition: str | None) -> set[str]:
     """The nodes of a partition (None: the default one) on which jobs run."""
-    usable = set()
-    for line in ask(
-        "sinfo", *long_options(noheader=None, Node=None, format="%N|%P|%t")
-    ).splitlines():
-        name, of, state = line.split("|")
-        is_wanted = (
-            of.endswith("*") if partition is None else of.rstrip("*") in partition.split(",")
-        )
-        if is_wanted and state.startswith(USABLE):
-            usable.add(name)
-    return usable
+    answer = ask("sinfo", *long_options(noheader=None, Node=None, format="%N|%P|%t"))
+    lines = [line.split("|") for line in answer.splitlines()]
+    default = partition is None  # its name ends with an asterisk
+    asked = [] if partition is None else partition.split(",")
+    return {
+        name
+        for name, place, state in lines
+        if (place.endswith("*") if default else place.rstrip("*") in asked)
+        and state.startswith(USABLE)
+    }
 
 
 def minutes(text: str) -> float | None:

@@ -241,21 +241,26 @@ def signals() -> Iterator[None]:
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize(
     ("runs", "still"),
-    [([(0, 0.3)] * 3, True), ([(0, 0.3)] * 2, False), ([(0, 0.2), (0, 0.3), (0, 0.3)], False),
-     ([(0, 0.3)], False), ([(0, 0.22), (0.01, 0.26), (0.01, 0.31)], True),
-     ([(0, 0.22), (0.2, 0.26), (0.2, 0.31)], False)],
+    [([(None, 0.3)] * 3, True), ([(None, 0.3)] * 2, False),
+     ([(None, 0.2), (None, 0.3), (None, 0.3)], False), ([(None, 0.3)], False),
+     ([(0.0, 0.22), (0.01, 0.26), (0.01, 0.31)], True),
+     ([(0.0, 0.22), (0.2, 0.26), (0.2, 0.31)], False)],
 )  # fmt: skip
 def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
-    runs: list[tuple[float, float]], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: list[tuple[float | None, float]],
+    still: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    *earlier, last = runs
+    *earlier, (began, fraction) = runs
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(earlier)))
     folder = tmp_path / "submission-0"
     folder.mkdir()
-    for number, (began, fraction) in enumerate(earlier):
-        write_json(folder / f"left-{number}.json", {"fraction": fraction, "began": began})
+    for number, (first, last) in enumerate(earlier):
+        record = {"fraction": last} | ({} if first is None else {"began": first})
+        (folder / f"left-{number}.json").write_text(json.dumps(record))
     run = slurm_jobs.Run(Submission(folder=folder))
-    run.began, run.fraction = last
+    run.began, run.fraction = run.began if began is None else began, fraction
     assert run._stands_still() is still
 
 
@@ -327,16 +332,16 @@ RAISED = {"error": "E: x", "retry": True}
     [
         ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", True, False, True),
         (STARTED, "TIMEOUT", "raise launcher.time (runner.time", False, True, True),
-        (STARTED | {"note": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
+        (STARTED | {"left": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
          "runner.resume_if", True, False, False),
         (STARTED, "NODE_FAIL", "on node2", False, True, True),
         (STARTED, None, "vanished", False, True, True),
         (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
         (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
         (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
-        (STARTED | {"note": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
+        (STARTED | {"left": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
          True),
-        (STARTED | {"note": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
+        (STARTED | {"left": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
          True),
     ],
 )  # fmt: skip
