@@ -104,6 +104,7 @@ def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path, golden: Golden)
         (("parameters", 0, "name"), "head.weight"),
         (("parameters", 0, "name"), ""),
         (("factors", 0, "value"), 0.0),
+        (("factors", 0, "kind"), "no name"),
     ],
 )
 def test_a_damaged_number_is_refused_by_name(
