@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import JobState
@@ -17,8 +16,6 @@ from sweeper.study.cost import TrialSeconds, trained
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import Holder, live_holder
 from sweeper.trial import Result, Trial, TrialSpec
-
-T = TypeVar("T")
 
 # How long work will still take: what a trial takes, by its size, and how many run at once.
 

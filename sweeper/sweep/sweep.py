@@ -44,7 +44,7 @@ def make_loop(
     listener: ProgressListener,
     notify: Callable[[str], None],
     record: Callable[[Sequence[Result]], None],
-    cancelled: Callable[[], bool],
+    cancelled: Callable[[], bool] = lambda: False,
     pruner: PrunerOf = no_pruner,
     *,
     wait: bool = True,
@@ -76,7 +76,6 @@ def measure_trials(
     trials: Iterable[Trial],
     listener: ProgressListener,
     notify: Callable[[str], None],
-    cancelled: Callable[[], bool] = lambda: False,
     most: float = math.inf,
 ) -> dict[str, Result]:
     """Results, by key, of trials that are no part of a study: they are kept in memory alone.
@@ -105,7 +104,7 @@ def measure_trials(
         return [trial for key, trial in wanted.items() if key not in results]
 
     listener.proposed(0, list(wanted.values()))
-    loop = make_loop(experiment, folder, listener, notify, record, cancelled)
+    loop = make_loop(experiment, folder, listener, notify, record)
     try:
         loop.run(missing)
     finally:  # nothing is resumed: these trials' jobs are of no use to anyone later

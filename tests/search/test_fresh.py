@@ -19,7 +19,7 @@ from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial
 from tests.engine.tiny_trials import trial as tiny_trial
-from tests.search.fakes import CONF, Objective, basin, batches, config, resume, run_search
+from tests.search.fakes import CONF, Objective, basin, config, resume, run_search
 
 SPACE: Space = {
     "eta": Axis(low=-3, high=3),
@@ -108,9 +108,6 @@ def test_a_search_that_was_killed_among_its_fresh_seeds_goes_on_there() -> None:
     strategy, objective = FreshSeeds(strategy=LearningRateLine()), basin(SPACE, spread=0.02)
     whole = run_search(strategy, SPACE, objective)
     known = {r.key: r for r in whole.results[:-2]}
-    for history, points in batches(strategy, SPACE, objective):
-        if len(history.results) == len(known) - 1:
-            assert {point.phase for point in points} == {FINAL}
     part = History(known.values())
     missing = strategy.propose(SPACE, part)
     assert [p.seed for p in missing] == [FINAL_SEED + 1, FINAL_SEED + 2]

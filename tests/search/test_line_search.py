@@ -106,6 +106,8 @@ def test_replay_is_pure_and_does_not_care_for_the_order_of_arrival(
 
 
 GRID = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
+FINER = [[0.5, 1.5, -0.5, 2.5], [0.25, 0.75, -0.25, 1.25]]
+HALVED = [[-spacing, spacing] for spacing in (0.5, 0.25, 0.125)]
 PAST = Axis(low=-3, high=3, default=9)
 LETTERS = Axis(low=0, high=4, choices=("a", "b", "c", "d", "e"))
 FALLING: Loss = lambda x: -x  # noqa: E731
@@ -121,11 +123,9 @@ def at(centre: float, only: Callable[[float], bool] = lambda x: True) -> Loss:
     ("rule", "axis", "loss", "rounds", "optimum", "extended"),
     [
         # Each round halves the spacing around the optimum, nearest first where points run out.
-        ({"points": 15}, AXIS, at(0.7), [GRID, [0.5, 1.5, -0.5, 2.5], [0.25, 0.75, -0.25, 1.25]],
-         0.75, 0),
+        ({"points": 15}, AXIS, at(0.7), [GRID, *FINER], 0.75, 0),
         ({"points": 9}, AXIS, at(0.9), [GRID, [0.5, 1.5]], 1, 0),
-        ({"points": 13, "reach": 1}, AXIS, at(0), [GRID, *([-x, x] for x in (0.5, 0.25, 0.125))],
-         0, 0),
+        ({"points": 13, "reach": 1}, AXIS, at(0), [GRID, *HALVED], 0, 0),
         ({"points": ALL, "step": MIN_SPACING}, FINEST, abs, [FINEST.grid(MIN_SPACING)], 0, 0),
         # Past an end it goes on, until the loss rises or diverges, and not without end.
         ({"points": 7}, AXIS, at(4), [GRID, [4], [5]], 4, 2),
@@ -150,7 +150,7 @@ def at(centre: float, only: Callable[[float], bool] = lambda x: True) -> Loss:
         ({"points": 7}, AXIS, lambda x: max(1.0, 1.0 - x), [GRID], 1, 0),
         ({"points": 2}, Axis(low=0, high=1), lambda x: 1.0, [[0, 1], [-1]], 0, 1),
     ],
-)  # fmt: skip
+)
 def test_a_line_by_hand(
     rule: dict[str, Any], axis: Axis, loss: Loss, rounds: object, optimum: float, extended: int
 ) -> None:

@@ -199,6 +199,7 @@ def test_seeds_are_judged_apart() -> None:
 
 # Lines.
 
+QUARTERS = [place / 4 for place in range(25)]
 BETWEEN = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.0, 3.5, 3.0]
 
 
@@ -209,14 +210,13 @@ BETWEEN = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.0, 3.5, 3.0]
         ("median", range(-6, 3), [9, 8, 7, 6, 5, 4, 3, 2, 2.5], [0, 1, 2, 3]),
         ("median", range(-6, 3), [9, 8, 7, 6, 2, 6.5, 7.5, 8.5, 9.5], [0, 1, 7, 8]),
         # Of fine spacing a distance, and of coarse spacing a number of points.
-        ("median", [i / 4 for i in range(25)], [2 + abs(i - 12) for i in range(25)],
-         [*range(4), *range(21, 25)]),
+        ("median", QUARTERS, [2 + abs(i - 12) for i in range(25)], [*range(4), *range(21, 25)]),
         ("halving", range(0, 36, 4), [2 + abs(i - 4) for i in range(9)], [0, 1, 7, 8]),
         # All points that are about as good as the best are its best.
         ("median", range(12), [2.03, *BETWEEN, 2.0], [1, 2, 3, 4, 5, 6]),
         ("median", range(12), [2.01, *BETWEEN, 2.0], [3, 4, 5, 6]),
     ],
-)  # fmt: skip
+)
 def test_a_line_keeps_its_best_and_what_lies_around_it(
     kind: str, values: Sequence[float], losses: list[float], places: list[int]
 ) -> None:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import Context, Event, Finished, Left, Lost, Machine
+from sweeper.launch.executor import Event, Finished, Left, Lost
 from sweeper.launch.job import Job, JobFailure, JobOutcome
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Status, Trial
 from tests.engine.tiny_trials import trial
 from tests.golden import Golden
-from tests.sweep.test_sweep import MadeUp
+from tests.sweep.test_sweep import MadeUp, Trainer
 
 Fate = Callable[[Job, int], Event]
 """What becomes of a job that was submitted for the so-manieth time, from 1."""
@@ -50,38 +50,25 @@ def guilty(seed: int, event: Callable[..., Event]) -> Fate:
     )
 
 
-class Pretended:
-    """Runner, launcher and executor: jobs of `batched_trials`, which meet their fate in turn."""
+class Pretended(Trainer):
+    """One job at a time, of `batched_trials`, which meets its fate."""
 
     layouts = range(0)
 
     def __init__(self, fate: Fate, batched_trials: int = 4) -> None:
+        super().__init__(lambda hps, seed: 1.0, slots=1)
         self.fate, self.batched_trials = fate, batched_trials
-        self.recovered: dict[str, tuple[Trial, ...]] = {}
-        self.jobs: list[Job] = []
         self.claimed: list[str] = []
         self.submitted: list[tuple[int, ...]] = []
         self.forgotten: list[tuple[str, bool]] = []
         self.closed = self.others = False
         self.retries = 0
 
-    def machine(self) -> Machine:
-        return Machine()
-
-    def executor(self, context: Context) -> Any:
-        return self
-
     def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
         return [
             tuple(trials[i : i + self.batched_trials])
             for i in range(0, len(trials), self.batched_trials)
         ]
-
-    def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
-        return Job(task=MadeUp(batch, 1.0))
-
-    def room(self, *, ahead: bool = False) -> bool:
-        return not self.jobs
 
     def submit(self, job: Job) -> None:
         self.submitted.append(tuple(each.seed for each in job.trials))
