@@ -34,10 +34,12 @@ from scipy.optimize import least_squares
 from sweeper.evidence.predict.budget import optimum
 from sweeper.evidence.predict.decision import (
     PREDICTED,
+    UNDECIDED,
     BackTestedLaw,
     LossQuestion,
     asked_of,
     study_law,
+    target_of,
 )
 from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, RungMiss, widening
 from sweeper.evidence.predict.regime import choose_runs
@@ -314,7 +316,9 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
             held = []
             for i in places:
                 params, tokens, flops = (float(v[i]) for v in (far.params, far.tokens, far.flops))
-                answer, _ = studied.asked(params, tokens)
+                target = target_of(law, LossQuestion(params=params, tokens=tokens))
+                reasons = studied.reasons(law.loss(params, tokens), target, None)
+                answer = UNDECIDED if reasons else PREDICTED
                 loss, back = bare.loss(params, tokens), max(flops / near.flops.max(), 1.0)
                 today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / back])))[0]
                 held.append(

@@ -270,8 +270,15 @@ def judge_ladder(
         judged = _judge_size(
             size, fits[size], base_fit, rule, confidence, is_base=size == base, along=along
         )
-        failed = _failed(curve, base_curve) or _gross(judged, curve, base_curve, rule)
-        sizes.append(replace(judged, planned_log2=curve.planned_log2, **failed))
+        judged = replace(judged, planned_log2=curve.planned_log2)
+        is_open = not judged.is_base and judged.answer == "cannot say yet"
+        # What was not measured neither holds nor fails; of the rest a loss may be beyond any noise.
+        if count := curve.failed or base_curve.failed:
+            why: SizeReason = "failed" if curve.failed else "base_failed"
+            judged = replace(judged, answer="cannot say yet", code=why, failed=count)
+        elif is_open and (gross := gross_loss(curve, base_curve, rule)):
+            judged = replace(judged, answer="fails", code="gross", gross=gross)
+        sizes.append(judged)
     # Judged after the sizes, since it is the search's fault: the base's row alone tells it, and is
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
     missed = missed_optimum(base_fit, transferred, rule)
@@ -327,24 +334,6 @@ def _mending(
     # Only eta can be replaced in the plan by a setting; another hyperparameter takes a search.
     settings = {"eta": f"{missed.optimum_log2:.2f}"} if missed.hyperparameter == "eta" else {}
     return Advice(axis=axis, code="missed_optimum", missed=missed, settings=settings)
-
-
-def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
-    """The answer where runs failed: what was not measured neither holds nor fails."""
-    if not (count := curve.failed or base.failed):
-        return {}
-    code = "failed" if curve.failed else "base_failed"
-    return {"answer": "cannot say yet", "code": code, "failed": count}
-
-
-def _gross(
-    judged: SizeVerdict, curve: SizeCurve, base: SizeCurve, rule: LadderRule
-) -> dict[str, Any]:
-    """The answer where a size that is open loses more than any noise explains."""
-    if judged.is_base or judged.answer != "cannot say yet":
-        return {}
-    loss = gross_loss(curve, base, rule)
-    return {"answer": "fails", "code": "gross", "gross": loss} if loss else {}
 
 
 def _judge_size(

@@ -38,8 +38,7 @@ from sweeper.stats.estimate import Array, Estimate
 
 def alike_near(x: Array, others: Array, length: float) -> Array:
     """Correlations [x, others] of a function that is smooth over `length`."""
-    correlations: Array = np.exp(-(((x[:, None] - others) / length) ** 2) / 2)
-    return correlations
+    return np.asarray(np.exp(-(((x[:, None] - others) / length) ** 2) / 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,8 +85,7 @@ class LossLaws:
     def loss(self, params: Array | float, tokens: Array | float) -> Array:
         """L [laws, points] at points (N, D)."""
         floor, terms, _ = self._parts(params, tokens)
-        total: Array = floor + terms.sum(1)
-        return total
+        return np.asarray(floor + terms.sum(1))
 
     def slopes(self, params: Array, tokens: Array) -> Array:
         """D log L / d parameter [laws, parameters, points], all parameters being logs."""
@@ -200,8 +199,7 @@ def regress(
 def _logs(params: Array | float, tokens: Array | float, centre: tuple[float, float]) -> Array:
     """Log N and log D [2, points] from the centre."""
     points = np.stack([np.atleast_1d(params), np.atleast_1d(tokens)]).astype(float)
-    logs: Array = np.log(points) - np.log(np.array(centre))[:, None]
-    return logs
+    return np.asarray(np.log(points) - np.log(np.array(centre))[:, None])
 
 
 def _starts(form: LossForm, logs: Array, loss: Array) -> Array:

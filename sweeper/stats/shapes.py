@@ -176,8 +176,7 @@ def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
     """`distance` from the lowest point, or that of its neighbours where the grid is coarser."""
     lower, upper = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
     spacing = np.maximum(etas[lowest] - lower, upper - etas[lowest])
-    widened: Array = np.maximum(distance, spacing) + SAME_ETA
-    return widened
+    return np.asarray(np.maximum(distance, spacing) + SAME_ETA)
 
 
 SPACING = 1 / 8
@@ -603,8 +602,7 @@ def _heights(x: tuple[float, ...]) -> Array:
     vertices = np.linspace(points.min(), points.max(), COARSE)
     ratios, skews, at = np.meshgrid(RATIOS, SKEWS, vertices, indexing="ij")
     ratios, skews, at = ratios[..., None], skews[..., None], at[..., None]
-    heights: Array = 2 / (1 + ratios) * rise(points - at, skews, ratios)
-    return heights
+    return np.asarray(2 / (1 + ratios) * rise(points - at, skews, ratios))
 
 
 def _interpolated(values: Array) -> Array:
@@ -613,5 +611,4 @@ def _interpolated(values: Array) -> Array:
     middle = np.clip(np.rint(places).astype(int), 1, COARSE - 2)
     t = places - middle
     lower, at, upper = (values[..., middle + side] for side in (-1, 0, 1))
-    vertex: Array = at + t * (upper - lower) / 2 + t**2 * (lower + upper - 2 * at) / 2
-    return vertex
+    return np.asarray(at + t * (upper - lower) / 2 + t**2 * (lower + upper - 2 * at) / 2)

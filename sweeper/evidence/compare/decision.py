@@ -275,8 +275,7 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
     if not asked:
         there = losses.counts > 0
         common = there.all(axis=0) if there.all(axis=0).any() else there.any(axis=0)
-        place: Array = runs.log2[np.where(common, runs.log2.sum(axis=1), -np.inf).argmax()]
-        return place
+        return np.asarray(runs.log2[np.where(common, runs.log2.sum(axis=1), -np.inf).argmax()])
     roles = runs.measures[0].keys()
     for role in asked:
         if role not in roles:

@@ -119,7 +119,9 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
 
 def _settled(answer: SettledAnswer) -> Shown:
     """Studies whose runs were trained, or how that begins, or is left in a queue."""
-    outcome, again = answer.deciding.outcome, _command_again(answer)
+    names, outcome = (*answer.names, *answer.overrides), answer.deciding.outcome
+    request = replace(answer.request, names=names, root=answer.root, detach=False, dry_run=False)
+    again = Next(request, "to train them")
     notes: list[str | Text] = [*answer.notes]
     for trials in answer.unfinished:
         notes += unfinished_notes(trials)
@@ -189,13 +191,6 @@ def _begins(answer: SettledAnswer, again: Next, notes: Sequence[str | Text]) -> 
         },
         next=[again],
     )
-
-
-def _command_again(answer: SettledAnswer) -> Next:
-    """The same to go on with, waiting for what it trains."""
-    names, root = (*answer.names, *answer.overrides), answer.root
-    request = replace(answer.request, names=names, root=root, detach=False, dry_run=False)
-    return Next(request, "to train them")
 
 
 # Tables.

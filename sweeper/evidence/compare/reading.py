@@ -155,9 +155,15 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     table = ended_runs(runs, table.assign(loss=measured, width=table["variant"]), notes)
     table = _once(runs, with_diverged(runs, table, None, notes, "size"), notes)
     cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
+    # Run once where others of its size were tuned, a variant has a bound.
+    tuned = {cell.size for cell in cells if cell.configurations > 2}
+    cells = [
+        replace(c, bound="untuned") if c.size in tuned and c.configurations == 1 else c
+        for c in cells
+    ]
     return VariantRuns(
         names=names,
-        cells=_with_untuned(cells),
+        cells=cells,
         log2=np.array(
             [_middle(log2, sizes == i, labels == names[0]) for i in range(sizes.max() + 1)]
         ),
@@ -412,12 +418,3 @@ def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
         rate=float(best["eta"].iloc[0]),
         throughput=float(throughput.median()) if len(throughput) else math.nan,
     )
-
-
-def _with_untuned(cells: Sequence[VariantCell]) -> list[VariantCell]:
-    """Marks as bounds what was run once where others of its size were tuned."""
-    tuned = {cell.size for cell in cells if cell.configurations > 2}
-    return [
-        replace(c, bound="untuned") if c.size in tuned and c.configurations == 1 else c
-        for c in cells
-    ]

@@ -311,8 +311,7 @@ def stretch_edges(steps: int, count: int) -> Array:
 def end_weights(edges: Array, window: float) -> Array:
     """The weight of each stretch in the mean over the last `window` of the run [stretches]."""
     weights = np.clip(edges[1:] - np.maximum(edges[:-1], edges[-1] - window), 0, None)
-    total: Array = weights / weights.sum()
-    return total
+    return np.asarray(weights / weights.sum())
 
 
 def rebinned(curve: Sequence[float], edges: Array, to: Array) -> Array:
@@ -322,8 +321,7 @@ def rebinned(curve: Sequence[float], edges: Array, to: Array) -> Array:
         return values
     # A mean over any stretch is a difference of the sums up to its ends, straight in between.
     sums = np.concatenate([[0.0], np.cumsum(values * lengths)])
-    averaged: Array = np.diff(np.interp(to, edges, sums)) / np.diff(to)
-    return averaged
+    return np.asarray(np.diff(np.interp(to, edges, sums)) / np.diff(to))
 
 
 def _design(

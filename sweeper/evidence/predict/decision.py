@@ -301,7 +301,7 @@ def predict_runs(
         more = _chosen(_one_more(runs, Design.of(runs)), choose)
         return NoLossLaw(reasons=(f"{counted(len(runs), 'run')} of {error}",), settle=more)
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
-    target = _target(law, question)
+    target = target_of(law, question)
     best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
@@ -363,12 +363,6 @@ class BackTestedLaw:
     tested: tuple[LossBackTest, ...]
     tried: tuple[RungMiss, ...]
     unlike: LeftOut | None = None
-
-    def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
-        """The answer for one run (N, D), and its loss."""
-        loss = self.law.loss(params, tokens)
-        target = _target(self.law, LossQuestion(params=params, tokens=tokens))
-        return UNDECIDED if self.reasons(loss, target, None) else PREDICTED, loss
 
     def reasons(
         self, loss: Estimate | None, target: LossTarget | None, best: BudgetOptimum | None
@@ -461,8 +455,8 @@ def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[st
     return question.fixed
 
 
-def _target(law: LossLaw, question: LossQuestion) -> LossTarget | None:
-    """What is missing is what the runs leave no choice of; ConfigError where they do."""
+def target_of(law: LossLaw, question: LossQuestion) -> LossTarget | None:
+    """The run that is asked about; ConfigError where the runs leave a choice of what is missing."""
     params, tokens = question.params, question.tokens
     if params is None and tokens is None:
         return None

@@ -71,8 +71,7 @@ class Member:
         """Log L [draws, places]: the law, and what runs nearby lie off it (kriging)."""
         there = RunPoints.to_come(params, tokens)
         near = self.explained @ self.misfit.between(self.points, there)
-        logs: Array = np.log(self.draws.loss(params, tokens)) + near
-        return logs
+        return np.asarray(np.log(self.draws.loss(params, tokens)) + near)
 
     def deviation(self, params: Array, tokens: Array) -> Array:
         """A single run's deviation about that at each place, its seed in it [draws, places]."""
@@ -80,8 +79,7 @@ class Member:
         explained = self.whiten @ self.misfit.between(self.points, there)
         # What the runs do not explain of a place: the prior's variance less what they tell.
         rest = np.maximum(self.misfit.shared**2 - (explained**2).sum(0), 0.0)
-        total: Array = self.level[:, None] * np.sqrt(rest + self.misfit.noise_at(there) ** 2)
-        return total
+        return np.asarray(self.level[:, None] * np.sqrt(rest + self.misfit.noise_at(there) ** 2))
 
     def mean_deviation(self, params: Array, tokens: Array, trainings: int) -> Array:
         """The deviation of the mean of runs at places, in so many trainings, about that [draws].
@@ -94,8 +92,7 @@ class Member:
         shared = float(self.misfit.between(there, there).mean() - (explained.mean(1) ** 2).sum())
         own = float((self.misfit.noise_at(there) ** 2).mean())
         own += self.misfit.training**2 + self.misfit.cell**2
-        total: Array = self.level * math.sqrt(max(shared, 0.0) + own / trainings)
-        return total
+        return np.asarray(self.level * math.sqrt(max(shared, 0.0) + own / trainings))
 
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
@@ -151,8 +148,7 @@ class LossLaw:
     def _widened(self, parts: Sequence[Array]) -> Array:
         logs = np.concatenate(parts)
         middle = np.median(logs, axis=0)
-        widened: Array = middle + self.widened * (logs - middle)
-        return widened
+        return np.asarray(middle + self.widened * (logs - middle))
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""

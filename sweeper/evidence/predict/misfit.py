@@ -97,8 +97,7 @@ class LossMisfit:
     def noise_at(self, points: RunPoints) -> Array:
         """The noise of a single run at each point."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
-        grown: Array = np.exp(self.tilt * lacking)
-        return grown
+        return np.asarray(np.exp(self.tilt * lacking))
 
     def between(self, points: RunPoints, others: RunPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""

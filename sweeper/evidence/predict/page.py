@@ -69,9 +69,11 @@ def answer_text(prediction: Prediction) -> str:
     if loss_to_come and target:
         inputs = prediction.inputs
         flops = f"{target.flops:.3g} FLOPs, " * inputs.flops_known
+        times = f"{target.beyond:.3g} times" if target.beyond > 1.001 else "no more than"
+        beyond = f"{times} the largest run's"
         where = (
             f"{target.params:.3g} parameters and {target.tokens:.3g} {inputs.unit} ({flops}"
-            f"{_beyond(target.beyond)}{' compute' * (not inputs.flops_known)})"
+            f"{beyond}{' compute' * (not inputs.flops_known)})"
         )
         loss = f"{loss_to_come.loss:.4f} ({loss_to_come.low:.4f} to {loss_to_come.high:.4f})"
         if prediction.answer == PREDICTED:
@@ -340,12 +342,6 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
         "command": prediction.command,
         "made": prediction.time,
     }
-
-
-def _beyond(times: float) -> str:
-    if times <= 1.001:
-        return "no more than the largest run's"
-    return f"{times:.3g} times the largest run's"
 
 
 def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,13 +19,10 @@ from sweeper.errors import BadInput, ConfigError, as_text, spelled
 from sweeper.evidence.follow.decision import read_prediction
 from sweeper.evidence.predict.decision import PREDICTED, UNDECIDED, LossTarget, Prediction, _far
 from sweeper.evidence.predict.forecast import fit_law
-from sweeper.evidence.runs.loss_runs import Design, Rungs, law_notes, law_runs, loss_runs_of
+from sweeper.evidence.runs.loss_runs import law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.files import parse_record
 from tests.refusals import raises_config_error
-
-ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
 
 
 def surface(
@@ -166,24 +162,6 @@ def test_a_stray_run_is_named_and_pulls_little() -> None:
     assert plain is not None
     assert made.prediction is not None
     assert made.prediction.loss == pytest.approx(plain.loss, abs=0.03)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
-def test_budgets_up_to_9e19_predict_those_beyond() -> None:
-    path = SHARED / "marin_comma_isoflops.csv"
-    table = law_runs(read(path, where="budget <= 9e19"))
-    far = loss_runs_of(law_runs(read(path, where="budget > 9e19")))
-    near = loss_runs_of(table)
-    assert len(Rungs.of(near, Design.of(near))) == 5
-    inside = 0
-    for n, d, loss in zip(far.params[::6], far.tokens[::6], far.loss[::6], strict=True):
-        made = predicted(table.frame, to_params=float(n), to_tokens=float(d)).prediction
-        assert made is not None
-        inside += made.low <= loss <= made.high
-    # What sizes share is known from the runs nearby: the mean of a rung lies within 2 %.
-    for test in predicted(table.frame, to_params=1e9, to_tokens=1e10).back_test:
-        assert test.hit and test.predicted.high - test.predicted.low < 0.04 * test.measured
-    assert 0.8 <= inside / len(far.loss[::6]) <= 1
 
 
 @pytest.mark.parametrize(("sizes", "tried"), [(3, 0), (4, 1), (6, 2)])
