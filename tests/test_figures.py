@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
 SHARED = ("lab", "claims", "strategies", "idea", "rejudge")
+SIZES = (None, *groups()["size"])
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
@@ -51,12 +53,11 @@ def test_a_figure_is_a_script_and_an_experiment(name: str) -> None:
     compose((f"experiment={name}",))
 
 
-@pytest.mark.parametrize("size", [None, *groups()["size"]])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "size"),
     [
-        pytest.param(name, marks=() if name == "effective_theory" else pytest.mark.long)
-        for name in NAMES
+        ("effective_theory", "paper"),  # one of each kind in every run
+        *(pytest.param(*both, marks=pytest.mark.long) for both in product(NAMES, SIZES)),
     ],
 )
 def test_its_experiment_is_a_search_at_every_size(
