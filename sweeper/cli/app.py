@@ -64,7 +64,7 @@ def _choices() -> str:
         options = groups()
     except BadInput as error:
         return str(error)
-    return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
+    return "Groups:\n\n" + "\n\n".join(f"{n}={' | '.join(options[n])}" for n in options)
 
 
 def _declare(request: type[Request]) -> None:

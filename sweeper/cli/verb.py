@@ -43,9 +43,8 @@ def usage_text(error: Any) -> str:
     # pydantic's, which knows the value that was typed.
     faults: list[Any] = getattr(error.__cause__, "errors", list)()
     if faults and getattr(error, "param", None) is not None:
-        kind, least = faults[0]["type"].partition("_")[0], faults[0].get("ctx", {}).get("ge")
+        kind = faults[0]["type"].partition("_")[0]
         allowed = {"int": "a whole number", "float": "a number"}.get(kind, faults[0]["msg"])
-        allowed = allowed if least is None else f"at least {least}"
         reason = f"{error.param.opts[0]}={faults[0]['input']} is refused: {allowed}"
     return reason + ("" if reason.endswith((".", "?")) else ".")
 

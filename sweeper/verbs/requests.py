@@ -53,6 +53,10 @@ class Request:
     verb: ClassVar[str]
     panel: ClassVar[str]
 
+    root: Annotated[
+        Path | None, Flag("The folder of all studies; runs if not given.", metavar="DIR")
+    ] = None
+
     def __init_subclass__(cls, panel: str) -> None:
         """Name the verb by the class."""
         cls.verb, cls.panel = cls.__name__.removesuffix("Request").lower(), panel
@@ -85,6 +89,9 @@ TUNE, MODEL, STUDY, MACHINE = (
     "This machine",
 )
 """The groups of the verbs in the help."""
+
+COMMON = ("trust", "root")
+"""Keywords that mean the same for every verb that has them."""
 
 AT_LEAST_ONE = Bounds(least=1)
 POSITIVE = Bounds(above=0)
@@ -132,7 +139,6 @@ StudyInPlace = Annotated[
         completes="study",
     ),
 ]
-Root = Annotated[Path | None, Flag("The folder of all studies; runs if not given.", metavar="DIR")]
 ConfigDir = Annotated[
     Path | None, Flag("A folder of your own configs, laid out as GROUP/OPTION.yaml.")
 ]
@@ -173,7 +179,6 @@ class SearchRequest(Request, panel=TUNE):
 
     overrides: Overrides = ()
     study: NewStudy = None
-    root: Root = None
     dry_run: DryRun = False
     detach: Annotated[
         bool, Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm).")
@@ -201,7 +206,6 @@ class TransferRequest(Request, panel=TUNE):
     )
     to_batch: ToBatch = None
     study: Study = None
-    root: Root = None
     validate: Annotated[
         bool, Flag("Train learning-rate curves along transfer.widths and depths, and judge them.")
     ] = False
@@ -244,7 +248,6 @@ class ExplainRequest(Request, panel=MODEL):
     overrides: Overrides = ()
     to_depth: ToDepth = None
     study: StudyInPlace = None
-    root: Root = None
     trust: Trust = False
     config_dir: ConfigDir = None
 
@@ -267,7 +270,6 @@ class ExportRequest(Request, panel=TUNE):
         ),
     ] = ()
     study: Study = None
-    root: Root = None
     to_width: Annotated[int | None, AT_LEAST_ONE, Flag("The plan's, where there are several.")] = (
         None
     )
@@ -299,7 +301,6 @@ class CheckRequest(Request, panel=MODEL):
 
     overrides: Overrides = ()
     study: StudyInPlace = None
-    root: Root = None
     scales: Annotated[
         bool, Flag("Report the RMS of every matrix product's operands instead, for FP8.")
     ] = False
@@ -319,7 +320,6 @@ class StatusRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
     watch: Annotated[bool, Flag("Refresh until the study's driver and jobs end.")] = False
 
 
@@ -332,7 +332,6 @@ class ReportRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
     csv: Annotated[
         Path | None,
         Flag(
@@ -348,7 +347,6 @@ class CancelRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +356,6 @@ class DoctorRequest(Request, panel=MACHINE):
     Exits with 2 where no search can run.
     """
 
-    root: Root = None
     storage: Annotated[
         str | None, Flag("An Optuna URL to try, as study.storage.", metavar="URL")
     ] = None
@@ -404,7 +401,8 @@ def options_of(request: Any) -> Mapping[str, Option]:
 def _options_of(request: Any) -> Mapping[str, Option]:
     hints = typing.get_type_hints(request, include_extras=True)
     found = {}
-    for field in dataclasses.fields(request):
+    # What all verbs take stands behind what is a verb's own.
+    for field in sorted(dataclasses.fields(request), key=lambda field: field.name in COMMON):
         kind, *extras = typing.get_args(hints[field.name])
         found[field.name] = Option(
             name=field.name,

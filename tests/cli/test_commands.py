@@ -65,6 +65,14 @@ def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
         """
 
     assert list(verbs) == ["one"] and len(verbs) == 1 and verbs.declared["one"].panel == "Some"
-    assert verbs.declared["one"].summary == "One verb." and not verbs._made
+    assert not verbs._made
     assert verbs["one"] is verbs["one"] and verbs.get("two") is None
     assert isinstance(verbs["one"], commands.Verb) and one.__name__ == "one"
+
+
+def test_a_verb_s_first_context_may_be_without_a_parent(capsys: pytest.CaptureFixture[str]) -> None:
+    """As where a documentation's command is only parsed: it decides the words that ask for help."""
+    command = commands.VERBS.declared["status"].command()
+    command.make_context("status", [])
+    command.get_help(command.make_context("status", []))
+    assert "-h" in capsys.readouterr().out

@@ -199,7 +199,9 @@ ENDS = [
 
 @pytest.mark.parametrize("verb", ["", *VERBS.commands])
 def test_help(sweeper: Run, golden: Golden, verb: str) -> None:
-    golden.check(f"cli/help{'-' * bool(verb)}{verb}", sweeper(*verb.split(), "--help").out)
+    lines = sweeper(*verb.split(), "--help").out.splitlines()
+    text = "".join(f"{line.rstrip()}\n" for line in lines)
+    golden.check(f"cli/help{'-' * bool(verb)}{verb}", text)
 
 
 def test_bad_input(sweeper: Run, study: Path, golden: Golden) -> None:

@@ -15,7 +15,6 @@ from sweeper.verbs.requests import (
     Flag,
     Hours,
     Request,
-    Root,
     Trust,
 )
 
@@ -99,4 +98,3 @@ class CompareRequest(Request, panel=STUDY):
     detach: Annotated[bool, Flag("With {settle} on Slurm: submit what can be, and leave.")] = False
     dry_run: Annotated[bool, Flag("With {settle}: say what would run; train nothing.")] = False
     trust: Trust = False
-    root: Root = None

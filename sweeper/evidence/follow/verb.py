@@ -71,7 +71,7 @@ def _expected(request: FollowRequest) -> Expected:
             if value := getattr(request, name):
                 raise ConfigError(Keyword(name), value, ("given with ", Keyword("band", ...)))
         return read_prediction(request.prediction)
-    columns, root = columns_text(request.columns), Path(DEFAULT_ROOT)
+    columns, root = columns_text(request.columns), Path(request.root or DEFAULT_ROOT)
     runs = earlier_runs(
         request.band, request.metric, columns=columns, where=request.where, root=root
     )

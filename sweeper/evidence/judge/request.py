@@ -13,7 +13,6 @@ from sweeper.verbs.requests import (
     TUNE,
     Flag,
     Request,
-    Root,
 )
 
 
@@ -98,4 +97,3 @@ class JudgeRequest(Request, panel=TUNE):
     ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
-    root: Root = None

@@ -16,7 +16,6 @@ from sweeper.verbs.requests import (
     ConfigDir,
     Flag,
     Request,
-    Root,
     Study,
     ToDepth,
     Trust,
@@ -73,6 +72,5 @@ class PredictRequest(Request, panel=TUNE):
     out: Annotated[Path | None, Flag("Where to write; <root>/predictions/FILE if not given.")] = (
         None
     )
-    root: Root = None
     trust: Trust = False
     config_dir: ConfigDir = None
