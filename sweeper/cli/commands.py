@@ -81,8 +81,8 @@ class Verb(TyperCommand):
         try:
             # Of an option that is there twice, click takes the last without a word.
             order: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
-            given = Counter(order)
-            for option, times in given.items():
+            counts = Counter(order)
+            for option, times in counts.items():
                 several = option.multiple or option.nargs < 0 or getattr(option, "is_flag", False)
                 if times > 1 and not several:
                     ctx.fail(f"{option.opts[0]} is given {times} times, and takes one value")

@@ -30,8 +30,8 @@ def command_of(request: type[Request], run: Callable[..., None]) -> Callable[...
     """
 
     def command(**typed: Any) -> None:
-        shown = {name: typed.pop(name) for name in SHOWN}
-        run(lambda: request_of(request, typed), **shown)
+        switches = {name: typed.pop(name) for name in SHOWN}
+        run(lambda: request_of(request, typed), **switches)
 
     options = options_of(request)
     parameters = [_parameter(each) for each in options.values()]
@@ -99,8 +99,8 @@ def _typed(option: Option) -> Any:
     if option.type is Any or option.is_path:  # an empty path would be the folder worked in
         return str if option.required else str | None
     members = set(typing.get_args(option.type)) if isinstance(option.type, types.UnionType) else ()
-    if str in members and types.NoneType not in members:
-        return str
+    if str in members:
+        return str | None if types.NoneType in members else str
     return option.type
 
 

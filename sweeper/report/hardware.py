@@ -13,7 +13,7 @@ from sweeper.verbs.requests import SearchRequest
 from sweeper.version import __version__
 
 MOST_LETTERS = 47
-"""Of a finding, beside the others in a terminal of 80 columns."""
+"""The room of a finding beside the others in a terminal of 80 columns."""
 USES = {
     "dashboard": "Optuna's pages of a study",
     "digits": "data=digits",

@@ -8,9 +8,11 @@ stands in no Request is no verb's business: how an answer is shown, `--json` and
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,8 +41,8 @@ class Flag:
         """The text in parts, its keywords as values."""
         first, *parts = re.split(r"\{(\w+)(\.\.\.)?\}", self.text)
         named = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        found = [(Keyword(name, ... if alone else True), text) for name, alone, text in named]
-        return (first, *(part for pair in found for part in pair))
+        pairs = [(Keyword(name, ... if alone else True), text) for name, alone, text in named]
+        return (first, *(part for pair in pairs for part in pair))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,6 @@ ToBatch = Annotated[
     Flag("Its batch, in sequences or examples a step, by a law=...; the base's if not given."),
 ]
 DryRun = Annotated[bool, Flag("Show what would run; train and write nothing.")]
-Hours = Annotated[float | None, POSITIVE, Flag("With {settle}: at most so many hours of runs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +202,6 @@ class TransferRequest(Request, panel=TUNE):
     overrides: Changes = ()
     to_depth: ToDepth = None
     to_tokens: ToTokens = None
-    to_steps: Annotated[int | None, AT_LEAST_ONE, Flag("In place of {to_tokens}: its steps.")] = (
-        None
-    )
     to_batch: ToBatch = None
     study: Study = None
     validate: Annotated[
@@ -217,14 +215,13 @@ class TransferRequest(Request, panel=TUNE):
         ),
     ] = False
     budget: Annotated[
-        int | None,
-        AT_LEAST_ONE,
+        int | str | None,
         Flag(
-            "With {settle}: at most so many runs; else three times those without {settle}.",
+            "With {settle}: at most so many runs, or so many hours of runs, as in 12h; else three "
+            "times the runs without {settle}.",
             metavar="RUNS",
         ),
     ] = None
-    hours: Hours = None
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     detach: Annotated[bool, Flag("With {validate} on Slurm: submit what can be, and leave.")] = (
         False
@@ -238,6 +235,19 @@ class TransferRequest(Request, panel=TUNE):
     ] = False
     trust: Trust = False
     config_dir: ConfigDir = None
+
+
+def budget_of(budget: int | str | None) -> tuple[int | None, float | None]:
+    """Its runs, or its hours; ConfigError for what is neither."""
+    if budget is None:
+        return None, None
+    text = str(budget)
+    with suppress(ValueError):
+        if not text.endswith("h") and (runs := int(text)) >= 1:
+            return runs, None
+        if text.endswith("h") and 0 < (hours := float(text[:-1])) < math.inf:
+            return None, hours
+    raise ConfigError(Keyword("budget"), budget, "at least 1 run, or hours of runs, as in 12h")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,13 +280,9 @@ class ExportRequest(Request, panel=TUNE):
         ),
     ] = ()
     study: Study = None
-    to_width: Annotated[int | None, AT_LEAST_ONE, Flag("The plan's, where there are several.")] = (
-        None
-    )
-    to_depth: Annotated[int | None, AT_LEAST_ONE, Flag("The plan's, where there are several.")] = (
-        None
-    )
-    plan: Annotated[Path | None, Flag("A plan.json in place of a study's.")] = None
+    plan: Annotated[
+        Path | None, Flag("A plan.json: of several of a study, or in place of a study's.")
+    ] = None
     out: Annotated[Path | None, Flag("The folder to write to; export/TRAINER beside the plan.")] = (
         None
     )
@@ -308,7 +314,6 @@ class CheckRequest(Request, panel=MODEL):
         bool,
         Flag("Put a drawn Vision Transformer's kernels beside the effective theory's instead."),
     ] = False
-    folder: Annotated[Path | None, Flag("Where to write; <study>/check if not given.")] = None
     strict: Annotated[bool, Flag("Exit with 3 unless the check passes.")] = False
     trust: Trust = False
     config_dir: ConfigDir = None
@@ -356,10 +361,6 @@ class DoctorRequest(Request, panel=MACHINE):
     Exits with 2 where no search can run.
     """
 
-    storage: Annotated[
-        str | None, Flag("An Optuna URL to try, as study.storage.", metavar="URL")
-    ] = None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
@@ -389,7 +390,7 @@ class Option:
     def read(self, text: str) -> Any:
         """A value as it is typed; ValueError for what is no number where one is due."""
         kinds = {self.type, *typing.get_args(self.type)}
-        return next((kind(text) for kind in (int, float, Path) if kind in kinds), text)
+        return next((kind(text) for kind in (str, int, float, Path) if kind in kinds), text)
 
 
 def options_of(request: Any) -> Mapping[str, Option]:
@@ -400,18 +401,18 @@ def options_of(request: Any) -> Mapping[str, Option]:
 @cache
 def _options_of(request: Any) -> Mapping[str, Option]:
     hints = typing.get_type_hints(request, include_extras=True)
-    found = {}
+    options = {}
     # What all verbs take stands behind what is a verb's own.
     for field in sorted(dataclasses.fields(request), key=lambda field: field.name in COMMON):
         kind, *extras = typing.get_args(hints[field.name])
-        found[field.name] = Option(
+        options[field.name] = Option(
             name=field.name,
             flag=next(each for each in extras if isinstance(each, Flag)),
             type=kind,
             bounds=next((each for each in extras if isinstance(each, Bounds)), None),
             default=field.default,
         )
-    return found
+    return options
 
 
 def _as_typed(request: type[Request]) -> Mapping[str, Option]:

@@ -562,8 +562,8 @@ def test_a_verdict_on_more_of_the_same_runs_stays(
 def test_hours_too_few_to_begin_are_refused(sweeper: Run, study: Path) -> None:
     before = sorted(study.rglob("*"))
     for words in ([], ["--dry-run"]):
-        answer = sweeper(*VALIDATE, "--settle", "--hours", "1e-9", *words)
-        assert answer.code == 2 and "--hours=1e-09 is refused: at least " in answer.err
+        answer = sweeper(*VALIDATE, "--settle", "--budget", "1e-9h", *words)
+        assert answer.code == 2 and "--budget='1e-09h' is refused: at least " in answer.err
         assert "runs with which these ladders begin" in answer.err
     assert not (study / "transfer/w32-d1/validation.json").exists() and before
 
@@ -573,7 +573,7 @@ def test_hours_too_few_to_begin_are_refused(sweeper: Run, study: Path) -> None:
     [
         (["--settle"], "--settle"),
         (["--validate", "--budget", "20"], "--budget"),
-        (["--validate", "--settle", "--hours", "nan"], "--hours"),
+        (["--validate", "--settle", "--budget", "nanh"], "--budget"),
         (["--validate", "--settle", "--budget", "3"], "--budget"),
         (["--validate", "--detach"], "--detach"),
     ],

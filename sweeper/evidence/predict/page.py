@@ -414,10 +414,9 @@ def predicted_shown(
         following = None
     made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
     made = replace(made, folder=study.folder)
-    if result.folder.resolve().is_relative_to(study.folder.resolve()):
-        from sweeper.report.study_page import write_report  # it loads torch, and tables have none
+    from sweeper.report.study_page import write_report  # it loads torch, and tables have none
 
-        write_report(study.folder)
+    write_report(study.folder)
     return made
 
 
