@@ -84,7 +84,7 @@ class Answer:
 
 
 class OpenStudy(Answer, record.Study):
-    """A study as it was when it was opened: its results, what they say, and its plots.
+    """`sweeper.Study`, as it was when it was opened: its results, what they say, and its plots.
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.
     """

@@ -36,7 +36,7 @@ PRESENTERS: dict[str, str] = {
     "export": "sweeper.report.prescribed",
     "judge": "sweeper.evidence.judge.page",
 }
-"""The module of each verb whose `shown` makes sections of its answer."""
+"""The module of each verb whose `presented` makes sections of its answer."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ def perform(request: Request, watcher: Watcher) -> VerbAnswer:
 
 def present(verb: str, answer: VerbAnswer, *, verbose: bool = False) -> Shown:
     """The answer of a verb in sections; its pages and figures are written now."""
-    shows: Callable[..., Shown] = import_module(PRESENTERS[verb]).shown
+    shows: Callable[..., Shown] = import_module(PRESENTERS[verb]).presented
     return shows(answer, verbose=verbose)
 
 

@@ -22,7 +22,7 @@ from sweeper.verbs.requests import StatusRequest
 from sweeper.verbs.status import StatusAnswer
 
 
-def shown(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
     """Where a study stands, or what was cancelled of it."""
     return _cancelled(answer) if isinstance(answer, CancelAnswer) else _stands(answer)
 

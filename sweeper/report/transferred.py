@@ -43,7 +43,7 @@ from sweeper.verbs.transfer import (
 )
 
 
-def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
     if isinstance(answer, EachTransferAnswer):
         return _each(answer)
@@ -83,7 +83,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
     notes: list[str | Text] = [*answer.notes]
     if answer.gainless:
         notes.append(f"no ladder of {', '.join(answer.gainless)}: left at the default")
-    parts = {name: shown(each) for name, each in answer.answers.items()}
+    parts = {name: presented(each) for name, each in answer.answers.items()}
     document: dict[str, object] = {
         "study": answer.folder.name,
         "hyperparameters": [*parts],

@@ -56,7 +56,7 @@ MOST_DRAWN = 9
 """Variants that have a panel, those of the first places."""
 
 
-def shown(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
     """The variants in their order, best first; page and figure are written."""
     return _settled(answer) if isinstance(answer, SettledAnswer) else winner_shown(answer)
 

@@ -365,7 +365,7 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
 # A verb's answer.
 
 
-def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
+def presented(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
     """The law, tried backwards, and what it predicts; the record, the page and its figure."""
     if isinstance(answer, PredictAnswer):
         return predicted_shown(answer.predicted, answer.question, answer.invocation)
