@@ -326,6 +326,25 @@ def constants(files: Mapping[str, Source]) -> tuple[int, int]:
     return len(held), sum(held)
 
 
+def flags() -> list[str]:
+    """How many flags the verbs have: all, those of their own, and their names."""
+    from sweeper.cli.app import VERBS as COMMANDS
+
+    names = {
+        verb: [each.opts[0] for each in command.params if each.opts[0].startswith("--")]
+        for verb, command in COMMANDS.items()
+    }
+    every = [name for of_verb in names.values() for name in of_verb]
+    common = {"--root", "--json", "--verbose", "--trust"}
+    own = [name for name in every if name not in common]
+    counts = ", ".join(f"{verb} {len(of_verb)}" for verb, of_verb in names.items())
+    return [
+        f"flags over all verbs: {len(every)} ({counts})",
+        f"flags declared: {len(own)} of single verbs and {len(common)} common; "
+        f"{len({*every})} names",
+    ]
+
+
 def is_number(node: ast.AST) -> bool:
     """Whether an expression is a number, which a truth value is not."""
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
@@ -427,6 +446,8 @@ def rules(files: Mapping[str, Source]) -> None:
             read = reach(imports, start)
             count = sum(files[name].lines for name in read)
             print(f"  {verb:<12}{len(read):>4} files {count:>6} lines")
+    for line in flags():
+        print(line)
     named, numbers = constants(files)
     print(f"constants of {', '.join(JUDGING)}: {named} names, {numbers} numbers")
     tell("names twice", names_twice(files))

@@ -55,28 +55,21 @@ __all__ = [
     "transfer",
     "watch",
 ]
-_MODULES = {
-    "Answer": "sweeper.api.shown",
-    "CurrentTrial": "sweeper.command.in_script",
-    "Study": "sweeper.api.shown",
-    "Transfer": "sweeper.api.shown",
-    "TransferPlan": "sweeper.plan.plan",
-    "classify": "sweeper.classifier.classify",
-    "compare": "sweeper.evidence.compare.calls",
-    "current_trial": "sweeper.command.in_script",
-    "explain": "sweeper.api.calls",
-    "follow": "sweeper.evidence.follow.decision",
-    "judge": "sweeper.evidence.judge.calls",
-    "open_study": "sweeper.api.calls",
-    "plan_for": "sweeper.plan.plan_for",
-    "predict": "sweeper.evidence.predict.calls",
-    "status": "sweeper.api.calls",
-    "transfer": "sweeper.api.calls",
-    "watch": "sweeper.command.watch",
-    **dict.fromkeys(
-        ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
-    ),
+_NAMES = {
+    "sweeper.api.calls": ("explain", "open_study", "status", "transfer"),
+    "sweeper.api.shown": ("Answer", "Study", "Transfer"),
+    "sweeper.classifier.classify": ("classify",),
+    "sweeper.command.in_script": ("CurrentTrial", "current_trial"),
+    "sweeper.command.watch": ("watch",),
+    "sweeper.evidence.compare.calls": ("compare",),
+    "sweeper.evidence.follow.decision": ("follow",),
+    "sweeper.evidence.judge.calls": ("judge",),
+    "sweeper.evidence.predict.calls": ("predict",),
+    "sweeper.plan.plan": ("TransferPlan",),
+    "sweeper.plan.plan_for": ("plan_for",),
+    "sweeper.scaling.spec": ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 """Where the names come from that are imported on demand."""
 
 

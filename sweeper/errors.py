@@ -110,10 +110,10 @@ def call_words(call: Call) -> list[str]:
     """A call as the words of a command line."""
     if not call.verb:
         return [*call.command]
-    words = ["sweeper", call.verb]
+    line = ["sweeper", call.verb]
     for each in call.arguments:
-        words += [each] if isinstance(each, str) else _flag_parts(each)
-    return [*words, *(["--", *call.command] if call.command else [])]
+        line += [each] if isinstance(each, str) else _flag_parts(each)
+    return [*line, *(["--", *call.command] if call.command else [])]
 
 
 def flag_words(keyword: Keyword) -> list[str]:
@@ -137,15 +137,8 @@ def _number(value: float) -> str:
 
 def spelled(parts: Iterable[str | Keyword | Call], spelling: Spelling = PYTHON) -> str:
     """A sentence, its keywords and calls as `spelling` writes them."""
-    spelt = []
-    for part in parts:
-        if isinstance(part, str):
-            spelt.append(part)
-        else:
-            spelt.append(
-                spelling.keyword(part) if isinstance(part, Keyword) else f"`{spelling.call(part)}`"
-            )
-    return "".join(spelt)
+    spelt = (spelling.keyword(part) if isinstance(part, Keyword) else part for part in parts)
+    return "".join(f"`{spelling.call(each)}`" if isinstance(each, Call) else each for each in spelt)
 
 
 def as_text(text: str | Text) -> Text:
@@ -183,7 +176,8 @@ class ConfigError(BadInput):
 
     def __init__(self, key: str | Keyword, value: object, allowed: str | Text) -> None:
         """Build the message from the `key`, the refused `value` and what is `allowed`."""
-        self.subject, self.value, self.remedy = _name_alone(key), value, as_text(allowed)
+        self.subject = key if isinstance(key, str) else Keyword(key.name, ...)
+        self.value, self.remedy = value, as_text(allowed)
         super().__init__(self.subject, "=", Keyword("", value), " is refused: ", *self.remedy)
 
     @property
@@ -226,10 +220,6 @@ class MissingValue(ConfigError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.subject, self.advice)
-
-
-def _name_alone(key: str | Keyword) -> str | Keyword:
-    return key if isinstance(key, str) else Keyword(key.name, ...)
 
 
 class BrokenDeviceError(Exception):

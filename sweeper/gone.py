@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-YOUR_GROUPS = "write your trainer's groups from plan.json (docs/export.md)"
-
 GONE: Mapping[str, str] = {
     "check rules": "the measured table is in docs/parameterizations.md",
     "search=grid2d": "search=pairs 'search.pairs=[[eta,weight_decay]]' lays a grid over the two",
     "explain published": "`sweeper explain --to-width N` shows what a model of ours is prescribed",
-    "export to=automodel": YOUR_GROUPS,
-    "export to=llm-foundry": YOUR_GROUPS,
-    "export to=nanogpt-mup": YOUR_GROUPS,
-    "export to=olmo-core": YOUR_GROUPS,
+    **dict.fromkeys(
+        (f"export to={name}" for name in ("automodel", "llm-foundry", "nanogpt-mup", "olmo-core")),
+        "write your trainer's groups from plan.json (docs/export.md)",
+    ),
     "diagnose": "`sweeper check` names the modules whose rule is wrong, a failed verdict what else "
     "to look at",
     "judge grid_step": "it was of optima alone; judge takes runs with their losses, a row a run",
@@ -26,12 +24,31 @@ GONE: Mapping[str, str] = {
     "saved": "a table that `judge` saved is no study any more; judge, predict and compare take the "
     "table itself",
     "predict form": "there is one law of size and tokens, E + A/N^alpha + B/D^beta",
-    "predict huber": "runs that the others say to be far off count less by themselves, and are "
-    "named",
+    "predict huber": "runs that lie far off the others count less by themselves, and are named",
     "predict draws": "the law has as many draws as its interval needs",
-    "predict flops_per_second": "hours are told by the table's column `seconds`; or divide the "
-    "FLOPs by your speed",
+    "predict flops_per_second": "a column `seconds` tells hours; or divide FLOPs by your speed",
     "report picture": "a page saves each of its drawings, as SVG or PNG",
+    **dict.fromkeys(("transfer hours", "compare hours"), "`--budget 8h`"),
+    **dict.fromkeys(("export to_width", "export to_depth"), "`--plan FILE` chooses a plan"),
+    **dict.fromkeys(("judge max_shift", "judge max_loss_gap"), "--json has both of each size"),
+    **dict.fromkeys(
+        ("judge out", "predict out", "compare out", "follow out"),
+        "it writes below `--root`, or beside what it is of; in Python by `.save` and `.write`",
+    ),
+    "transfer to_steps": "`--to-tokens`: steps times batch times the length of a sequence",
+    "check folder": "it writes into the study, whose place `--root` and `study=NAME` choose",
+    "doctor storage": "a search says before it writes anything that its storage cannot be used",
+    "compare at_width": "`--to-width` is trained itself where the ladders reach it",
+    "compare anyway": "`--ignore` names the settings that may differ",
+    "compare floor": "`--fixed E=1.6`",
+    "compare exponent": "`--fixed gamma=0.09`",
+    "predict floor": "`--fixed E=1.69`",
+    "predict exponent": "`--fixed alpha=0.34,beta=0.28`",
+    "predict seed": "the law's draws are the same in every call",
+    "predict config_dir": "a study keeps its configuration",
+    "judge base": "`--where 'width >= 64'` leaves smaller sizes out",
+    "follow band": "`--prediction` takes earlier runs, too",
+    "follow every": "it looks again by itself, less often where nothing is new",
     "transfer predict": "train the ladder with `transfer --horizons`, then read it with "
     "`sweeper predict --study NAME --to-width N`",
     "law.from": "`sweeper judge RUNS --to-params N --to-tokens D` tells the rate of other runs; "

@@ -52,7 +52,7 @@ COMMANDS = {
     "status": ["status", "umup"],
     "explain": ["explain", "--to-width", "256"],
     "report": ["report", "umup"],
-    "compare": ["compare", "umup", "mup", "--anyway"],
+    "compare": ["compare", "umup", "mup", "--ignore", "data,model,train"],
 }
 ALONE = "import torch"
 """What all seconds are compared with."""

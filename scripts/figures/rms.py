@@ -102,10 +102,11 @@ def _runs(lab: Lab, name: str, parameterization: str, eta: float, *changed: str)
             *changed,
         ]
         words = [*shared, f"check.eta={eta:g}", f"check.seed={seed}"]
-        if not (folder / "scales.json").exists() or _asked(folder) != words:
-            lab.sweeper("check", "--scales", "--folder", str(folder), *words)
+        if not (folder / "check/scales.json").exists() or _asked(folder) != words:
+            place = ["--root", str(folder.parent), f"study={folder.name}"]
+            lab.sweeper("check", "--scales", *place, *words)
             (folder / "asked.json").write_text(json.dumps(words))
-        runs.append(operands(read_json(folder / "scales.json")))
+        runs.append(operands(read_json(folder / "check/scales.json")))
     return runs
 
 

@@ -18,7 +18,7 @@ from sweeper.report.output import Output
 
 NOTE = "Note: "
 COLUMNS = 100
-"""Of the texts that a call keeps."""
+"""The width of texts that a call keeps."""
 
 
 class NotebookBar(TextIOBase):
@@ -53,14 +53,14 @@ class NotebookBar(TextIOBase):
             self._place.update(self._display.HTML(""))
 
     def _draw(self) -> None:
-        told = "".join(f'<div style="opacity:.75">{escape(line)}</div>' for line in self._lines)
+        lines = "".join(f'<div style="opacity:.75">{escape(line)}</div>' for line in self._lines)
         look = "font:.85rem/1.4 system-ui,sans-serif"
-        shown = self._display.HTML(f'<div style="{look}">{told}{self._bar}</div>')
+        card = self._display.HTML(f'<div style="{look}">{lines}{self._bar}</div>')
         # One place that is drawn over: a new output for each step would fill the notebook.
         if self._place is None:
-            self._place = self._display.display(shown, display_id=True)
+            self._place = self._display.display(card, display_id=True)
         else:
-            self._place.update(shown)
+            self._place.update(card)
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Kept(Output):
         # tqdm's, which Optuna imports, where ipywidgets is missing: the bar here needs none.
         if bar:
             warnings.filterwarnings("ignore", message="IProgress not found")
-        told: Any = bar
+        file: Any = bar
         return cls(
             people=Console(file=StringIO(), width=COLUMNS, color_system=None, **plain),
             # Wide, so that the notebook breaks lines and not rich.
-            watchers=Console(file=told, stderr=not bar, width=10_000 if bar else None, **plain),
+            watchers=Console(file=file, stderr=not bar, width=10_000 if bar else None, **plain),
             bar=bar,
         )
 

@@ -71,18 +71,18 @@ def search(
         )
     request = request_of(SearchRequest, settings)
     if command:
-        words = ["search", *request.overrides, "--", *map(str, command)]
-        request = replace(request, overrides=tuple(with_user_command(words)[1:]))
+        typed = ["search", *request.overrides, "--", *map(str, command)]
+        request = replace(request, overrides=tuple(with_user_command(typed)[1:]))
     _check_loaded(model)
     code, output = answered(request, command)
     if request.dry_run or request.detach:
         return Answer.of(output)
     if code == Outcome.FAILED:
         raise SweeperError(". ".join([*output.answers, *output.kept_notes]))
-    found = Study.read(Path(request.root or DEFAULT_ROOT) / output.record["study"])
-    found.take(output)
-    found.notices += [note for note in output.kept_notes if note not in found.notices]
-    return found
+    searched = Study.read(Path(request.root or DEFAULT_ROOT) / output.record["study"])
+    searched.take(output)
+    searched.notices += [note for note in output.kept_notes if note not in searched.notices]
+    return searched
 
 
 @keywords_of(TransferRequest)
@@ -170,9 +170,9 @@ def answered(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     """
     output = Kept.for_call()
     call = request.call
-    words = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
+    line = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
-    with TURNS, only_named(), asked(words):
+    with TURNS, only_named(), asked(line):
         code, _ = ask(request, output, CALLS)
         output.flush()
     output.close()
@@ -183,12 +183,12 @@ def folder_of(study: Study | Place | None, root: Place | None) -> Path:
     """The folder of a study; BadInput when there is none."""
     if isinstance(study, Study):
         return nearby(study.folder)
-    for key, given, allowed in (
+    for key, place, allowed in (
         ("study", study, "a study, its name or its folder"),
         ("root", root, "a folder"),
     ):
-        if given is not None and not (isinstance(given, str | PathLike) and is_path(given)):
-            raise ConfigError(Keyword(key), given, allowed)
+        if place is not None and not (isinstance(place, str | PathLike) and is_path(place)):
+            raise ConfigError(Keyword(key), place, allowed)
     text = None if study is None else fspath(study)
     if text is not None and root is None:
         folder = Path(text).expanduser()

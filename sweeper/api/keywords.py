@@ -32,12 +32,10 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
 
     def decorated(function: F) -> F:
         own = list(inspect.signature(function).parameters.values())
-        named = {each.name for each in own}
-        given = [
-            _parameter(option, inspect.Parameter.KEYWORD_ONLY)
-            for name, option in options_of(request).items()
-            if name not in named and name not in (WORDS, "names", "name")
-        ]
+        named = {*(each.name for each in own), WORDS, "names", "name"}
+        options = {n: option for n, option in options_of(request).items() if n not in named}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [_parameter(option, kind) for option in options.values()]
         ahead = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
         behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
         settings = behind if WORDS in options_of(request) else []
@@ -52,12 +50,8 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
                 return function(*arguments, **keywords)
 
         made: Any = called
-        made.__signature__ = inspect.Signature([*ahead, *given, *settings])
-        meanings = [
-            f"{name}: {spelled(option.flag.help)}"
-            for name, option in options_of(request).items()
-            if name not in named and name not in (WORDS, "names", "name")
-        ]
+        made.__signature__ = inspect.Signature([*ahead, *parameters, *settings])
+        meanings = [f"{name}: {spelled(option.flag.help)}" for name, option in options.items()]
         made.__doc__ = "\n\n".join([inspect.getdoc(function) or "", "\n".join(meanings)])
         return typing.cast(F, made)
 
@@ -85,8 +79,8 @@ def request_of(request: type[Request], keywords: Mapping[str, Any]) -> Any:
             own[name] = options[name].default
     made = checked(request, own)
     if WORDS in options:
-        words = settings_words(request.verb, others, own.get("config_dir"))
-        made = replace(made, overrides=(*made.overrides, *words))
+        overrides = settings_words(request.verb, others, own.get("config_dir"))
+        made = replace(made, overrides=(*made.overrides, *overrides))
     return made
 
 

@@ -83,8 +83,8 @@ class Answer:
         return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
 
 
-class Study(Answer, record.Study):
-    """A study as it was when it was opened: its results, what they say, and its plots.
+class OpenStudy(Answer, record.Study):
+    """`sweeper.Study`, as it was when it was opened: its results, what they say, and its plots.
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.
     """
@@ -146,10 +146,10 @@ class Study(Answer, record.Study):
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""
-        found = [verdict for verdict in self.verdicts if verdict.axis == axis]
-        if not found:
+        verdicts = [verdict for verdict in self.verdicts if verdict.axis == axis]
+        if not verdicts:
             raise self._nothing(f"a validation over {axis} (sweeper.transfer(validate=True))")
-        return found[-1].plot()
+        return verdicts[-1].plot()
 
     def plot_check(self, axis: str = "width") -> list[Axes]:
         """How outputs and their changes grow along `axis`, by the newest check: a panel a module.
@@ -159,12 +159,12 @@ class Study(Answer, record.Study):
         from sweeper.report.checks import coordinate_figure
 
         record = self.documents.check
-        found = [check for check in record.axes if check.axis == axis] if record else []
-        if not found:
+        checks = [check for check in record.axes if check.axis == axis] if record else []
+        if not checks:
             raise self._nothing(
                 f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
             )
-        return drawn(lambda: coordinate_figure(found[0]))
+        return drawn(lambda: coordinate_figure(checks[0]))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a study has no {name!r}{gone(f'study.{name}')}")
@@ -182,6 +182,10 @@ class Study(Answer, record.Study):
 
     def _repr_html_(self) -> str:
         return html(self._report)
+
+
+Study = OpenStudy
+"""Its name in `sweeper`."""
 
 
 def nearby(folder: Path) -> Path:
@@ -261,9 +265,9 @@ class Transfer(Answer):
     def answer(self) -> str:
         """holds, fails, cannot say yet: the worst of all; "not validated" without a verdict."""
         answers = {a for v in self.verdicts for a in (v.answer, v.at_target) if a}
-        known = ("fails", "cannot say yet", "holds")
+        order = ("fails", "cannot say yet", "holds")
         return next(
-            (a for a in known if a in answers), "cannot say yet" if answers else "not validated"
+            (a for a in order if a in answers), "cannot say yet" if answers else "not validated"
         )
 
     @property

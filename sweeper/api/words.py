@@ -48,25 +48,25 @@ MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
 
 def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
     """The overrides that keyword arguments stand for; ConfigError for a value that is none."""
-    known = {*groups(config_dir), *SECTIONS, *OVERLAYS}
+    groups_there = {*groups(config_dir), *SECTIONS, *OVERLAYS}
     kinds: dict[str, dict[str, str]] = {
         "search": dict.fromkeys(SIZES, "model")
         | {field.name: "train" for field in fields(TrainSettings)},
         "transfer": {field.name: "transfer" for field in fields(LadderRule)},
     }
     sections = kinds["transfer" if verb == "transfer" else "search"]
-    words: list[str] = []
+    overrides: list[str] = []
     for name, value in settings.items():
-        if name in known:
-            words += _of_group(name, value)
+        if name in groups_there:
+            overrides += _of_group(name, value)
         elif name in sections:
-            words.append(_word(f"{sections[name]}.{name}", value))
+            overrides.append(_word(f"{sections[name]}.{name}", value))
         elif "." in name or name in RUNNER_KEYS:
-            words.append(_word(name, value))
+            overrides.append(_word(name, value))
         else:
-            near = MEANT.get(name) or suggest(name, {*known, *sections, *RUNNER_KEYS})
+            near = MEANT.get(name) or suggest(name, {*groups_there, *sections, *RUNNER_KEYS})
             raise ConfigError(name, value, f"no setting has this name; {near}")
-    return words
+    return overrides
 
 
 def _of_group(group: str, value: Any) -> Iterator[str]:
@@ -181,14 +181,14 @@ CALLS = PythonCalls()
 @contextmanager
 def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
     """Errors from inside name the keywords of `settings` that were given, and calls as Python's."""
-    given = {*settings}
+    keywords = {*settings}
     try:
         yield
     except SweeperError as error:
         if isinstance(error, ConfigError):
             # `steps=30` is that of `train.steps`.
             section, _, name = error.key.rpartition(".")
-            if name in given and section in ("model", "train", "transfer"):
+            if name in keywords and section in ("model", "train", "transfer"):
                 error = error.renamed(name)
             error.remedy = (spelled(error.remedy, CALLS),)
         error.args = (error.spelled(CALLS),)
@@ -218,8 +218,8 @@ def _call(call: Call) -> str:
             whole = arguments.get(group, {})
             whole = whole if isinstance(whole, dict) else {"name": whole}
             arguments[group] = whole | {"name" if inner == TARGET else inner: value}
-    shown = [f"{name}={_shown(value)}" for name, value in arguments.items()]
-    return f"sweeper.{call.verb}({', '.join([*first, *shown])})"
+    texts = [f"{name}={_shown(value)}" for name, value in arguments.items()]
+    return f"sweeper.{call.verb}({', '.join([*first, *texts])})"
 
 
 def _shown(value: Any) -> str:

@@ -64,7 +64,7 @@ def _choices() -> str:
         options = groups()
     except BadInput as error:
         return str(error)
-    return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
+    return "Groups:\n\n" + "\n\n".join(f"{n}={' | '.join(options[n])}" for n in options)
 
 
 def _declare(request: type[Request]) -> None:
@@ -91,8 +91,8 @@ def _stopped(verb: str) -> str | None:
     return STOPPED.get(verb)
 
 
-def _reads(words: list[str]) -> bool:
-    return bool(words) and words[0] in READING and "--settle" not in words
+def _reads(arguments: list[str]) -> bool:
+    return bool(arguments) and arguments[0] in READING and "--settle" not in arguments
 
 
 for _request in REQUESTS.values():

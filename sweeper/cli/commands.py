@@ -1,13 +1,9 @@
-"""The verbs as commands: each is made when it is asked for, and tells its own help."""
+"""The verbs as commands: each is made when it is asked for."""
 
 from __future__ import annotations
 
-import inspect
-import os
 import re
-import shutil
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,11 +37,6 @@ class Declared:
             cls=Verb, epilog=epilog, rich_help_panel=self.panel, context_settings=HELP_NAMES
         )(self.function)
         return typer.main.get_command(verb)
-
-    @property
-    def summary(self) -> str:
-        """The first paragraph of its help."""
-        return " ".join((inspect.getdoc(self.function) or "").partition("\n\n")[0].split())
 
 
 class Verbs(Mapping[str, Any]):
@@ -83,19 +74,15 @@ VERBS = Verbs()
 
 
 class Verb(TyperCommand):
-    """A verb; its help is ours, since Typer's loads rich."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the verb."""
-        formatter.write(_help(self, ctx))
+    """A verb, whose command line is read strictly."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the verb's words; whatever is wrong with them is told with the verb's help."""
         try:
             # Of an option that is there twice, click takes the last without a word.
             order: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
-            given = Counter(order)
-            for option, times in given.items():
+            counts = Counter(order)
+            for option, times in counts.items():
                 several = option.multiple or option.nargs < 0 or getattr(option, "is_flag", False)
                 if times > 1 and not several:
                     ctx.fail(f"{option.opts[0]} is given {times} times, and takes one value")
@@ -113,22 +100,6 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         self.commands: Any = VERBS
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the program: its own options, and each verb in a line."""
-        longest = max(map(len, VERBS))
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name, verb in VERBS.declared.items():
-            panels.setdefault(verb.panel, []).append((name.ljust(longest), verb.summary))
-        formatter.write(_help(self, ctx, panels))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Read the words before a verb; the help of a verb is told at once."""
-        if len(args) == 2 and args[0] in VERBS and args[1] in ctx.help_option_names:
-            # Typer would load pydantic first, for the options that were not given.
-            typer.echo(VERBS[args[0]].get_help(typer.Context(VERBS[args[0]], ctx, args[0])))
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
     def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
         """Run a command line, and end the process unless it is another program's part."""
         if not extra.get("standalone_mode", True):
@@ -142,20 +113,6 @@ class CommandGroup(TyperGroup):
             sys.exit(say(stopped_to_go_on(), INTERRUPTED))
         # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
-
-
-def _help(
-    command: Any, context: Any, more: Mapping[str, Sequence[tuple[str, str]]] | None = None
-) -> str:
-    rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for parameter in command.get_params(context):
-        if record := parameter.get_help_record(context):
-            panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            # A number with bounds is "<int range>" to click; the bounds stand with the meaning.
-            rows[panel].append((record[0].replace(" range>", ">"), record[1]))
-    panels = {title: each for title, each in rows.items() if each} | dict(more or {})
-    usage = command.get_usage(context)
-    return page(usage, inspect.cleandoc(command.help or ""), panels, command.epilog or "")
 
 
 def _say_usage(error: Any, advice: str) -> int:
@@ -179,69 +136,3 @@ def _went(error: Any) -> str:
         return gone(f"{verb} {option.lstrip('-').replace('-', '_')}", f"{verb} {option}")
     unknown = re.match(r"No such command '(.*?)'", error.message)
     return gone(unknown[1]) if unknown else ""
-
-
-# The text of `--help`: usage, what it is, and a panel for each group of options or verbs.
-
-
-Rows = Sequence[tuple[str, str]]
-"""Names, as of an option and its value, and what they mean."""
-NARROWEST = 24
-"""A text of fewer columns beside its names stands below them."""
-_COLOURS = {r"(?<=^│ )[a-z]+(?=  )|(?<![\w<-])--?[a-z][\w-]*": "1;36", r"<[^<>]+>": "33"}
-"""Of verbs and options, and of the types of their values."""
-
-
-def page(usage: str, text: str, panels: Mapping[str, Rows], epilog: str) -> str:
-    """The whole help, as wide as the terminal, in its colours."""
-    width = max(20, shutil.get_terminal_size().columns)
-    first, _, others = text.partition("\n\n")
-    blocks = [usage, " ".join(first.split()), *map(_paragraph, others.split("\n\n"))]
-    lines = [line for block in blocks if block for line in (*_wrapped(block, width), "")]
-    for title, rows in panels.items():
-        lines += _panel(title, rows, width)
-    lines += ["", *_wrapped(epilog, width)] if epilog else []
-    return "\n".join(map(_coloured, lines)) if _colours() else "\n".join(lines)
-
-
-def _paragraph(text: str) -> str:
-    """Prose in one line, as it was broken for its author's screen; an example begins a new one."""
-    return re.sub(r"(?<!:)\s*\n\s*(?!sweeper )", " ", text)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return [
-        f" {part}" for line in text.splitlines() for part in _parts(line.strip(), width - 2) or [""]
-    ]
-
-
-def _parts(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
-def _panel(title: str, rows: Rows, width: int) -> Iterator[str]:
-    utf = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-    across, down, *corners = list("─│╭╮╰╯" if utf else "-|++++")
-    inner, named = width - 4, max(len(name) for name, _ in rows)
-    yield f"{corners[0]}{across} {title} ".ljust(width - 1, across) + corners[1]
-    for name, meaning in rows:
-        beside = inner - named - 2
-        if beside >= NARROWEST:
-            cells = _parts(meaning, beside) or [""]
-            names = [name, *[""] * (len(cells) - 1)]
-            shown = [f"{name:{named}}  {cell}" for name, cell in zip(names, cells, strict=True)]
-        else:
-            shown = [*_parts(name, inner), *(f"  {c}" for c in _parts(meaning, inner - 2))]
-        yield from (f"{down} {line:{inner}} {down}" for line in shown)
-    yield corners[2] + across * (width - 2) + corners[3]
-
-
-def _colours() -> bool:
-    """Whether a terminal is to get colours; from other streams click takes them away."""
-    return "NO_COLOR" not in os.environ and os.environ.get("TERM") not in ("dumb", "unknown")
-
-
-def _coloured(line: str) -> str:
-    for pattern, colour in _COLOURS.items():
-        line = re.sub(pattern, rf"\033[{colour}m\g<0>\033[0m", line)
-    return line

@@ -13,18 +13,13 @@ import typer
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
-from sweeper.verbs.requests import Option, Request, checked, options_of
+from sweeper.verbs.requests import COMMON, Option, Request, checked, options_of
 
-JSON = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
-]
-VERBOSE = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", help="Print all: every table, row and note, and what each column means."
-    ),
-]
-SHOWN: Mapping[str, Any] = {"json": JSON, "verbose": VERBOSE}
+COMMON_PANEL = "Common options"
+SHOWN: Mapping[str, str] = {
+    "json": "Print one JSON document on stdout; all else on stderr.",
+    "verbose": "Print all: every table, row and note, and what each column means.",
+}
 """How an answer is shown: the command line's own options, which no verb knows."""
 
 
@@ -35,15 +30,12 @@ def command_of(request: type[Request], run: Callable[..., None]) -> Callable[...
     """
 
     def command(**typed: Any) -> None:
-        shown = {name: typed.pop(name) for name in SHOWN}
-        run(lambda: request_of(request, typed), **shown)
+        switches = {name: typed.pop(name) for name in SHOWN}
+        run(lambda: request_of(request, typed), **switches)
 
     options = options_of(request)
     parameters = [_parameter(each) for each in options.values()]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
-        for name, hint in SHOWN.items()
-    ]
+    parameters += [_switch(name, meaning) for name, meaning in SHOWN.items()]
     made: Any = command
     made.__name__ = request.verb
     made.__doc__ = inspect.getdoc(request)
@@ -65,17 +57,24 @@ def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
     return checked(request, values)
 
 
+def _switch(name: str, meaning: str) -> inspect.Parameter:
+    made = typer.Option(flag(name), help=meaning, metavar="", rich_help_panel=COMMON_PANEL)
+    hint, kind = Annotated[bool, made], inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=False, annotation=hint)
+
+
 def _parameter(option: Option) -> inspect.Parameter:
     kind: Any = _typed(option)
     help_text = spelled(option.flag.help, SHELL)
     common: dict[str, Any] = {"help": help_text}
     if option.flag.metavar or option.is_path:
         common["metavar"] = option.flag.metavar or "<path>"
+    elif kind is bool:
+        common["metavar"] = ""
+    if option.name in COMMON:
+        common["rich_help_panel"] = COMMON_PANEL
     if option.flag.completes == "study":
         common["autocompletion"] = _studies
-    bounds = option.bounds
-    if bounds is not None and kind in (int, int | None) and bounds.least > -1e18:
-        common["min"] = int(bounds.least)
     if option.flag.positional:
         made = typer.Argument(**common, show_default=False)
     else:
@@ -100,8 +99,8 @@ def _typed(option: Option) -> Any:
     if option.type is Any or option.is_path:  # an empty path would be the folder worked in
         return str if option.required else str | None
     members = set(typing.get_args(option.type)) if isinstance(option.type, types.UnionType) else ()
-    if str in members and types.NoneType not in members:
-        return str
+    if str in members:
+        return str | None if types.NoneType in members else str
     return option.type
 
 

@@ -43,9 +43,8 @@ def usage_text(error: Any) -> str:
     # pydantic's, which knows the value that was typed.
     faults: list[Any] = getattr(error.__cause__, "errors", list)()
     if faults and getattr(error, "param", None) is not None:
-        kind, least = faults[0]["type"].partition("_")[0], faults[0].get("ctx", {}).get("ge")
+        kind = faults[0]["type"].partition("_")[0]
         allowed = {"int": "a whole number", "float": "a number"}.get(kind, faults[0]["msg"])
-        allowed = allowed if least is None else f"at least {least}"
         reason = f"{error.param.opts[0]}={faults[0]['input']} is refused: {allowed}"
     return reason + ("" if reason.endswith((".", "?")) else ".")
 
@@ -84,13 +83,13 @@ def typed() -> list[str]:
     return list(map(redact_word, sys.argv[1:]))
 
 
-def stopped_to_go_on(said: str = STOPPED, why: str = "to go on") -> str:
+def stopped_to_go_on(sentence: str = STOPPED, why: str = "to go on") -> str:
     """What a verb says that was stopped, with the command that goes on: the same one again."""
-    words = typed()
+    line = typed()
     # A program has read none of its --json document, and a person none at all.
-    own = words.index("--") if "--" in words else len(words)
-    words[:own] = [word for word in words[:own] if word != "--json"]
-    return f"{said}\nNext, {why}: {shlex.join(['sweeper', *words])}"
+    own = line.index("--") if "--" in line else len(line)
+    line[:own] = [word for word in line[:own] if word != "--json"]
+    return f"{sentence}\nNext, {why}: {shlex.join(['sweeper', *line])}"
 
 
 def run(work: Callable[[], int], stopped: str | None = None) -> None:
@@ -125,7 +124,7 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
 
 
 _outputs: list[Output] = []
-"""Of the verb that runs."""
+"""The outputs of the verb that runs."""
 
 
 def _shown(work: Callable[[], int]) -> int:

@@ -422,9 +422,8 @@ class RunCommand:
 
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-steps", "to-batch", "validate", "settle"),
-    *("budget", "hours"),
-    *("strict", "horizons", "trust", "verbose"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "settle"),
+    *("budget", "strict", "horizons", "trust", "verbose"),
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+from sweeper.errors import ConfigError, Keyword
 from sweeper.records import Bounds
 from sweeper.verbs.requests import Flag
 
@@ -19,6 +21,18 @@ def columns_text(columns: Any) -> str:
     if isinstance(columns, str):
         return columns
     return ",".join(f"{role}={column}" for role, column in columns.items())
+
+
+def fixed_values(fixed: str | Mapping[str, Any]) -> dict[str, float]:
+    """What is known of a law, by name; ConfigError for what is no number."""
+    if isinstance(fixed, str):
+        pairs = [word.partition("=") for word in fixed.split(",") if word.strip()]
+        fixed = {name.strip(): value for name, _, value in pairs}
+    try:
+        return {str(name): float(value) for name, value in fixed.items()}
+    except (TypeError, ValueError) as error:
+        form = "numbers by name, as in 'E=1.69,alpha=0.34'"
+        raise ConfigError(Keyword("fixed"), fixed, form) from error
 
 
 def ignored(names: str | tuple[str, ...]) -> tuple[str, ...]:

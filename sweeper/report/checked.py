@@ -25,39 +25,38 @@ from sweeper.verbs.check import CheckAnswer
 from sweeper.verbs.requests import CheckRequest, ExplainRequest, SearchRequest
 
 
-def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: CheckAnswer, *, verbose: bool = False) -> Shown:
     """What was measured; figures, and the page of a study that is checked, are written."""
-    settings, folder, checks = found.settings, found.folder, found.checks
+    settings, folder, checks = answer.settings, answer.folder, answer.checks
     items, pictures = list[Item](), dict[str, Path]()
     document: dict[str, Any] = {}
-    if found.operands:
-        document["scales"] = [to_json(operand) for operand in found.operands]
-        items.append(show.scale_table(found.operands))
-    if found.kernels:
-        document["kernels"] = [to_json(row) for row in found.kernels]
-        items += show.kernel_tables(found.kernels)
+    if answer.operands:
+        document["scales"] = [to_json(operand) for operand in answer.operands]
+        items.append(show.scale_table(answer.operands))
+    if answer.kernels:
+        document["kernels"] = [to_json(row) for row in answer.kernels]
+        items += show.kernel_tables(answer.kernels)
     if checks:
-        document["check"] = to_json(found.record)
+        document["check"] = to_json(answer.record)
         items += show.coordinates(checks, settings.check)
         for axis in checks:
             picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
             pictures.setdefault("curves", picture)
     places = dict[str, Path]()
-    measured = found.operands or found.kernels or checks
-    if measured and found.is_study_s and StudyFolder(settings.folder).config.is_file():
+    measured = answer.operands or answer.kernels or checks
+    if measured and StudyFolder(settings.folder).config.is_file():
         places["report"] = write_report(settings.folder)
-    subjects = ["the operands of every matrix product"] * bool(found.operands)
-    subjects += ["the kernels of every block"] * bool(found.kernels)
-    told = " ".join(check_sentence(axis, settings.check) for axis in checks)
-    where = settings.folder if found.is_study_s else folder
+    subjects = ["the operands of every matrix product"] * bool(answer.operands)
+    subjects += ["the kernels of every block"] * bool(answer.kernels)
+    sentences = " ".join(check_sentence(axis, settings.check) for axis in checks)
     return Shown(
         items=items,
-        notes=[*found.notes, *unfinished_notes(found.unfinished)],
-        answer=told or f"Measured {' and '.join(subjects)}.",
+        notes=[*answer.notes, *unfinished_notes(answer.unfinished)],
+        answer=sentences or f"Measured {' and '.join(subjects)}.",
         places=places | {name: folder / f"{name}.json" for name in document} | pictures,
         document=document,
-        next=[_after_check(settings, checks, found.invocation)],
-        folder=where if measured else None,
+        next=[_after_check(settings, checks, answer.invocation)],
+        folder=settings.folder if measured else None,
     )
 
 
@@ -89,16 +88,16 @@ def _after_check(
 
 def _study_of_command(settings: Settings) -> Path | None:
     """The newest study beside this one that trains its model by a command; None without."""
-    found = []
+    folders = []
     for path in configs(settings.root):
         try:
             kept = config_tree(path.parent)
             same = kept["model"][TARGET] == settings.plugin_spec("model").name
             if same and kept["runner"].get("command"):
-                found.append((path.stat().st_mtime, path.parent))
+                folders.append((path.stat().st_mtime, path.parent))
         except (OSError, KeyError, TypeError, AttributeError):
             continue
-    return max(found)[1] if found else None
+    return max(folders)[1] if folders else None
 
 
 def _explains(base: Size, failing: Mapping[str, int]) -> ExplainRequest:

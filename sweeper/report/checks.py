@@ -57,8 +57,8 @@ def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item
     worst = max(checks, key=lambda check: CHECK_ANSWERS.index(check.answer))
     items = list[Item]()
     for check in checks:
-        told = _slopes(check, rule)
-        items += told if check is worst else [replace(item, detail=True) for item in told]
+        slopes = _slopes(check, rule)
+        items += slopes if check is worst else [replace(item, detail=True) for item in slopes]
     return items
 
 
@@ -293,16 +293,16 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
     tables = list[Item]()
     for pair, of in KERNEL_PAIRS.items():
         # F of a token with itself is 1.
-        shown = [name for name in KERNELS if (pair, name) != ("same", "normalized")]
+        names = [name for name in KERNELS if (pair, name) != ("same", "normalized")]
         columns = [Column("block", left=True)]
-        for name in shown:
+        for name in names:
             columns.append(Column(KERNELS[name], form=".3f"))
             columns.append(Column("theory", form=".3f"))
         legend = ["±: 95 % interval over draws; theory: the recursions at infinite width."]
         table = Table(f"Kernels of {of}", columns, legend=legend, detail=pair != "same")
         for block in dict.fromkeys(row.block for row in rows):
-            found = {row.kernel: row for row in rows if (row.block, row.pair) == (block, pair)}
-            cells = [found.get(name) for name in shown]
+            by_kernel = {row.kernel: row for row in rows if (row.block, row.pair) == (block, pair)}
+            cells = [by_kernel.get(name) for name in names]
             if any(cells):
                 values = [(row.measured, row.theory) if row else (None, None) for row in cells]
                 table.add(block, *(cell for both in values for cell in both))

@@ -140,10 +140,10 @@ def conclusion_text(conclusion: Conclusion) -> str:
 
 def accuracy_note(results: Iterable[Result]) -> list[str]:
     """The top-1 accuracy of the best configuration of a classifier."""
-    found = final_accuracy(results)
-    if found is None:
+    if (accuracy := final_accuracy(results)) is None:
         return []
-    return [f"top-1 accuracy on held-out samples {found[0]:.1%} (mean of {found[1]} fresh seeds)"]
+    share, seeds = accuracy
+    return [f"top-1 accuracy on held-out samples {share:.1%} (mean of {seeds} fresh seeds)"]
 
 
 def clip_note(results: Iterable[Result]) -> list[str]:
@@ -292,14 +292,14 @@ def plan_table(plan: TransferPlan) -> Table:
 
     Every gamma stands with the exponent beside their product, the learning rate.
     """
-    shown = _numbers(plan)
+    number_columns = _numbers(plan)
     # Where all are 1 they go with the role where room is scarce.
     least = None if any(parameter.gamma != 1 for parameter in plan.parameters) else 1
     columns = [
         Column("parameter", left=True),
         Column("role", left=True, importance=1),
         Column("shape", importance=0),
-        *shown.values(),
+        *number_columns.values(),
         Column("gamma", form=".3g", importance=least),
         Column("c", form="g", importance=least),
     ]
@@ -307,7 +307,7 @@ def plan_table(plan: TransferPlan) -> Table:
     for names, parameter in grouped(plan.parameters):
         shapes = ("x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape))
         numbers: list[Value] = []
-        for name in shown:
+        for name in number_columns:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             numbers.append(Cell(BaseToTarget(base=base, target=target), short(target)))
         # What is not drawn has no std: its start stands in that place.
@@ -343,15 +343,15 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     title = f"From {plan.base} (upper) to {plan.target} (lower)"
     if not verbose:
         title = f"At {plan.target} (tuned at {plan.base})"
-    shown = _numbers(plan)
-    table = Table(title, [*columns, *shown.values()])
+    number_columns = _numbers(plan)
+    table = Table(title, [*columns, *number_columns.values()])
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
         row, role = by_name[parameter.name], role_name(parameter.role)
         reasons.setdefault((role, row.why), []).append(names)
         numbers: list[Value] = []
-        for name in shown:
+        for name in number_columns:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             text = f"{base:.3g}\n{target:.3g}" if verbose else f"{target:.3g}"
             numbers.append(Cell(BaseToTarget(base=base, target=target), text))
@@ -418,10 +418,10 @@ def verdict_sentences(
     `settled` has said already what would. `named`: eta, too, as more is carried beside it. `at`:
     the sizes that the answer is of, where these are not the whole ladder.
     """
-    axis, told = result.axis.replace("_", " "), SAID.get(result.answer, result.answer)
+    axis, verdict = result.axis.replace("_", " "), SAID.get(result.answer, result.answer)
     subject = "" if hyperparameter == "eta" and not named else f"of {hyperparameter} "
     ladder = at + extent(result.axis, [size.size for size in result.sizes])
-    text = f"The transfer {subject}over {axis} {told} at {ladder}."
+    text = f"The transfer {subject}over {axis} {verdict} at {ladder}."
     answers = [(result.answer, text, result.todo)]
     if (target := result.target) is not None:
         answers.append((target.answer, f"{target.sentence}.", target.todo))
@@ -478,7 +478,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
     base_side = next((size.side for size in result.sizes if size.is_base), 0)
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.
-        known = size.is_base and math.isfinite(size.shift_log2.value)
+        is_exact = size.is_base and math.isfinite(size.shift_log2.value)
         loss = size.loss.value
         # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
@@ -494,10 +494,10 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
         table.add(
             Cell(label, label, small=" (base)" * size.is_base),
             _bounded(size.optimum_log2, size.side, "z.2f"),
-            Cell(0.0, "0") if known else _shift_cell(size.shift_log2, size.side, base_side),
-            Cell(0.0, "0") if known else size.loss_gap,
+            Cell(0.0, "0") if is_exact else _shift_cell(size.shift_log2, size.side, base_side),
+            Cell(0.0, "0") if is_exact else size.loss_gap,
             *[size.planned_log2] * bool(result.law),
-            Cell(0.0, "0") if known else share,
+            Cell(0.0, "0") if is_exact else share,
             size.regret,
             Cell(size.loss, number(loss, ".3f")),
             Cell(basin, f"{'≥' * is_bound}{number(basin.value, '.2f')}"),

@@ -80,11 +80,11 @@ def ladder_document(answer: LadderCostAnswer) -> dict[str, Any]:
 
 def ladder_answer(cost: LadderCost) -> str:
     """How much is to be trained, in a sentence."""
-    left, runs, settle = cost.missing, cost.runs, cost.settle
+    missing, runs, settle = cost.missing, cost.runs, cost.settle
     if settle is None:
-        return f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
+        return f"{missing} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
     next_round = " next" if settle.looks else " to begin with"
-    trained = f"{left} run{'s' * (left != 1)} are to be trained{next_round * bool(left)}"
+    trained = f"{missing} run{'s' * (missing != 1)} are to be trained{next_round * bool(missing)}"
     return f"{trained}; nothing was written."
 
 

@@ -191,10 +191,10 @@ def set_scale(
     """
     bottom, top = loss_limits(curves, typical)
     most, room = (top - bottom) / 2, 0.02 * (top - bottom)
-    shown = [(low, high) for middle, low, high in bands if bottom <= middle <= top]
-    lowest = min([low for low, _ in shown], default=bottom) - room
-    highest = max([high for _, high in shown], default=top) + room
-    if shown:
+    visible = [(low, high) for middle, low, high in bands if bottom <= middle <= top]
+    lowest = min([low for low, _ in visible], default=bottom) - room
+    highest = max([high for _, high in visible], default=top) + room
+    if visible:
         bottom, top = (min(bottom, max(lowest, bottom - most)), max(top, min(highest, top + most)))
     losses = [y for points in curves for _, y in points]
     strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0

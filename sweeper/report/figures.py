@@ -72,8 +72,8 @@ def learning_rate_figure(
                 bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
             look = {"color": color, "ecolor": INK, "capsize": 3.5, "zorder": 5, **STAR}
             ax.errorbar(value, size.loss.value, xerr=bar, **look)
-        shown = f"{label}: {optimum}" if judged else label
-        handles.append(legend_key(shown, color=color, marker=marker, linestyle="-"))
+        name = f"{label}: {optimum}" if judged else label
+        handles.append(legend_key(name, color=color, marker=marker, linestyle="-"))
     if math.isfinite(centre := validation.planned_log2):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))

@@ -13,7 +13,7 @@ from sweeper.verbs.requests import SearchRequest
 from sweeper.version import __version__
 
 MOST_LETTERS = 47
-"""Of a finding, beside the others in a terminal of 80 columns."""
+"""The room of a finding beside the others in a terminal of 80 columns."""
 USES = {
     "dashboard": "Optuna's pages of a study",
     "digits": "data=digits",
@@ -24,7 +24,7 @@ USES = {
 """What the optional packages are for, by extra."""
 
 
-def shown(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
     """A row a finding, and whether a search can run."""
     missing = answer.missing
     sentence, why = "A search can run here.", "to see a first search"

@@ -9,7 +9,7 @@ from pathlib import Path
 EVERY = 30.0
 """Seconds before the first page and between two: what ends sooner is written at its end."""
 SHARE = 0.05
-"""Of the driver's time, that pages may take: after one of two seconds come 40 without."""
+"""The share of the driver's time that pages may take: after one of two seconds come 40 without."""
 
 
 class LivePage:

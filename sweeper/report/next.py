@@ -79,8 +79,8 @@ class Next:
     def call(self) -> Call:
         """What either mouth spells; of a storage's URL it has no password."""
         call = self.request if isinstance(self.request, Call) else self.request.call
-        words = (redact_word(each) if isinstance(each, str) else each for each in call.arguments)
-        return Call(call.verb, *words, command=self.command or call.command)
+        parts = (redact_word(each) if isinstance(each, str) else each for each in call.arguments)
+        return Call(call.verb, *parts, command=self.command or call.command)
 
     def __str__(self) -> str:
         """The line as a shell takes it, every word quoted where it must be."""
@@ -88,16 +88,16 @@ class Next:
 
     def changed(self, *overrides: str, why: str, **keywords: Any) -> Next:
         """The same with other overrides and keywords, each in place of an earlier one."""
-        words = changed(self.request.overrides, overrides)
-        return replace(self, request=replace(self.request, overrides=words, **keywords), why=why)
+        settings = changed(self.request.overrides, overrides)
+        return replace(self, request=replace(self.request, overrides=settings, **keywords), why=why)
 
     def as_new_study(self, name: str, *overrides: str, why: str) -> Next:
         """A search as another study, some of its overrides changed.
 
         A study that has no trials has no setup before this one.
         """
-        words = changed(self.request.overrides, overrides, without=("study", "study.name"))
-        request = replace(self.request, study=name, new_setup=False, overrides=words)
+        settings = changed(self.request.overrides, overrides, without=("study", "study.name"))
+        request = replace(self.request, study=name, new_setup=False, overrides=settings)
         return Next(request, why, self.command)
 
 
@@ -113,12 +113,12 @@ def again(
 
     A search's user command goes back behind `--`.
     """
-    words = list(changed(invocation.overrides, changes, without=["root"]))
+    overrides = list(changed(invocation.overrides, changes, without=["root"]))
     command = list[str]()
     if isinstance(request, SearchRequest):
-        words, command = split_user_command(words, settings.raw["runner"])
+        overrides, command = split_user_command(overrides, settings.raw["runner"])
     asked: dict[str, Any] = {
-        "overrides": tuple(words),
+        "overrides": tuple(overrides),
         "study": invocation.study,
         "root": settings.root,
         "config_dir": invocation.config_dir,
@@ -236,10 +236,10 @@ def after_plan(
         why = "to validate the transfer"
         if command is None or command.request.validate:
             return command and replace(command, why=why)
-        said = {*map(key_of, command.request.overrides)}
+        settings = {*map(key_of, command.request.overrides)}
         of_ladders = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
         ladders: list[str] = []
-        if not said & {f"transfer.{key}" for key in of_ladders}:
+        if not settings & {f"transfer.{key}" for key in of_ladders}:
             ladders = first_ladder(folder, plan.base.width, plan.target.width)
         return command.changed(*ladders, why=why, validate=True)
     if command is not None and not command.request.validate:
@@ -266,20 +266,16 @@ def after_plan(
         target_command = tuple(map(str, plan.source.get("target_command") or ()))
         own = Call("", command=target_command)
         return Next(own, "to train the target") if target_command else None
-    request = ExportRequest(
-        to="pytorch",
-        to_width=plan.target.width,
-        to_depth=plan.target.depth,
-        study=folder.name,
-        root=folder.parent,
-    )
+    request = ExportRequest(to="pytorch", study=folder.name, root=folder.parent)
+    if len([*StudyFolder(folder).plans()]) > 1:
+        request = ExportRequest(to="pytorch", plan=TargetFolder(place).plan)
     return Next(request, "to use the plan in a trainer")
 
 
 def _settling(folder: Path, validation: Validation, command: Next | None) -> Next | None:
     """The command that would settle what is open; None where none is known to."""
     if command and command.request.settle and (budget := settling_budget(validation)):
-        return command.changed(why="to settle it with as many runs", budget=budget, hours=None)
+        return command.changed(why="to settle it with as many runs", budget=budget)
     asked, why = settling_ladder(validation.axes), "to settle what cannot be said yet"
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: longer ones are another study's.

@@ -45,8 +45,8 @@ def text(report: Report) -> str:
     with console.capture() as captured:
         for section in report.sections:
             heading = [Sentence(section.title)] if section.title else []
-            shown = Terminal(console, verbose=True, spelling=PYTHON)
-            shown.print([*heading, *section.items])
+            terminal = Terminal(console, verbose=True, spelling=PYTHON)
+            terminal.print([*heading, *section.items])
     lines = map(str.rstrip, captured.get().splitlines())
     return "\n".join(line for line in lines if line)
 

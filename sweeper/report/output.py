@@ -101,8 +101,8 @@ class Output:
             end += [Verbatim(f"{text[:1].upper()}{text[1:]}") for text in lines]
         commands = [command for command in next_commands if command is not None]
         if commands:
-            words = [call_words(command.call) for command in commands]
-            end.append(Commands(f"Next, {commands[0].why}:", words))
+            lines_to_type = [call_words(command.call) for command in commands]
+            end.append(Commands(f"Next, {commands[0].why}:", lines_to_type))
         self.flush(end)
         self.document(
             {

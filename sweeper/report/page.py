@@ -152,8 +152,8 @@ def _lines(commands: Sequence[Sequence[str]]) -> str:
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """A record as rows of text; what is empty is left out."""
-    shown = {key: _text(value) for key, value in record.items() if value is not None}
-    return {key.replace("_", " "): text for key, text in shown.items() if text}
+    texts = {key: _text(value) for key, value in record.items() if value is not None}
+    return {key.replace("_", " "): text for key, text in texts.items() if text}
 
 
 def _text(value: object) -> str:

@@ -16,6 +16,7 @@ from sweeper.report.progress_bar import SweepProgress
 from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.report.sentences import Wording
 from sweeper.study.watcher import Watcher
+from sweeper.sweep.progress import TimeLeft
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.listed import module_of
 from sweeper.verbs.requests import Request
@@ -35,7 +36,7 @@ PRESENTERS: dict[str, str] = {
     "export": "sweeper.report.prescribed",
     "judge": "sweeper.evidence.judge.page",
 }
-"""By verb, the module whose `shown` makes sections of its answer."""
+"""The module of each verb whose `presented` makes sections of its answer."""
 
 
 @dataclass
@@ -49,7 +50,7 @@ class OutputWatcher(Wording):
 
     @property
     def sentences(self) -> Mapping[type, Callable[[Any], str]]:
-        """With those that the verb's own decisions have, which lie with what shows it."""
+        """All sentences, those of the verb's own decisions too, which lie with what shows it."""
         own = getattr(import_module(PRESENTERS[self.verb]), "SENTENCES", {})
         return {**super().sentences, **own}
 
@@ -76,8 +77,8 @@ class OutputWatcher(Wording):
     ) -> SweepProgress:
         """A bar on a terminal or in a notebook, lines elsewhere; with `page` the study's page."""
         written = LivePage(folder, self.output.tell, report_of(folder)) if page else None
-        shown: dict[str, Any] = {"page": written, "bar": self.output.bar}
-        return SweepProgress(folder, self.output.watchers, job, **shown, **settings)
+        lasts = TimeLeft(settings.pop("seconds"), settings.pop("at_once", 1.0))
+        return SweepProgress(folder, self.output, job, time_left=lasts, page=written, **settings)
 
 
 class Silent(Wording):
@@ -106,21 +107,21 @@ def perform(request: Request, watcher: Watcher) -> VerbAnswer:
 
 def present(verb: str, answer: VerbAnswer, *, verbose: bool = False) -> Shown:
     """The answer of a verb in sections; its pages and figures are written now."""
-    shown: Callable[..., Shown] = import_module(PRESENTERS[verb]).shown
-    return shown(answer, verbose=verbose)
+    shows: Callable[..., Shown] = import_module(PRESENTERS[verb]).presented
+    return shows(answer, verbose=verbose)
 
 
-def show(shown: Shown, output: Output, spelling: Spelling) -> None:
+def show(answer_shown: Shown, output: Output, spelling: Spelling) -> None:
     """Put an answer on an output, and end it."""
-    if shown.folder is not None:
-        output.within(shown.folder)
-    for remark in shown.before:
+    if answer_shown.folder is not None:
+        output.within(answer_shown.folder)
+    for remark in answer_shown.before:
         output.tell(remark)
-    output.show(*(_spelt(item, spelling) for item in shown.items))
-    output.notes([spelled(as_text(note), spelling) for note in shown.notes])
-    answer = spelled(as_text(shown.answer), spelling)
-    output.one_line = shown.one_line
-    output.end(answer, shown.places, shown.document, *shown.next)
+    output.show(*(_spelt(item, spelling) for item in answer_shown.items))
+    output.notes([spelled(as_text(note), spelling) for note in answer_shown.notes])
+    answer = spelled(as_text(answer_shown.answer), spelling)
+    output.one_line = answer_shown.one_line
+    output.end(answer, answer_shown.places, answer_shown.document, *answer_shown.next)
 
 
 def _spelt(item: Item, spelling: Spelling) -> Item:

@@ -9,22 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.stats.ladder import LadderSoFar
-from sweeper.study.cost import TrialSeconds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
-from sweeper.sweep.progress import ProgressBar, Snapshot, TimeLeft
+from sweeper.sweep.progress import Snapshot, TimeLeft
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 
 if TYPE_CHECKING:
     from sweeper.report.live import LivePage
+    from sweeper.report.output import Output
 
 # What is shown and written.
 
@@ -41,33 +40,31 @@ LINE_EVERY = 60.0
 class SweepProgress:
     """A `ProgressListener` that shows and writes how far a sweep is. Use it as a context manager.
 
-    `planned` is the number of trials that the job expects from the beginning; `seconds` learn how
-    long these take, and know it of those before, of which `at_once` ran at the same time.
-    A `page` is written as results come, and `heard` is told of each. The `command` is the one that
-    goes on where it is stopped.
+    `planned` is the number of trials that the job expects from the beginning; `time_left` learns
+    how long these take. The `output` has watchers, or a notebook's bar, which takes the lines'
+    place. A `page` is written as results come, and `heard` is told of each. The `command` is the
+    one that goes on where it is stopped.
     """
 
     def __init__(
         self,
         folder: Path,
-        console: Console,
+        output: Output,
         job: str,
         *,
         planned: int,
-        seconds: TrialSeconds,
-        at_once: float = 1.0,
+        time_left: TimeLeft,
         page: LivePage | None = None,
-        bar: ProgressBar | None = None,
         heard: Callable[[Result], None] | None = None,
         command: str = "",
     ) -> None:
-        """Nothing is shown before the first trials are proposed. A `bar` takes the lines' place."""
-        self._page, self._notebook_bar, self._heard = page, bar, heard
-        self.path, self.console = StudyFolder(folder).progress, console
+        """Nothing is shown before the first trials are proposed."""
+        self._page, self._notebook_bar, self._heard = page, output.bar, heard
+        self.path, self.console = StudyFolder(folder).progress, output.watchers
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()
-        self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
+        self._time, self._todo, self._partial = time_left, 0, 0.0
         self.snapshot = Snapshot(job=job, over=False, command=command)
         self._next_write = self._printed = self._drawn = -math.inf
         self._bar = Progress(
@@ -75,9 +72,9 @@ class SweepProgress:
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[facts]}"),
-            console=console,
+            console=self.console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self.console.is_terminal,
         )
         self._task = self._bar.add_task(job, total=1.0, facts="")
 

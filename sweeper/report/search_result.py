@@ -21,7 +21,7 @@ from sweeper.verbs.requests import SearchRequest
 from sweeper.verbs.search import SearchAnswer
 
 
-def shown(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
     """The best configuration, how many trials are in jobs, or what a search would take."""
     result = answer.result
     if isinstance(result, Found):
@@ -29,32 +29,32 @@ def shown(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
     return _in_jobs(answer, result) if isinstance(result, InJobs) else _cost(answer, result)
 
 
-def _found(answer: SearchAnswer, found: Found) -> Shown:
-    settings, conclusion = answer.settings, found.conclusion
+def _found(answer: SearchAnswer, result: Found) -> Shown:
+    settings, conclusion = answer.settings, result.conclusion
     places, unwritten = written_page(settings.folder)
     beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
         *(_outside_note(answer.source, each) for each in beyond),
-        *found.notices[: found.moved],
+        *result.notices[: result.moved],
         *unwritten,
-        *found.notices[found.moved :],
-        *failure_notes(failures_of(found.results, settings.identity)),
-        *diverged(found.searched),
-        *console.clip_note(found.searched),
-        *console.accuracy_note(found.searched),
-        *map(_lacking_note, found.lacking),
+        *result.notices[result.moved :],
+        *failure_notes(failures_of(result.results, settings.identity)),
+        *diverged(result.searched),
+        *console.clip_note(result.searched),
+        *console.accuracy_note(result.searched),
+        *map(_lacking_note, result.lacking),
     ]
-    unfinished = " Not finished: a neighbour of the best has no result." * bool(found.lacking)
+    unfinished = " Not finished: a neighbour of the best has no result." * bool(result.lacking)
     return Shown(
         items=console.conclusion(conclusion, settings.space),
         notes=notes,
         answer=f"{console.conclusion_text(conclusion)}{unfinished}",
         places=places,
         document={
-            **found.record,
+            **result.record,
             **({"from": {"study": answer.source, "outside": beyond}} if answer.source else {}),
         },
-        next=[_after(answer, found)],
+        next=[_after(answer, result)],
         folder=settings.folder,
     )
 
@@ -73,13 +73,13 @@ def _lacking_note(lacking: tuple[str, Result]) -> str:
     return f"the search is not finished: {there}, beside the best, has no result, and may be better"
 
 
-def _after(answer: SearchAnswer, found: Found) -> Next:
+def _after(answer: SearchAnswer, result: Found) -> Next:
     settings, invocation = answer.settings, answer.invocation
-    if found.lacking:
+    if result.lacking:
         return again(invocation, SearchRequest(), settings, why="to train what has no result")
-    if math.isfinite(found.conclusion.objective):
+    if math.isfinite(result.conclusion.objective):
         return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
-    if all(result.status == "failed" for result in found.results):
+    if all(result.status == "failed" for result in result.results):
         return again(invocation, SearchRequest(), settings, why="to try them again")
     eta, key = settings.space["eta"], "parameterization.space.eta"
     # Every run diverged: the same range of eta, 2^-4 times as high.

@@ -155,7 +155,7 @@ class Wording:
 
     @property
     def sentences(self) -> Mapping[type, Callable[[Any], str]]:
-        """By the class of a decision, what makes a sentence of it."""
+        """What makes a sentence of a decision, by its class."""
         return SENTENCES
 
     def sentence(self, decision: object) -> str:
@@ -167,9 +167,9 @@ class Wording:
         return cast(T, _told(WORDED, decision))
 
 
-def _told(words: Mapping[type, Callable[[Any], Any]], decision: object) -> Any:
-    """By the first class that it is of; TypeError where none has words."""
-    for kind, text in words.items():
+def _told(by_class: Mapping[type, Callable[[Any], Any]], decision: object) -> Any:
+    """A decision's sentence, by the first class that it is of; TypeError where none has one."""
+    for kind, text in by_class.items():
         if isinstance(decision, kind):
             return text(decision)
     raise TypeError(f"no words are known for {type(decision).__name__}")

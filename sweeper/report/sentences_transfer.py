@@ -174,7 +174,7 @@ def suspects_text(verdict: Verdict) -> str:
 
 
 FEW_SEEDS = 4
-"""Of fewer seeds a point the noise may be at fault."""
+"""With fewer seeds a point the noise may be at fault."""
 
 
 def _worse_note(verdict: Verdict, unit: str) -> str:
@@ -191,20 +191,20 @@ def _worse_note(verdict: Verdict, unit: str) -> str:
 
 def _cliffs(verdict: Verdict) -> str:
     """Which finite losses were taken for those of runs that diverged, and which perhaps are."""
-    said = {
+    sides = {
         True: "losses that leave the basin by a jump count as those of runs that diverged: ",
         False: "a jump or a steep side, and intervals hold both: ",
     }
-    told = {
+    remarks = {
         sure: [
             f"from {2.0**size.cliff.log2:.3g} on at {describe_size(size.size, verdict.axis)} "
             f"({size.cliff.below:.4g}, then {size.cliff.above:.4g})"
             for size in verdict.sizes
             if size.cliff is not None and size.cliff.sure == sure
         ]
-        for sure in said
+        for sure in sides
     }
-    return ". Also, ".join(said[sure] + ", ".join(each) for sure, each in told.items() if each)
+    return ". Also, ".join(sides[sure] + ", ".join(each) for sure, each in remarks.items() if each)
 
 
 # What would settle it.
@@ -212,8 +212,8 @@ def _cliffs(verdict: Verdict) -> str:
 
 def advice_text(advice: Advice) -> str:
     """What would settle an open answer; empty where there is no advice."""
-    words, keys = advice_parts(advice)
-    return words + keys
+    texts, keys = advice_parts(advice)
+    return texts + keys
 
 
 def advice_parts(advice: Advice) -> tuple[str, str]:
@@ -366,13 +366,13 @@ def _expected(target: TargetAnswer, unit: str, planned: str) -> str:
     """Shift and loss gap at the target."""
     off, gap, answer = target.off_log2, target.loss_gap, target.answer
     may = "may lie" if answer == "cannot say yet" else "lies"
-    words = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from {planned}"
+    sentence = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from {planned}"
     if answer == "fails" and math.isfinite(gap.low):
-        return f"{words}, which costs at least {gap.low:.4f} {unit}"
+        return f"{sentence}, which costs at least {gap.low:.4f} {unit}"
     if not math.isfinite(gap.high):
-        return f"{words}, beyond what the widest curve measured"
+        return f"{sentence}, beyond what the widest curve measured"
     costs = "may cost" if answer == "cannot say yet" else "costs at most"
-    return f"{words}, which {costs} {gap.high:.4f} {unit}"
+    return f"{sentence}, which {costs} {gap.high:.4f} {unit}"
 
 
 NOTHING = 5e-5
@@ -423,27 +423,27 @@ def ladder_end(ending: Ending | None) -> str:
     spent = f"{ending.runs} runs{were}, looked at {looks}"
     match ending.ended:
         case "settled":
-            words = f"Settled with {spent}"
+            sentence = f"Settled with {spent}"
         case "budget":
             limit = f"the budget of {ending.budget} runs, or of {LOOKS} looks, is spent"
             if ending.timed and ending.looks < LOOKS:
                 limit = f"the hours are spent, which have room for about {ending.budget} such runs"
-            words = f"Not settled with {spent}: {limit}"
+            sentence = f"Not settled with {spent}: {limit}"
         case "hopeless":
-            words = f"Not settled with {spent}, and no number of these runs would likely do"
+            sentence = f"Not settled with {spent}, and no number of these runs would likely do"
             if ending.likely > 0:
                 room = max(0, ending.budget - ending.runs)
-                words = (
+                sentence = (
                     f"Not settled with {spent}, and no affordable number would do: about "
                     f"{ending.likely} more are needed, and the budget has {room}"
                 )
         case "stuck":
-            words = f"Not settled with {spent}, and no more of these runs would do"
+            sentence = f"Not settled with {spent}, and no more of these runs would do"
     todo = advice_text(ending.advice)
     todo += ", and not tell; longer runs, which have less noise, may" * (
         ending.advice.code == "narrower"
     )
-    return f"{words}: {todo}" if todo else words
+    return f"{sentence}: {todo}" if todo else sentence
 
 
 def ladder_progress(settling: Settling) -> str:
@@ -460,5 +460,5 @@ def ladder_progress(settling: Settling) -> str:
         for judged in look.judged
         if judged.verdict.target is not None
     ]
-    left = f", then {look.likely} more" if look.likely else ""
-    return f"{look.runs} runs{left}; {', '.join(parts)}"
+    remaining = f", then {look.likely} more" if look.likely else ""
+    return f"{look.runs} runs{remaining}; {', '.join(parts)}"

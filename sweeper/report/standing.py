@@ -22,7 +22,7 @@ from sweeper.verbs.requests import StatusRequest
 from sweeper.verbs.status import StatusAnswer
 
 
-def shown(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
     """Where a study stands, or what was cancelled of it."""
     return _cancelled(answer) if isinstance(answer, CancelAnswer) else _stands(answer)
 
@@ -92,19 +92,19 @@ def jobs_items(jobs: Jobs) -> list[Item]:
     if not jobs.states:
         return items
     counts = ", ".join(f"{count} {stage}" for stage, count in jobs.trials.items())
-    left = [Column(name, left=True) for name in ("job", "state", "on", "since")]
+    columns = [Column(name, left=True) for name in ("job", "state", "on", "since")]
     table = Table(
         f"Jobs: {len(jobs.states)}; their trials: {counts}",
-        [*left, Column("trials"), Column("done", form=".0%")],
+        [*columns, Column("trials"), Column("done", form=".0%")],
     )
     for job in jobs.states[:MOST_JOBS]:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
     failed = Counter(job.error for job in jobs.states if job.error)
-    told = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
+    failures = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
     if (more := len(jobs.states) - MOST_JOBS) > 0:
-        told.append(Sentence((f"{more} more: ", Keyword("json"), " lists all jobs")))
-    return [*items, table, *told]
+        failures.append(Sentence((f"{more} more: ", Keyword("json"), " lists all jobs")))
+    return [*items, table, *failures]
 
 
 def _notes(answer: StatusAnswer) -> list[Text]:
@@ -129,8 +129,8 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
     if driver is not None:
         if progress is None:
             return (f"Running ({driver}): starting",)
-        left = "" if progress.left is None else f", about {duration(progress.left)} left"
-        return (f"Running ({driver}): {progress.where()}: {_count(progress)}{left}",)
+        remaining = "" if progress.left is None else f", about {duration(progress.left)} left"
+        return (f"Running ({driver}): {progress.where()}: {_count(progress)}{remaining}",)
     counts = answer.jobs.trials
     if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
         return (
@@ -168,7 +168,7 @@ def _best(answer: StatusAnswer) -> float:
 
 
 def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
-    found = answer.searched.conclusion if answer.searched else None
+    conclusion = answer.searched.conclusion if answer.searched else None
     return {
         "study": answer.folder.name,
         "folder": str(answer.folder),
@@ -176,12 +176,12 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
         "phases": _phases(answer),
         "other_setups": answer.trials.others,
         "best": _best(answer),
-        "objective": found.objective if found else math.nan,
-        "error": found.error if found else math.nan,
-        "seeds": found.seeds if found else None,
-        "fresh_seeds": found.fresh_seeds if found else None,
-        "basis": found.basis if found else "",
-        "loss_name": found.loss_name if found else "",
+        "objective": conclusion.objective if conclusion else math.nan,
+        "error": conclusion.error if conclusion else math.nan,
+        "seeds": conclusion.seeds if conclusion else None,
+        "fresh_seeds": conclusion.fresh_seeds if conclusion else None,
+        "basis": conclusion.basis if conclusion else "",
+        "loss_name": conclusion.loss_name if conclusion else "",
         "notes": [spelled(note, SHELL) for note in notes],
         "driver": None if answer.driver is None else str(answer.driver),
         "progress": answer.progress,
@@ -207,9 +207,9 @@ def _cancelled(answer: CancelAnswer) -> Shown:
         items.append(Sentence(f"Its driver ({answer.driver}) ends by itself."))
         request = StatusRequest(study=study, root=answer.folder.parent)
         next_command = Next(request, "to see it end")
-    elif answer.left:
-        left = f"{answer.left} processes that a killed driver's commands had left were ended."
-        items.append(Sentence(left))
+    elif answer.ended:
+        processes = f"{answer.ended} processes that a killed driver's commands had left were ended."
+        items.append(Sentence(processes))
     next_command = next_command or next_of(answer.folder)
     finished = counted(answer.finished, "trial")
     kept = f"; {finished} had finished in jobs, and the same command collects them"

@@ -125,9 +125,9 @@ class Running:
         """What is trained, how far it is, and how long it will still take."""
         if (progress := self.progress) is None:
             return "starting"
-        left = "" if progress.left is None else f", about {duration(progress.left)} left"
-        left *= bool(self.every)
-        return f"{progress.where()}: {progress.done} of {progress.total} trials{left}"
+        remaining = "" if progress.left is None else f", about {duration(progress.left)} left"
+        remaining *= bool(self.every)
+        return f"{progress.where()}: {progress.done} of {progress.total} trials{remaining}"
 
     @property
     def share(self) -> float:
@@ -159,8 +159,8 @@ def _beside(documents: Documents) -> str:
     judged = list(dict.fromkeys(validation.hyperparameter for validation in validations))
     if not judged or documents.searched is None:
         return ""
-    found = documents.searched
-    return unjudged_text(unjudged(found.conclusion, found.space, judged), judged)
+    searched = documents.searched
+    return unjudged_text(unjudged(searched.conclusion, searched.space, judged), judged)
 
 
 def answer_of(documents: Documents) -> str:
@@ -275,10 +275,10 @@ def best_section(documents: Documents) -> Section:
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
     text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
-    said = [text, *_measured_eta(documents)]
-    said += [f"{note[:1].upper()}{note[1:]}." for note in accuracy_note(documents.trials.searched)]
+    texts = [text, *_measured_eta(documents)]
+    texts += [f"{note[:1].upper()}{note[1:]}." for note in accuracy_note(documents.trials.searched)]
     table = replace(best_table(conclusion, searched.space), title="")
-    return Section(title, [*map(Sentence, said), table])
+    return Section(title, [*map(Sentence, texts), table])
 
 
 def _measured_eta(documents: Documents) -> list[str]:
@@ -410,7 +410,7 @@ def _provenance(documents: Documents) -> Section:
 
 
 COMMANDS = ("command", "target_command")
-"""Of records: they stand by themselves, to be copied."""
+"""Keys of records that stand by themselves, to be copied."""
 
 
 def _commands(documents: Documents) -> list[str]:
@@ -511,17 +511,17 @@ def _untitled(items: Sequence[Item]) -> list[Item]:
     return [replace(item, title="") if isinstance(item, Table) else item for item in items]
 
 
-def _answer_second(shown: Table) -> Table:
+def _answer_second(table: Table) -> Table:
     """The table with its last column second: a narrow page may have no room for the last."""
-    order = [0, -1, *range(1, len(shown.columns) - 1)]
-    rows = [replace(row, values=[row.values[place] for place in order]) for row in shown.rows]
-    return replace(shown, columns=[shown.columns[place] for place in order], rows=rows)
+    order = [0, -1, *range(1, len(table.columns) - 1)]
+    rows = [replace(row, values=[row.values[place] for place in order]) for row in table.rows]
+    return replace(table, columns=[table.columns[place] for place in order], rows=rows)
 
 
 def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
     """A verdict with the curves of what is called `loss`."""
-    told = _untitled(console.verdict_items(verdict, validation.hyperparameter))
-    items = [_answer_second(item) if isinstance(item, Table) else item for item in told]
+    sentences = _untitled(console.verdict_items(verdict, validation.hyperparameter))
+    items = [_answer_second(item) if isinstance(item, Table) else item for item in sentences]
     if validation.ladder(verdict.axis):
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter

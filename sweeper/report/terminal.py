@@ -95,9 +95,9 @@ def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> 
     if fits(line, console):
         return line
     lines, room = [title] * bool(title), console.width - len("   \\")
-    for count, words in enumerate(commands, 1):
+    for count, command in enumerate(commands, 1):
         line = ""
-        for word in map(shlex.quote, words):
+        for word in map(shlex.quote, command):
             if line and cell_len(f"{line} {word}") > room:
                 lines.append(f"  {line} \\")
                 line = f"  {word}"

@@ -38,12 +38,12 @@ from sweeper.verbs.transfer import (
     EachTransferAnswer,
     HorizonsAnswer,
     LadderCostAnswer,
-    QueuedAnswer,
+    QueuedLadders,
     TransferAnswer,
 )
 
 
-def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
     if isinstance(answer, EachTransferAnswer):
         return _each(answer)
@@ -63,7 +63,7 @@ def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False)
             document=ladder_document(answer),
             next=[replace(same, why=why)],
         )
-    if isinstance(answer, QueuedAnswer):
+    if isinstance(answer, QueuedLadders):
         queued = {"finished": answer.finished, "submitted": answer.submitted}
         return Shown(
             items=items,
@@ -80,21 +80,22 @@ def shown(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = False)
 
 def _each(answer: EachTransferAnswer) -> Shown:
     """Ladders of several hyperparameters: what each would train, or what all of them say."""
-    left = f"no ladder of {', '.join(answer.left)}: left at the default" * bool(answer.left)
-    notes: list[str | Text] = [*answer.notes, *filter(None, [left])]
-    parts = {name: shown(one) for name, one in answer.answers.items()}
+    notes: list[str | Text] = [*answer.notes]
+    if answer.gainless:
+        notes.append(f"no ladder of {', '.join(answer.gainless)}: left at the default")
+    parts = {name: presented(each) for name, each in answer.answers.items()}
     document: dict[str, object] = {
         "study": answer.folder.name,
         "hyperparameters": [*parts],
-        "left": answer.left,
+        "left": answer.gainless,
         "ladders": {name: part.document for name, part in parts.items()},
     }
     if answer.request.dry_run:
         costs = [
             (name, cost)
-            for name, one in answer.answers.items()
-            if isinstance(one, LadderCostAnswer)
-            for cost in [sum((size.cost for size in one.cost.sizes), NOTHING)]
+            for name, each in answer.answers.items()
+            if isinstance(each, LadderCostAnswer)
+            for cost in [sum((size.cost for size in each.cost.sizes), NOTHING)]
         ]
         facts = "Each is a ladder over the study's sizes, the cheapest first."
         runs = sum(cost.trials for _, cost in costs)
@@ -121,8 +122,8 @@ def _each(answer: EachTransferAnswer) -> Shown:
 def _by_hyperparameter(answers: Mapping[str, AnswerAtTarget]) -> str:
     """The worst that the ladders of each hyperparameter say."""
     parts = list[str]()
-    for name, one in answers.items():
-        verdicts = one.ladders.verdicts if isinstance(one, TransferAnswer) else ()
+    for name, each in answers.items():
+        verdicts = each.ladders.verdicts if isinstance(each, TransferAnswer) else ()
         codes = {v.answer for v in verdicts} | {v.target.answer for v in verdicts if v.target}
         worst = next((code for code in WORST_FIRST if code in codes), "not validated")
         parts.append(f"of {name}: {worst}")

@@ -22,14 +22,14 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
 
     Not `deep`: trials take no depth.
     """
-    shown = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
-    every = dict.fromkeys(name for r in shown for name in (*r.trial.log2_hps, *r.trial.choices))
-    values = {name: {str(in_use_of(r.trial).get(name)) for r in shown} for name in every}
+    last = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
+    every = dict.fromkeys(name for r in last for name in (*r.trial.log2_hps, *r.trial.choices))
+    values = {name: {str(in_use_of(r.trial).get(name)) for r in last} for name in every}
     # What all have in common would push the reason of a failure out of the page.
     names = [name for name in every if len(values[name]) > 1]
-    shared = [f"{name} {_used(shown[0], name)}" for name in every if name not in names]
-    logged = any(r.trial.spec.runner.get("name") == "command" for r in shown)
-    told = any(result.error for result in shown)
+    shared = [f"{name} {_used(last[0], name)}" for name in every if name not in names]
+    logged = any(r.trial.spec.runner.get("name") == "command" for r in last)
+    has_errors = any(result.error for result in last)
     table = Table("All trials", [Column("trial", left=True)], detail=True)
     table.columns = [
         *table.columns,
@@ -39,10 +39,10 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
         *(Column(name) for name in names),
         *(Column(name) for name in ("width", *["depth"] * deep, "seed", "steps")),
         Column("time"),
-        *[Column("reason", left=True)] * told,
+        *[Column("reason", left=True)] * has_errors,
         *[Column("log", left=True)] * logged,
     ]
-    for result in shown:
+    for result in last:
         trial = result.trial
         log = f"trials/{trial.key}/log.txt" if trial.spec.runner.get("name") == "command" else ""
         loss = "" if math.isnan(result.objective) else result.objective
@@ -54,12 +54,12 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
             *(_used(result, name) for name in names),
             *(trial.width, *[trial.spec.depth] * deep, trial.seed, result.steps),
             Cell(result.seconds, f"{result.seconds:.4g} s"),
-            *[" ".join(result.error.split())[:300]] * told,
+            *[" ".join(result.error.split())[:300]] * has_errors,
             *[Cell(log, log, link=log) if log else ""] * logged,
         )
-    said = [f"The last {len(shown):,} of {len(results):,} trials."] * (len(shown) < len(results))
-    said += [f"All have {', '.join(shared)}."] * bool(shared)
-    table.legend = [" ".join(said)] * bool(said)
+    remarks = [f"The last {len(last):,} of {len(results):,} trials."] * (len(last) < len(results))
+    remarks += [f"All have {', '.join(shared)}."] * bool(shared)
+    table.legend = [" ".join(remarks)] * bool(remarks)
     return table
 
 
@@ -90,7 +90,7 @@ def ladder_table(ladder: LadderSoFar) -> Table:
     axes = [key for key in LADDER_AXES if len({getattr(size, key) for size in sizes}) > 1]
     axes = axes or ["width"]
     values = sorted({round(point.value, 6) for point in ladder.points})
-    found = {(point.size, round(point.value, 6)): point for point in ladder.points}
+    points = {(point.size, round(point.value, 6)): point for point in ladder.points}
     # Where a terminal is narrow the outermost columns go first.
     middle = (len(values) - 1) / 2
     columns = [
@@ -107,10 +107,10 @@ def ladder_table(ladder: LadderSoFar) -> Table:
     ]
     table = Table(title, [Column(head, left=True), *columns], legend=legend)
     for size in sizes:
-        row = [found.get((size, value)) for value in values]
-        known = [point for point in row if point]
-        whole = bool(known) and all(point.complete for point in known)
-        least = min(map(_mean, known)) if whole else math.nan
+        row = [points.get((size, value)) for value in values]
+        trained = [point for point in row if point]
+        whole = bool(trained) and all(point.complete for point in trained)
+        least = min(map(_mean, trained)) if whole else math.nan
         if size in ladder.later:
             table.add(_label(size, axes), *(Cell(math.nan, LATER) for _ in row))
             continue

@@ -30,10 +30,10 @@ def keep_warnings() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        told = f"{filename}:{lineno}: {category.__name__}: {message}"
+        warning = f"{filename}:{lineno}: {category.__name__}: {message}"
         of_library = "site-packages" in filename or Path(filename).is_relative_to(PACKAGE)
-        if not of_library and not issubclass(category, DEPRECATIONS) and told not in WARNED:
+        if not of_library and not issubclass(category, DEPRECATIONS) and warning not in WARNED:
             print(f"Warning: {message} ({filename}:{lineno})", file=sys.stderr)
-        WARNED[told] = None
+        WARNED[warning] = None
 
     warnings.showwarning = show

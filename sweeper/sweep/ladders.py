@@ -220,10 +220,10 @@ def check_hours(
     if hours is not None and needed > hours:
         least = math.ceil(1000 * needed) / 1000 if needed < 1 else math.ceil(10 * needed) / 10
         allowed = (
-            f"at least {least:g}, which the {len(seconds)} runs with which {begin} "
+            f"at least {least:g}h, which the {len(seconds)} runs with which {begin} "
             "take by what runs took so far"
         )
-        raise ConfigError(Keyword("hours"), hours, allowed)
+        raise ConfigError(Keyword("budget"), f"{hours:g}h", allowed)
 
 
 def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:

@@ -21,14 +21,14 @@ from sweeper.verbs.requests import CancelRequest
 class CancelAnswer(VerbAnswer):
     """How many jobs were `cancelled`, and the `driver` that is about to end by itself.
 
-    So many trials had `finished` in jobs, and nobody has collected them yet. `left` are processes
-    that commands of a killed driver had left, and that were ended.
+    So many trials had `finished` in jobs, and nobody has collected them yet. So many processes
+    were `ended` that commands of a killed driver had left.
     """
 
     folder: Path
     cancelled: int
     driver: Holder | None
-    left: int = 0
+    ended: int = 0
     finished: int = 0
 
 
@@ -43,11 +43,13 @@ def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
     if driver is not None:
         request_cancel(folder)
     on_cluster = cancel_jobs(folder)
-    left = 0
+    ended = 0
     # What ends with its job on this machine was left by nobody.
     if driver is None and not on_cluster:
-        left = end_marked(f"{StudyFolder(folder.absolute()).trials}/")
+        ended = end_marked(f"{StudyFolder(folder.absolute()).trials}/")
     # Jobs on a cluster were cancelled there and then; all others end with their driver.
     count = on_cluster or (len(jobs.states) if driver is not None else 0)
     finished = jobs.trials.get("finished", 0)
-    return CancelAnswer(folder=folder, cancelled=count, driver=driver, left=left, finished=finished)
+    return CancelAnswer(
+        folder=folder, cancelled=count, driver=driver, ended=ended, finished=finished
+    )

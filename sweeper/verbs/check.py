@@ -35,14 +35,13 @@ from sweeper.verbs.requests import CheckRequest
 class CheckAnswer(VerbAnswer):
     """What was measured, as far as it was asked for: `operands`, `kernels`, or `record`.
 
-    All is written to `folder`, which `is_study_s` where nobody named another. `unfinished` is
-    the number of trials of the study's search where that is not at its end.
+    All is written to `folder`, which lies in the study. `unfinished` is the number of trials of
+    the study's search where that is not at its end.
     """
 
     settings: Settings
     invocation: Invocation
     folder: Path
-    is_study_s: bool
     operands: Sequence[OperandScale] = ()
     kernels: Sequence[KernelRow] = ()
     record: CheckRecord | None = None
@@ -65,21 +64,21 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         ladders = _ladders(settings)
     operands, kernels = list[OperandScale](), list[KernelRow]()
     record, notes, unfinished = None, list[str](), 0
-    folder = request.folder or StudyFolder(settings.folder).check
+    folder = StudyFolder(settings.folder).check
     experiment = open_experiment(settings)
     check_model(experiment, watcher)
     log2_hps = defaults(settings.space)
     if invocation.study is not None:
         study = Study.read(settings.folder)
-        found = planned_optimum(experiment, study)
-        log2_hps, unfinished = found.conclusion.best_log2, found.unfinished
+        planned = planned_optimum(experiment, study)
+        log2_hps, unfinished = planned.conclusion.best_log2, planned.unfinished
         notes += study.notices
     # The user's own eta goes before what the study has found.
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     if ladders:
         check_batch(experiment)
-    _make_folder(settings, request)
+    _make_folder(settings, folder)
     if request.scales:
         operands = _scales(experiment, log2_hps, folder, watcher)
     if request.kernels:
@@ -94,7 +93,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         settings=settings,
         invocation=invocation,
         folder=folder,
-        is_study_s=request.folder is None,
         operands=operands,
         kernels=kernels,
         record=record,
@@ -129,10 +127,10 @@ def _by_engine(settings: Settings) -> tuple[str | Call, ...]:
     model, rules = (settings.plugin_spec(group).name for group in ("model", "parameterization"))
     if "." not in model or rules == "own":
         return ()
-    words = [f"model.{TARGET}={model}", f"parameterization={rules}"]
-    words += [f"model.width={settings.base.width}", f"model.depth={settings.base.depth}"]
-    words += [f"train.seq_len={settings.raw['train']['seq_len']}"]
-    return ". Or check the model alone, trained by sweeper: ", Call("check", *words)
+    settings_text = [f"model.{TARGET}={model}", f"parameterization={rules}"]
+    settings_text += [f"model.width={settings.base.width}", f"model.depth={settings.base.depth}"]
+    settings_text += [f"train.seq_len={settings.raw['train']['seq_len']}"]
+    return ". Or check the model alone, trained by sweeper: ", Call("check", *settings_text)
 
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
@@ -161,10 +159,10 @@ def _coordinates(
 ) -> CheckRecord:
     # The check that came with a plan, where it was over these very widths.
     kept = StudyFolder(experiment.settings.folder).plans_check
-    known = known_check(experiment, log2_hps, [kept])
+    earlier = known_check(experiment, log2_hps, [kept])
     widths = [size.width for size in ladders.get("width", ())]
-    if known and ladders.keys() == {"width"} and widths == list(known.sizes):
-        checks = [known]
+    if earlier and ladders.keys() == {"width"} and widths == list(earlier.sizes):
+        checks = [earlier]
     else:
         checks = run_check(experiment, log2_hps, ladders, folder, watcher)
     return check_record(experiment, log2_hps, checks, provenance()["command"])
@@ -193,20 +191,18 @@ def _kernels(
         short_run(experiment, base, log2_hps, seed, "kernels", steps=1)
         for seed in range(rule.seed, rule.seed + rule.seeds)
     ]
-    found = measured(experiment, folder, trials, watcher)
-    rows = kernel_rows([from_json(KernelMeasurement, found[trial.key]) for trial in trials])
+    records = measured(experiment, folder, trials, watcher)
+    rows = kernel_rows([from_json(KernelMeasurement, records[trial.key]) for trial in trials])
     write_json(folder / "kernels.json", [to_json(row) for row in rows])
     return rows
 
 
-def _make_folder(settings: Settings, request: CheckRequest) -> None:
+def _make_folder(settings: Settings, folder: Path) -> None:
     """Make the folder to write to before anything is trained; BadInput when it cannot be."""
-    folder = request.folder or StudyFolder(settings.folder).check
     try:
-        if request.folder is None:
-            private_folder(settings.folder)
+        private_folder(settings.folder)
         private_folder(folder)
     except OSError as error:
-        reason = error.strerror or error
-        another = Keyword("folder", ...)
-        raise BadInput(f"{folder} cannot be made ({reason}): give another ", another) from error
+        another = Keyword("root", ...)
+        reason = f"{folder} cannot be made ({error.strerror or error}): give another "
+        raise BadInput(reason, another) from error

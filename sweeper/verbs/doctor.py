@@ -22,7 +22,6 @@ from sweeper.errors import BadInput, Call, Keyword, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
-from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study, read_root
 from sweeper.study.watcher import Watcher
@@ -65,7 +64,7 @@ class DoctorAnswer(VerbAnswer):
 def doctor(request: DoctorRequest, watcher: Watcher) -> DoctorAnswer:
     """Look for everything that a search needs or may use."""
     root = read_root(DEFAULT_ROOT if request.root is None else str(request.root))
-    answer = DoctorAnswer(root=root, findings=tuple(_findings(root, request.storage)))
+    answer = DoctorAnswer(root=root, findings=tuple(_findings(root)))
     return replace(answer, outcome=Outcome.NOT_ABLE) if answer.missing else answer
 
 
@@ -73,7 +72,7 @@ PIP = f"{shlex.quote(sys.executable)} -m pip install"
 """The command that installs into the environment of this command."""
 
 
-def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
+def _findings(root: Path) -> Iterator[Finding]:
     version, cores = platform.python_version(), os.cpu_count()
     yield Finding(
         name="python",
@@ -100,14 +99,6 @@ def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
     get = "apt-get install g++ python3-dev"
     yield Finding(name="compiler", here=not lacks, what=what, get=get)
     yield from _root(root)
-    if storage is not None:
-        trouble = ""
-        try:
-            check_storage(storage)
-        except BadInput as error:
-            trouble = str(error)
-        what = trouble or "it can be used"
-        yield Finding(name=Keyword("storage", ...), here=not trouble, needed=True, what=what)
     # Whether the launchers whose jobs a scheduler runs would find one that answers.
     for target in plugins().get("launcher", {}).values():
         kind: object = import_target(target)

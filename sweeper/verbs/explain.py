@@ -77,13 +77,13 @@ def _explained(
     base = settings.base
     target = Size(width=request.to_width, depth=request.to_depth or base.depth)
     check_target(settings, target)
-    hps, study, found = plain(defaults(settings.space)), "", None
+    hps, study, best = plain(defaults(settings.space)), "", None
     notices: Sequence[str] = ()
     if invocation.study is not None:
         record = Study.read(settings.folder)
-        found = searched_optimum(open_experiment(settings), record)
+        best = searched_optimum(open_experiment(settings), record)
         # As an earlier plan has them: it may have taken a better eta from the ladder's curves.
-        hps = plain(planned_before(settings, found.conclusion.best_log2))
+        hps = plain(planned_before(settings, best.conclusion.best_log2))
         study, notices = settings.name, record.notices
     # Classified from the configuration alone: neither data nor a study is needed to explain.
     prepared = _prepared(settings, target)
@@ -113,7 +113,7 @@ def _explained(
         measures=settings.runner.measures("coordinates") and not few,
         classes=few,
         notes=tuple((notice,) for notice in notices),
-        optimum=found,
+        optimum=best,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from sweeper.config.command_line import DEFAULT_ROOT, of_study
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.config.studies import split_root
-from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
 from sweeper.export.lacks import NAMES, Lack, header, is_export, lacking
 from sweeper.files import make_folder, write_atomically
@@ -59,9 +58,9 @@ def export(request: ExportRequest, watcher: Watcher) -> ExportAnswer:
     asked_root = None if request.root is None else str(request.root)
     study, arguments = of_study(request.options, request.study, asked_root)
     root, options = split_root(arguments)
-    known = {str(option.key_or_group): option.value() for option in parse_overrides(options)}
+    chosen = {str(option.key_or_group): option.value() for option in parse_overrides(options)}
     exporter = build_exporter(
-        request.to, {key: override_value(key, value) for key, value in known.items()}
+        request.to, {key: override_value(key, value) for key, value in chosen.items()}
     )
     for name in request.accept:
         if name not in NAMES:
@@ -90,13 +89,11 @@ def export(request: ExportRequest, watcher: Watcher) -> ExportAnswer:
 
 def _asked_plan(request: ExportRequest, study: str | None, root: Path) -> tuple[Path, TransferPlan]:
     """The plan and its file; BadInput for one that cannot be exported."""
-    sizes = (study, request.to_width, request.to_depth)
-    if request.plan and any(value is not None for value in sizes):
+    if request.plan and study is not None:
         raise BadInput(
-            *(Keyword("plan", ...), " is the plan: ", Keyword("study", ...), ", "),
-            *(Keyword("to_width", ...), " and ", Keyword("to_depth", ...), " choose another"),
+            Keyword("plan", ...), " is the plan: ", Keyword("study", ...), " chooses another"
         )
-    path = request.plan or _plan_of_study(request, study, root)
+    path = request.plan or _plan_of_study(study, root)
     plan = TransferPlan.load(path)
     if not plan.parameters:
         raise BadInput(
@@ -153,37 +150,15 @@ def _check_place(files: Mapping[str, str], folder: Path) -> None:
         raise BadInput(f"{there[0]} is no export and is kept: choose another place by ", OUT)
 
 
-def _plan_of_study(request: ExportRequest, name: str | None, root: Path) -> Path:
-    """The plan of the study for the asked size; BadInput where there is none, or more than one."""
+def _plan_of_study(name: str | None, root: Path) -> Path:
+    """The plan of the study; BadInput where there is none, or more than one."""
     study = find_study(name, root)
-    # By width and depth, and batch and steps where the name of a target's folder has them.
-    plans: dict[tuple[int, ...], Path] = {}
-    described = {}
-    for path in sorted(StudyFolder(root / study).plans()):
-        match = re.fullmatch(r"w(\d+)-d(\d+)(?:-b(\d+)-s(\d+))?", path.parent.name)
-        size = tuple(int(part) for part in match.groups() if part) if match else (0, 0)
-        trained = f", {size[3]} steps of {size[2]}" if len(size) > 2 else ""
-        plans[size], described[size] = path, f"width {size[0]}, depth {size[1]}{trained}"
-    asked = (request.to_width, request.to_depth)
-    fitting = {
-        size: path
-        for size, path in sorted(plans.items())
-        if all(value in (None, size[i]) for i, value in enumerate(asked))
-    }
-    if len(fitting) == 1:
-        return next(iter(fitting.values()))
-    has = "; ".join(described[size] for size in sorted(plans))
-    if len(fitting) > 1:
-        # Plans of one width and depth differ in batch or steps, for which there is no keyword.
-        alike = len({size[:2] for size in fitting}) == 1
-        how: Text = (Keyword("to_width", ...), " and ", Keyword("to_depth", ...))
-        if alike:
-            named = [part for path in fitting.values() for part in (" or ", Keyword("plan", path))]
-            how = tuple(named[1:])
-        raise BadInput(f"the study {study!r} has several plans ({has}): choose with ", *how)
-    width = Keyword("to_width", request.to_width or "N")
-    depth = [Keyword("to_depth", request.to_depth)] if request.to_depth else []
-    beside = f"; it has some for {has}" if plans else ""
+    plans = sorted(StudyFolder(root / study).plans())
+    if len(plans) == 1:
+        return plans[0]
+    if plans:
+        choices = [part for path in plans for part in (" or ", Keyword("plan", path))]
+        raise BadInput(f"the study {study!r} has several plans: choose ", *choices[1:])
     place = [] if str(root) == DEFAULT_ROOT else [Keyword("root", str(root))]
-    first = Call("transfer", Keyword("study", study), width, *depth, *place)
-    raise BadInput(f"the study {study!r} has no such plan yet{beside}: run ", first, " first")
+    first = Call("transfer", Keyword("study", study), Keyword("to_width", "N"), *place)
+    raise BadInput(f"the study {study!r} has no plan yet: run ", first, " first")

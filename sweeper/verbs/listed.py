@@ -51,14 +51,14 @@ def read_line(line: str) -> tuple[Any, tuple[str, ...]]:
     ValueError for a line that no shell reads or that is of no verb, BadInput for a value that the
     verb refuses.
     """
-    _, verb, *words = shlex.split(line)
+    _, verb, *arguments = shlex.split(line)
     if verb not in REQUESTS:
         raise ValueError(f"there is no verb {verb}")
     options = options_of(REQUESTS[verb])
     flags = {flag(name): each for name, each in options.items() if not each.flag.positional}
     positional = next((each for each in options.values() if each.flag.positional), None)
-    at = words.index("--") if "--" in words else len(words)
-    rest, values = iter(words[:at]), dict[str, Any]()
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    rest, values = iter(arguments[:at]), dict[str, Any]()
     for word in rest:
         name, is_whole, text = word.partition("=")
         if name in SHOWN:
@@ -73,4 +73,4 @@ def read_line(line: str) -> tuple[Any, tuple[str, ...]]:
         else:
             value = option.read(text if is_whole else next(rest, ""))
         values[option.name] = (*values.get(option.name, ()), value) if option.repeats else value
-    return checked(REQUESTS[verb], values), tuple(words[at + 1 :])
+    return checked(REQUESTS[verb], values), tuple(arguments[at + 1 :])

@@ -8,9 +8,11 @@ stands in no Request is no verb's business: how an answer is shown, `--json` and
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,8 +41,8 @@ class Flag:
         """The text in parts, its keywords as values."""
         first, *parts = re.split(r"\{(\w+)(\.\.\.)?\}", self.text)
         named = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        found = [(Keyword(name, ... if alone else True), text) for name, alone, text in named]
-        return (first, *(part for pair in found for part in pair))
+        pairs = [(Keyword(name, ... if alone else True), text) for name, alone, text in named]
+        return (first, *(part for pair in pairs for part in pair))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,10 @@ class Request:
 
     verb: ClassVar[str]
     panel: ClassVar[str]
+
+    root: Annotated[
+        Path | None, Flag("The folder of all studies; runs if not given.", metavar="DIR")
+    ] = None
 
     def __init_subclass__(cls, panel: str) -> None:
         """Name the verb by the class."""
@@ -85,6 +91,9 @@ TUNE, MODEL, STUDY, MACHINE = (
     "This machine",
 )
 """The groups of the verbs in the help."""
+
+COMMON = ("trust", "root")
+"""Keywords that mean the same for every verb that has them."""
 
 AT_LEAST_ONE = Bounds(least=1)
 POSITIVE = Bounds(above=0)
@@ -132,7 +141,6 @@ StudyInPlace = Annotated[
         completes="study",
     ),
 ]
-Root = Annotated[Path | None, Flag("The folder of all studies; runs if not given.", metavar="DIR")]
 ConfigDir = Annotated[
     Path | None, Flag("A folder of your own configs, laid out as GROUP/OPTION.yaml.")
 ]
@@ -155,7 +163,6 @@ ToBatch = Annotated[
     Flag("Its batch, in sequences or examples a step, by a law=...; the base's if not given."),
 ]
 DryRun = Annotated[bool, Flag("Show what would run; train and write nothing.")]
-Hours = Annotated[float | None, POSITIVE, Flag("With {settle}: at most so many hours of runs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +180,6 @@ class SearchRequest(Request, panel=TUNE):
 
     overrides: Overrides = ()
     study: NewStudy = None
-    root: Root = None
     dry_run: DryRun = False
     detach: Annotated[
         bool, Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm).")
@@ -196,12 +202,8 @@ class TransferRequest(Request, panel=TUNE):
     overrides: Changes = ()
     to_depth: ToDepth = None
     to_tokens: ToTokens = None
-    to_steps: Annotated[int | None, AT_LEAST_ONE, Flag("In place of {to_tokens}: its steps.")] = (
-        None
-    )
     to_batch: ToBatch = None
     study: Study = None
-    root: Root = None
     validate: Annotated[
         bool, Flag("Train learning-rate curves along transfer.widths and depths, and judge them.")
     ] = False
@@ -213,14 +215,13 @@ class TransferRequest(Request, panel=TUNE):
         ),
     ] = False
     budget: Annotated[
-        int | None,
-        AT_LEAST_ONE,
+        int | str | None,
         Flag(
-            "With {settle}: at most so many runs; else three times those without {settle}.",
+            "With {settle}: at most so many runs, or so many hours of runs, as in 12h; else three "
+            "times the runs without {settle}.",
             metavar="RUNS",
         ),
     ] = None
-    hours: Hours = None
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     detach: Annotated[bool, Flag("With {validate} on Slurm: submit what can be, and leave.")] = (
         False
@@ -236,6 +237,19 @@ class TransferRequest(Request, panel=TUNE):
     config_dir: ConfigDir = None
 
 
+def budget_of(budget: int | str | None) -> tuple[int | None, float | None]:
+    """Its runs, or its hours; ConfigError for what is neither."""
+    if budget is None:
+        return None, None
+    text = str(budget)
+    with suppress(ValueError):
+        if not text.endswith("h") and (runs := int(text)) >= 1:
+            return runs, None
+        if text.endswith("h") and 0 < (hours := float(text[:-1])) < math.inf:
+            return None, hours
+    raise ConfigError(Keyword("budget"), budget, "at least 1 run, or hours of runs, as in 12h")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainRequest(Request, panel=MODEL):
     """Show what every parameter of a model is prescribed, and why. Trains nothing."""
@@ -244,7 +258,6 @@ class ExplainRequest(Request, panel=MODEL):
     overrides: Overrides = ()
     to_depth: ToDepth = None
     study: StudyInPlace = None
-    root: Root = None
     trust: Trust = False
     config_dir: ConfigDir = None
 
@@ -267,14 +280,9 @@ class ExportRequest(Request, panel=TUNE):
         ),
     ] = ()
     study: Study = None
-    root: Root = None
-    to_width: Annotated[int | None, AT_LEAST_ONE, Flag("The plan's, where there are several.")] = (
-        None
-    )
-    to_depth: Annotated[int | None, AT_LEAST_ONE, Flag("The plan's, where there are several.")] = (
-        None
-    )
-    plan: Annotated[Path | None, Flag("A plan.json in place of a study's.")] = None
+    plan: Annotated[
+        Path | None, Flag("A plan.json: of several of a study, or in place of a study's.")
+    ] = None
     out: Annotated[Path | None, Flag("The folder to write to; export/TRAINER beside the plan.")] = (
         None
     )
@@ -299,7 +307,6 @@ class CheckRequest(Request, panel=MODEL):
 
     overrides: Overrides = ()
     study: StudyInPlace = None
-    root: Root = None
     scales: Annotated[
         bool, Flag("Report the RMS of every matrix product's operands instead, for FP8.")
     ] = False
@@ -307,7 +314,6 @@ class CheckRequest(Request, panel=MODEL):
         bool,
         Flag("Put a drawn Vision Transformer's kernels beside the effective theory's instead."),
     ] = False
-    folder: Annotated[Path | None, Flag("Where to write; <study>/check if not given.")] = None
     strict: Annotated[bool, Flag("Exit with 3 unless the check passes.")] = False
     trust: Trust = False
     config_dir: ConfigDir = None
@@ -319,7 +325,6 @@ class StatusRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
     watch: Annotated[bool, Flag("Refresh until the study's driver and jobs end.")] = False
 
 
@@ -332,7 +337,6 @@ class ReportRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
     csv: Annotated[
         Path | None,
         Flag(
@@ -348,7 +352,6 @@ class CancelRequest(Request, panel=STUDY):
 
     name: StudyName = ()
     study: Study = None
-    root: Root = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,11 +360,6 @@ class DoctorRequest(Request, panel=MACHINE):
 
     Exits with 2 where no search can run.
     """
-
-    root: Root = None
-    storage: Annotated[
-        str | None, Flag("An Optuna URL to try, as study.storage.", metavar="URL")
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +390,7 @@ class Option:
     def read(self, text: str) -> Any:
         """A value as it is typed; ValueError for what is no number where one is due."""
         kinds = {self.type, *typing.get_args(self.type)}
-        return next((kind(text) for kind in (int, float, Path) if kind in kinds), text)
+        return next((kind(text) for kind in (str, int, float, Path) if kind in kinds), text)
 
 
 def options_of(request: Any) -> Mapping[str, Option]:
@@ -403,17 +401,18 @@ def options_of(request: Any) -> Mapping[str, Option]:
 @cache
 def _options_of(request: Any) -> Mapping[str, Option]:
     hints = typing.get_type_hints(request, include_extras=True)
-    found = {}
-    for field in dataclasses.fields(request):
+    options = {}
+    # What all verbs take stands behind what is a verb's own.
+    for field in sorted(dataclasses.fields(request), key=lambda field: field.name in COMMON):
         kind, *extras = typing.get_args(hints[field.name])
-        found[field.name] = Option(
+        options[field.name] = Option(
             name=field.name,
             flag=next(each for each in extras if isinstance(each, Flag)),
             type=kind,
             bounds=next((each for each in extras if isinstance(each, Bounds)), None),
             default=field.default,
         )
-    return found
+    return options
 
 
 def _as_typed(request: type[Request]) -> Mapping[str, Option]:

@@ -45,9 +45,9 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     # The study that a search begins at is no setting: what it leads to is (`sweep/warm_start.py`).
     begins = [word for word in placed if word.startswith(f"{FROM}=")]
     sources = [word.partition("=")[2].strip("'\"") for word in begins]
-    words = [word for word in placed if word not in begins]
+    overrides = [word for word in placed if word not in begins]
     # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, words, request.config_dir)
+    tree, invocation = tree_of(None, overrides, request.config_dir)
     invocation = replace(invocation, overrides=placed)
     if sources:
         from sweeper.sweep.warm_start import warm_tree
@@ -57,7 +57,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     from sweeper.config.settings import resolve
     from sweeper.sweep.base_search import Found, check_place, search_cost, search_study
 
-    settings = resolve(tree, words)
+    settings = resolve(tree, overrides)
     if f"experiment={FIRST}" in invocation.overrides:
         watcher.tell(
             "This searches the learning rate alone, by short runs (experiment=first). The u-muP "

@@ -20,7 +20,7 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher, Words
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
-from sweeper.verbs.requests import TransferRequest
+from sweeper.verbs.requests import TransferRequest, budget_of
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Experiment, Settings
@@ -73,7 +73,7 @@ class LadderCostAnswer(AnswerAtTarget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedAnswer(AnswerAtTarget, SubmittedAnswer):
+class QueuedLadders(AnswerAtTarget, SubmittedAnswer):
     """Ladders whose runs are in a queue."""
 
 
@@ -95,13 +95,13 @@ class HorizonsAnswer(AnswerAtTarget):
 class EachTransferAnswer(VerbAnswer):
     """Ladders of several hyperparameters, cheapest first: each one's `answers` by its name.
 
-    `left` gain nothing that would be seen, and have no ladder.
+    `gainless` ones would gain nothing that is seen, and have no ladder.
     """
 
     request: TransferRequest
     folder: Path
     answers: Mapping[str, AnswerAtTarget]
-    left: Sequence[str]
+    gainless: Sequence[str]
 
 
 CURVES_OF = "transfer.hyperparameter"
@@ -138,12 +138,11 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
-            request = _with_tokens(request, experiment)
             return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
-    settings, request = experiment.settings, _with_tokens(request, experiment)
+    settings = experiment.settings
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)
 
@@ -156,7 +155,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
                 experiment, target.best, target.size, folder, watcher, settle, wait=wait
             )
         except Submitted as submitted:
-            return QueuedAnswer(
+            return QueuedLadders(
                 request=request,
                 settings=settings,
                 invocation=invocation,
@@ -196,17 +195,17 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
     searched = read_searched(folder, [])
     space = searched.space if searched else {}
     best = searched.conclusion.best_log2 if searched else {}
-    left = list[str]()
+    gainless = list[str]()
     if names == ["all"]:
         lines = searched.conclusion.lines if searched else ()
         # What is flat between the default and the best is not worth a ladder.
-        left = [
+        gainless = [
             line.name
             for line in lines
             if line.name in space
             and line.gain(space[line.name].default) < FLAT * abs(line.objective)
         ]
-        names = [n for n in space if n not in left and space[n].low < space[n].high]
+        names = [n for n in space if n not in gainless and space[n].low < space[n].high]
         names = [n for n in names if not space[n].choices and n in best]
         if not names:
             allowed = "no hyperparameter gains anything that a ladder could carry: a list of names"
@@ -217,28 +216,28 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
     tree, _ = study_tree(name, others, request.config_dir, trust=request.trust)
     span = float(tree["transfer"]["span"])
 
-    def asked(one: str) -> TransferRequest:
-        words = [word for word in request.overrides if not word.startswith(f"{CURVES_OF}=")]
-        words.append(f"{CURVES_OF}={one}")
+    def asked(name: str) -> TransferRequest:
+        overrides = [word for word in request.overrides if not word.startswith(f"{CURVES_OF}=")]
+        overrides.append(f"{CURVES_OF}={name}")
         # Without its default a curve cannot tell what carrying gains.
-        away = abs(best[one] - space[one].default) if one in best and one in space else 0.0
+        away = abs(best[name] - space[name].default) if name in best and name in space else 0.0
         if away > span and "transfer.span" not in typed:
-            words.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
-        return replace(request, overrides=tuple(words))
+            overrides.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
+        return replace(request, overrides=tuple(overrides))
 
-    costs = {one: _answered(replace(asked(one), dry_run=True), watcher) for one in names}
-    order = sorted(names, key=lambda one: _flops_of(costs[one]))
+    costs = {name: _answered(replace(asked(name), dry_run=True), watcher) for name in names}
+    order = sorted(names, key=lambda name: _flops_of(costs[name]))
     if request.dry_run:
-        chosen = {one: costs[one] for one in order}
-        return EachTransferAnswer(request=request, folder=folder, answers=chosen, left=left)
+        chosen = {name: costs[name] for name in order}
+        return EachTransferAnswer(request=request, folder=folder, answers=chosen, gainless=gainless)
     answers = dict[str, AnswerAtTarget]()
-    for at, one in enumerate(order):
-        watcher.tell(f"{one}: the ladder {at + 1} of {len(order)}")
+    for at, name in enumerate(order):
+        watcher.tell(f"{name}: the ladder {at + 1} of {len(order)}")
         # The coordinate check is the same for all ladders of a model: it comes with the first.
-        words = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
-        wanted = asked(one)
-        wanted = replace(wanted, overrides=(*wanted.overrides, *words))
-        answers[one] = _answered(wanted, watcher)
+        overrides = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
+        wanted = asked(name)
+        wanted = replace(wanted, overrides=(*wanted.overrides, *overrides))
+        answers[name] = _answered(wanted, watcher)
     # Exit codes grow: where one ladder is not validated, all of them are not.
     outcomes = [answer.outcome for answer in answers.values()]
     return EachTransferAnswer(
@@ -247,7 +246,7 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
         request=request,
         folder=folder,
         answers=answers,
-        left=left,
+        gainless=gainless,
     )
 
 
@@ -284,7 +283,6 @@ def _horizons(
     # Where something is trained the corpus is the study's, and a kill leaves no folder behind.
     with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
         experiment = open_experiment(settings, Path(temporary) if temporary else None)
-        request = _with_tokens(request, experiment)
         # What no plan could be made for is no loss to come.
         planned = target_of(experiment, size, _asked(request))
         study = planned.study
@@ -302,8 +300,8 @@ def _horizons(
             return answer
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
-        known = opened.results()
-        with progress_of(settings, watcher, "horizons", len(trials), known=known) as progress:
+        earlier = opened.results()
+        with progress_of(settings, watcher, "horizons", len(trials), known=earlier) as progress:
             Sweep(experiment, opened, progress).runs(trials)
         failed = failures_of(opened.results(), settings.identity)
         notes = (*answer.notes, *((notice,) for notice in opened.notices))
@@ -312,24 +310,9 @@ def _horizons(
     return replace(answer, failed=failed, notes=notes, plan=plan, folder=folder, removed=removed)
 
 
-def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRequest:
-    """The request with the tokens that its steps are."""
-    if request.to_steps is None:
-        return request
-    from sweeper.sweep.study_replay import example_length
-
-    batch = request.to_batch or experiment.settings.ladder_base.batch_size
-    tokens = request.to_steps * batch * (example_length(experiment) or 1)
-    return replace(request, to_tokens=float(tokens), to_steps=None)
-
-
 def check_asked(request: TransferRequest) -> None:
     """BadInput for keywords that do not go together."""
-    if request.to_steps is not None and request.to_tokens is not None:
-        raise BadInput(
-            *(K("to_steps", ...), " and ", K("to_tokens", ...)),
-            " both say how long the target trains: give one",
-        )
+    budget_of(request.budget)
     if request.strict and not request.validate:
         raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
     if request.dry_run and not request.validate and not request.horizons:
@@ -339,10 +322,9 @@ def check_asked(request: TransferRequest) -> None:
         )
     if request.settle and not request.validate:
         raise BadInput(K("settle"), " trains the ladders of ", K("validate"), ": give both")
-    if (request.budget is not None or request.hours is not None) and not request.settle:
-        bound = "budget" if request.budget is not None else "hours"
+    if request.budget is not None and not request.settle:
         raise BadInput(
-            *(K(bound, ...), " bounds what ", K("settle"), " trains: give "),
+            *(K("budget", ...), " bounds what ", K("settle"), " trains: give "),
             *(K("validate"), " ", K("settle"), ", too"),
         )
     if request.detach and (not request.validate or request.dry_run):
@@ -359,7 +341,8 @@ def _asked(request: TransferRequest) -> TargetOptions:
     from sweeper.sweep.ladders import Settle
     from sweeper.sweep.planning import TargetOptions
 
-    settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
+    runs, hours = budget_of(request.budget)
+    settle = Settle(budget=runs, hours=hours) if request.settle else None
     return TargetOptions(
         tokens=request.to_tokens, batch=request.to_batch, validate=request.validate, settle=settle
     )
@@ -370,7 +353,7 @@ def _cost(
     experiment: Experiment,
     size: Size,
     invocation: Invocation,
-    words: Words,
+    wording: Words,
 ) -> LadderCostAnswer:
     from sweeper.sweep.ladder_cost import ladder_cost
     from sweeper.sweep.ladders import settling_of
@@ -382,7 +365,14 @@ def _cost(
     if asked.settle is not None:
         folder, lookup = target_folder(settings, target.size), finished(target.study)
         settling = settling_of(
-            experiment, target.study, target.best, target.size, folder, asked.settle, lookup, words
+            experiment,
+            target.study,
+            target.best,
+            target.size,
+            folder,
+            asked.settle,
+            lookup,
+            wording,
         )
     return LadderCostAnswer(
         notes=tuple((notice,) for notice in target.study.notices),

@@ -373,18 +373,18 @@ def test_the_package_is_the_function() -> None:
 
 
 def test_a_notebook_s_bar_is_one_place_that_is_drawn_over() -> None:
-    shown: list[str] = []
+    drawn: list[str] = []
 
     class Place:
         def update(self, html: str) -> None:
-            shown.append(html)
+            drawn.append(html)
 
     class Display:
         HTML = staticmethod(str)
 
         @staticmethod
         def display(html: str, display_id: bool) -> Place:
-            shown.append(f"first {html}")
+            drawn.append(f"first {html}")
             return Place()
 
     with patch("sweeper.api.bar.import_module", lambda _: Display):
@@ -392,11 +392,11 @@ def test_a_notebook_s_bar_is_one_place_that_is_drawn_over() -> None:
     bar(0.25, "search: <eta>", "1/4 trials")
     Console(file=bar).print("Note: told")  # type: ignore[arg-type]
     bar(1.0, "search: <eta>", "4/4 trials")
-    assert [html.startswith("first") for html in shown] == [True, False, False]
-    assert "width:25.0%" in shown[0] and "&lt;eta&gt;" in shown[0]
-    assert "Note: told" in shown[2] and "width:100.0%" in shown[2]
+    assert [html.startswith("first") for html in drawn] == [True, False, False]
+    assert "width:25.0%" in drawn[0] and "&lt;eta&gt;" in drawn[0]
+    assert "Note: told" in drawn[2] and "width:100.0%" in drawn[2]
     bar.close()
-    assert shown[3] == ""
+    assert drawn[3] == ""
     assert Kept.for_call().bar is None  # no notebook here
 
 

@@ -52,8 +52,8 @@ def test_keywords_are_keys_groups_and_sections() -> None:
 
 
 def test_a_transfer_s_own_keys_need_no_section() -> None:
-    words = settings_words("transfer", {"widths": [16, 32], "steps": (10, 20), "seeds": 3}, None)
-    assert words == ["transfer.widths=[16,32]", "transfer.steps=[10,20]", "transfer.seeds=3"]
+    argv = settings_words("transfer", {"widths": [16, 32], "steps": (10, 20), "seeds": 3}, None)
+    assert argv == ["transfer.widths=[16,32]", "transfer.steps=[10,20]", "transfer.seeds=3"]
 
 
 def test_a_class_stands_for_its_dotted_path_and_has_arguments_of_its_own() -> None:
@@ -135,8 +135,8 @@ def test_a_command_is_a_call_that_gives_the_same_words() -> None:
 
 
 def test_a_search_again_names_the_notebook_s_class() -> None:
-    words = ("model._target_=__main__.Net", "model.width=16", "search=lr", "search.axes=[eta]")
-    request = SearchRequest(overrides=words, study="nb")
+    argv = ("model._target_=__main__.Net", "model.width=16", "search=lr", "search.axes=[eta]")
+    request = SearchRequest(overrides=argv, study="nb")
     assert CALLS.call(request.call) == (
         "sweeper.search(study='nb', model={'name': Net, 'width': 16}, "
         "search={'name': 'lr', 'axes': ['eta']})"

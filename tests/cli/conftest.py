@@ -32,10 +32,10 @@ def no_drawing() -> Iterator[dict[tuple[ModuleType, str], object]]:
 @pytest.fixture(autouse=True)
 def screen() -> Iterator[dict[int, str]]:
     """Every end of a verb fits on one screen; the latest one by the terminal's columns."""
-    found, seen = list[str](), dict[int, str]()
-    with counted_ends(found, seen):
+    result, seen = list[str](), dict[int, str]()
+    with counted_ends(result, seen):
         yield seen
-    assert not found, "\n\n".join(found)
+    assert not result, "\n\n".join(result)
 
 
 @pytest.fixture

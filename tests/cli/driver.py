@@ -170,8 +170,8 @@ def assert_refused(answer: Answer, *said: str | Golden, code: int = 2) -> None:
     assert answer.out == ""
     assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, answer.err
     assert not answer.crashed
-    for words in said:
-        if isinstance(words, Golden):
-            words.says(answer.err)
+    for argv in said:
+        if isinstance(argv, Golden):
+            argv.says(answer.err)
         else:
-            assert words in answer.err
+            assert argv in answer.err

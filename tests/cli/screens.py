@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -35,18 +35,20 @@ def text_of(console: Console) -> str:
 
 def faults(text: str, width: int) -> list[str]:
     """What is wrong with a screen."""
-    found = []
+    result = []
     for line in text.splitlines():
         # Only a word that nothing can break, such as a path, is as long as that.
         if len(line) > width and max(map(len, line.split())) < width // 2:
-            found.append(f"a broken line: {line!r}")
+            result.append(f"a broken line: {line!r}")
         if "…" in line:
-            found.append(f"a cut line: {line!r}")
-    return found
+            result.append(f"a cut line: {line!r}")
+    return result
 
 
 @contextmanager
-def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
+def counted_ends(
+    found: list[str], seen: dict[int, str], widths: Sequence[int] = WIDTHS[:1]
+) -> Iterator[None]:
     """Within, every end of a verb is shown on terminals, too: `found` gets what is wrong with it.
 
     `seen` keeps the latest end as it looks at a width.
@@ -66,7 +68,7 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
         # Taken once, and to be said by every end of this verb.
         damaged.clear()
         damaged.update(files.take_damaged())
-        for width in WIDTHS if not self.verbose else ():
+        for width in widths if not self.verbose else ():
             shown = Output(people=terminal(width))
             shown.show(*self._items)
             shown._notes.extend(self._notes)
@@ -79,7 +81,7 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
             real(shown, answer, places, {}, *next_commands)
             seen[width] = text_of(shown.people)
             why = faults(seen[width], width)
-            found.extend(f"at {width} columns: {one}\n{seen[width]}" for one in why)
+            found.extend(f"at {width} columns: {each}\n{seen[width]}" for each in why)
         real(self, answer, places, document, *next_commands)
 
     with patch.object(Output, "end", end), patch.object(output, "take_damaged", take_damaged):

@@ -1,17 +1,14 @@
 import io
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import typer
 from torch import nn
 
 from sweeper.cli import app
@@ -21,11 +18,6 @@ from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_wor
 from tests.golden import Golden
 
 VERBS = tuple(COMMANDS.commands)
-
-
-def words_of(text: str) -> Counter[str]:
-    """The words of a help, without frames; Typer alone says "<bool>" and "<int range>"."""
-    return Counter(re.sub(r"[│╭╮╰╯─*;,\[\]]|<bool>", " ", text.replace(" range>", ">")).split())
 
 
 @pytest.fixture
@@ -38,162 +30,40 @@ def sweeper(
 
 
 class TestHelp:
-    def test_imports_nothing_heavy(self) -> None:
-        script = (
-            "import sys\nfrom sweeper.cli.app import app\n"
-            "try: app(['--help'])\nexcept SystemExit: pass\n"
-            "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
-            "heavy += ' rich pydantic sweeper.registry sweeper.files'\n"
-            "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stderr.strip() == "[]" and "search" in done.stdout
-
-    @pytest.mark.parametrize("verb", ["status", "transfer", "judge"])
-    def test_of_a_verb_makes_no_other_verb_and_loads_little(self, verb: str) -> None:
+    @pytest.mark.parametrize(("words", "made"), [([], [*VERBS]), (["status"], ["status"])])
+    def test_loads_little_and_makes_no_verb_that_it_does_not_tell_of(
+        self, words: list[str], made: list[str]
+    ) -> None:
         script = (
             "import sys\nfrom sweeper.cli.app import VERBS, app\n"
-            f"try: app([{verb!r}, '--help'])\nexcept SystemExit: pass\n"
-            "heavy = 'torch optuna hydra numpy yaml rich pydantic sweeper.files sweeper.trial'\n"
+            f"try: app({[*words, '--help']})\nexcept SystemExit: pass\n"
+            "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
+            "heavy += ' sweeper.files'\n"
             "loaded = [name for name in heavy.split() if name in sys.modules]\n"
             "print(loaded, list(VERBS._made), file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stderr.strip() == f"[] [{verb!r}]" and "--help" in done.stdout
-
-    @pytest.mark.parametrize("verb", ["", *VERBS])
-    def test_says_all_that_typer_s_own_says(
-        self,
-        verb: str,
-        sweeper: Run,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setenv("COLUMNS", "2000")  # no word is broken
-        program = typer.Context(COMMANDS, None, "sweeper", help_option_names=["-h", "--help"])
-        command = COMMANDS.commands[verb] if verb else COMMANDS
-        context = typer.Context(command, program, verb) if verb else program
-        kind = type(command).__mro__[1]
-        kind.format_help(command, context, context.make_formatter())
-        theirs = capsys.readouterr().out
-        ours = sweeper(*verb.split(), "--help").out
-        assert "Usage: sweeper" in theirs and words_of(ours) == words_of(theirs)
-
-    @pytest.mark.parametrize("columns", [20, 50, 80, 120])
-    def test_fits_any_terminal(
-        self, columns: int, sweeper: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("COLUMNS", str(columns))
-        for verb in VERBS:
-            out = sweeper(verb, "--help").out
-            assert max(map(len, out.splitlines())) <= columns and "\033" not in out, verb
+        assert done.stderr.strip() == f"[] {made}" and "--help" in done.stdout
 
     def test_no_verb_at_all_gets_it_and_is_refused(self, sweeper: Run) -> None:
         answer = sweeper()
-        assert answer.code == 2 and answer.out == sweeper("--help").out and answer.err == ""
+        assert answer.code == 2 and answer.out == sweeper("-h").out and answer.err == ""
 
-    def test_a_refused_option_imports_nothing_heavy_either(self) -> None:
-        script = (
-            "import sys\nfrom sweeper.cli.app import app\n"
-            "try: app(['search', '--nope'])\nexcept SystemExit as end: assert end.code == 2\n"
-            "print('torch' in sys.modules)"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done
-
-    def test_a_misspelt_override_loads_no_torch(self, study: Path) -> None:
+    def test_what_is_refused_loads_no_torch(self, study: Path) -> None:
         to = ["--to-width", "64", "--study", "a"]
         script = "import sys\nfrom sweeper.cli.app import app\n"
-        for words in (["search"], ["transfer", *to], ["explain", *to]):
-            script += f"try: app({[*words, 'train.stepz=3']})\n"
-            script += "except SystemExit as end: assert end.code == 2\n"
+        for argv in (["search"], ["transfer", *to], ["explain", *to]):
+            for wrong in ("train.stepz=3", "--nope"):
+                script += f"try: app({[*argv, wrong]})\n"
+                script += "except SystemExit as end: assert end.code == 2\n"
         script += "print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.stdout.splitlines()[-1] == "False", done
         assert done.stderr.count("train.stepz=3") == 3, done
 
-    @pytest.mark.parametrize("flag", ["--help", "-h"])
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_every_verb_has_one(self, sweeper: Run, verb: str, flag: str) -> None:
-        answer = sweeper(verb, flag)
-        assert answer.code == 0 and answer.err == ""
-        assert "[[" not in answer.out and answer.out == sweeper(verb, "--help").out
-
-    def test_names_the_verbs_the_exit_codes_and_the_groups(self, sweeper: Run) -> None:
-        answer = sweeper("--help")
-        assert all(verb in answer.out for verb in VERBS)
-
-    def test_without_configs_it_says_so(
-        self, monkeypatch: pytest.MonkeyPatch, golden: Golden
-    ) -> None:
+    def test_without_configs_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sweeper.registry.__file__", "/nope/sweeper/registry.py")
         assert app._choices().startswith("the configs are missing: ")
-
-
-BAD = [
-    ["train=null"],
-    ["transfer=null"],
-    ["width 3"],
-    ["model.width=16,32"],
-    ["study='a b'"],
-    ["study=ünï"],
-    ["study=../x"],
-    ["study="],
-    ["model.width=99999999999999999999"],
-    ["model.width=1e400"],
-    ["model.width=17"],
-    ["model.width='16'"],
-    ["train.warmup=nan"],
-    ["optimizer.eps=inf"],
-    ["optimizer.eps=-1"],
-    ["train.batch_size=-1"],
-    ["train.steps=true"],
-    ["train.steps=4.5"],
-    ["train.steps=[4]"],
-    ["+new.key=1"],
-    ["+model.foo=1"],
-    ["++foo=1"],
-    ["~train"],
-    ["~model"],
-    ["~root"],
-    ["~model._target_"],
-    ["model._target_=nope"],
-    ["model._target_=sweeper.nope.X"],
-    ["model._target_=os.path.join"],
-    ["search._target_=builtins.dict"],
-    ["logger._target_=sweeper.scaling.relative.Standard"],
-    ["root=text.txt"],
-    ["root=text.txt/runs"],
-    ["root=${oc.env:NOPE_NOPE}"],
-    ["data.path=${nope}"],
-    ["data.path=/nope/x"],
-    ["data.path='nope/*.txt'"],
-    ["data.path=/tmp"],
-    ["transfer.widths=[]"],
-    ["transfer.widths=[20]"],
-    ["parameterization.space.eta={low: 3, high: 1}"],
-    ["parameterization.space.eta.low=nan"],
-    ["search.line.step=0"],
-    ["search.seeds=1000000000000"],
-    ["runner.device=tpu"],
-    ["runner.batched_trials=0"],
-    ["study.storage=garbage"],
-    ["=3"],
-    [""],
-    ["a=b=c"],
-    ["--config-dir", "nope"],
-    ["--config-dir", "text.txt"],
-]
-
-
-@pytest.mark.parametrize("words", BAD, ids=" ".join)
-def test_bad_input_is_one_message_and_writes_nothing(
-    sweeper: Run, tmp_path: Path, words: list[str]
-) -> None:
-    before = tree(tmp_path)
-    flags = ["--json"] * (len(words[0]) % 2) + ["--dry-run"] * (len(words[0]) % 3 == 0)
-    assert_refused(sweeper("search", *flags, *TINY, *words))
-    assert tree(tmp_path) == before
 
 
 def test_explain_prints_one_document(sweeper: Run, tmp_path: Path) -> None:

@@ -36,12 +36,14 @@ def test_a_long_search_says_so_first_with_a_smaller_command(
 ) -> None:
     timed(1000.0)
     answer = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
-    told = answer.err.splitlines()
-    assert told[0] == "This search trains 3 trials: about 33 h 20 min here."
-    assert told[2].startswith("To try it first, in about 6 h 6 min: `sweeper search --study a-try ")
-    words = shlex.split(told[2].partition(": ")[2].strip("`"))[1:]
-    assert words[-4:] == ["search=lr", "train.steps=2", "--root", "my runs"]
-    assert sweeper(*words).code == 0, "it can be pasted"
+    lines = answer.err.splitlines()
+    assert lines[0] == "This search trains 3 trials: about 33 h 20 min here."
+    assert lines[2].startswith(
+        "To try it first, in about 6 h 6 min: `sweeper search --study a-try "
+    )
+    argv = shlex.split(lines[2].partition(": ")[2].strip("`"))[1:]
+    assert argv[-4:] == ["search=lr", "train.steps=2", "--root", "my runs"]
+    assert sweeper(*argv).code == 0, "it can be pasted"
     assert (workplace / "my runs/a-try/search.json").is_file()
     again = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
     assert "here." not in again.err, "one that goes on tells the time that is left"

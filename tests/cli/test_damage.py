@@ -26,7 +26,7 @@ if WING:
 Mutation = Callable[[bytes, random.Random, list[bytes]], bytes]
 """Of a file's content, with those of the others."""
 TARGET = "runs/a/transfer/w32-d1"
-LOG = ["--metric", "jsonl:log.jsonl:loss", "--once", "--out", "followed"]
+LOG = ["--metric", "jsonl:log.jsonl:loss", "--once"]
 COMMANDS = {
     "status": ["status", "a"],
     "report": ["report", "a"],

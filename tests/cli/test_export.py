@@ -87,11 +87,11 @@ def test_what_the_file_leaves_to_its_reader_is_said_with_the_edit(
 
 def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: Path) -> None:
     plan = shutil.copy(planned / "plan.json", tmp_path / "mine.json")
-    words = ["export", "--to", "pytorch", "--plan", str(plan), "--out", "there"]
-    refused = sweeper(*words, "--strict")
+    argv = ["export", "--to", "pytorch", "--plan", str(plan), "--out", "there"]
+    refused = sweeper(*argv, "--strict")
     accepts = [w for n in NAMES if f"--accept {n}" in refused.out for w in ("--accept", n)]
     assert not Path("there").exists()
-    assert sweeper(*words, *accepts).code == 0
+    assert sweeper(*argv, *accepts).code == 0
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
 
 
@@ -113,15 +113,15 @@ def test_nobody_s_own_file_is_replaced(
     planned: Path, sweeper: Run, tmp_path: Path, golden: Golden
 ) -> None:
     accepts = [word for name in NAMES for word in ("--accept", name)]
-    words = ["export", "--to", "pytorch", *accepts, "--out", "there"]
+    argv = ["export", "--to", "pytorch", *accepts, "--out", "there"]
     (tmp_path / "there").mkdir()
     file = tmp_path / "there" / "plan_pytorch.py"
     file.write_text("mine")
-    answer = sweeper(*words)
+    answer = sweeper(*argv)
     assert_refused(answer, golden)
     assert file.read_text() == "mine"
     file.unlink()
-    assert sweeper(*words).code == 0 == sweeper(*words).code, "an export is replaced by the next"
+    assert sweeper(*argv).code == 0 == sweeper(*argv).code, "an export is replaced by the next"
 
 
 def test_a_place_that_takes_no_files_is_bad_input(
@@ -143,18 +143,20 @@ def test_a_plan_in_which_nothing_is_trained_is_refused(
     planned: Path, sweeper: Run, to: str, golden: Golden
 ) -> None:
     record = json.loads((planned / "plan.json").read_text())
-    changed(planned, parameters=[{**one, "frozen": True} for one in record["parameters"]])
+    changed(planned, parameters=[{**each, "frozen": True} for each in record["parameters"]])
     answer = sweeper("export", "--to", to)
     assert_refused(answer, golden)
 
 
-def test_of_several_plans_the_size_chooses(planned: Path, sweeper: Run, golden: Golden) -> None:
+def test_one_of_several_plans_is_chosen_by_its_file(
+    planned: Path, sweeper: Run, golden: Golden
+) -> None:
     assert sweeper("transfer", "--to-width", "64", "--study", "a").code == 0
     answer = sweeper("export", "--to", "pytorch")
     assert_refused(answer, golden)
-    assert sweeper("export", "--to", "pytorch", "--to-width", "64").code in (0, 3)
-    answer = sweeper("export", "--to", "pytorch", "--to-width", "128")
-    assert_refused(answer, golden)
+    plan = "runs/a/transfer/w64-d1/plan.json"
+    assert f"--plan {plan}" in answer.err
+    assert sweeper("export", "--to", "pytorch", "--plan", plan).code == 0
 
 
 def changed(folder: Path, **fields: Any) -> None:

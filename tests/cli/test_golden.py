@@ -67,6 +67,50 @@ search python train.py --lr={eta}
 search -- python train.py
 search experiment=nope
 search --detach data=text data.path=text.txt
+search root=/proc/nope TINY
+search TINY train.batch_size=100000
+search TINY train.seq_len=4000
+search TINY search=pairs search.pairs=some
+search TINY search=pairs search.pairs=[[eta,alpha_atn]]
+search --dry-run TINY transfer=null
+search --json TINY 'width 3'
+search TINY "study='a b'"
+search --json --dry-run TINY 'study=ünï'
+search TINY study=
+search --json TINY model.width=99999999999999999999
+search --dry-run TINY model.width=1e400
+search --json TINY model.width=17
+search TINY "model.width='16'"
+search --json --dry-run TINY train.warmup=nan
+search TINY optimizer.eps=inf
+search --json TINY optimizer.eps=-1
+search --dry-run TINY train.batch_size=-1
+search --json TINY train.steps=true
+search TINY train.steps=4.5
+search --json --dry-run TINY 'train.steps=[4]'
+search TINY +new.key=1
+search --json TINY +model.foo=1
+search --dry-run TINY ++foo=1
+search --json TINY '~train'
+search TINY '~root'
+search --json --dry-run TINY '~model._target_'
+search TINY model._target_=nope
+search --json TINY model._target_=sweeper.nope.X
+search --dry-run TINY model._target_=os.path.join
+search --json TINY search._target_=builtins.dict
+search TINY logger._target_=sweeper.scaling.relative.Standard
+search --json --dry-run TINY root=text.txt/runs
+search TINY 'data.path=${nope}'
+search --json TINY "data.path='nope/*.txt'"
+search --dry-run TINY data.path=/tmp
+search --json TINY 'parameterization.space.eta={low: 3, high: 1}'
+search TINY parameterization.space.eta.low=nan
+search --json --dry-run TINY search.seeds=1000000000000
+search TINY runner.batched_trials=0
+search --json TINY =3
+search --dry-run TINY ''
+search --json TINY a=b=c
+search TINY --config-dir text.txt
 transfer
 transfer --to-width 0
 transfer --to-width x
@@ -121,6 +165,16 @@ transfer --to-width 64 law._target_=collections.Counter
 transfer --to-width 64 --study a --to-batch 0
 transfer --to-width 64 --study a transfer.correct=true
 transfer --to-width 64 --study a --validate transfer.widths=[]
+transfer --to-width 32 --study a --validate transfer.widths=[16]
+transfer --to-width 32 --study a --validate --dry-run transfer.widths=[16]
+transfer --to-width 32 --study a --validate transfer.batches=[100000000]
+transfer --to-width 32 --study a --validate 'transfer.sizes=[{batch_size: 100000000}]'
+transfer --to-width 32 --study a --validate 'transfer.sizes=[{width: 33}]'
+transfer --to-width 32 --study a --settle
+transfer --to-width 32 --study a --validate --budget 20
+transfer --to-width 32 --study a --validate --settle --budget nanh
+transfer --to-width 32 --study a --validate --settle --budget 3
+transfer --to-width 32 --study a --validate --detach
 transfer --to-width 64 --study a law=fit
 explain
 explain --to-width 100 --study a
@@ -140,21 +194,20 @@ check check.stepz=1
 check check.device=moon
 check --study a transfer.widths=[20]
 check --study a check.batch=99999999
-check --study a --folder /dev/null/there
+check --root /dev/null/there TINY
 check --study nope
 check --study a --root empty
 export --study a
 export --to nope --study a
 export --to olmo-core --study a
 export --to pytorch --study a
-export --to pytorch --study a --plan x
 export --to pytorch --plan absent.json
 export --to pytorch --study a --accept nope
 export --to hf --study a family=nope
 export --to pytorch x=1
 export --to hf
 export --to pytorch --study nope
-export --to pytorch --plan x --to-width 64
+export --to pytorch --plan x --study a
 export --to sweeper.export.exporter.Exporter
 export --to pytorch root=empty
 compare a
@@ -199,19 +252,21 @@ ENDS = [
 
 @pytest.mark.parametrize("verb", ["", *VERBS.commands])
 def test_help(sweeper: Run, golden: Golden, verb: str) -> None:
-    golden.check(f"cli/help{'-' * bool(verb)}{verb}", sweeper(*verb.split(), "--help").out)
+    lines = sweeper(*verb.split(), "--help").out.splitlines()
+    text = "".join(f"{line.rstrip()}\n" for line in lines)
+    golden.check(f"cli/help{'-' * bool(verb)}{verb}", text)
 
 
 def test_bad_input(sweeper: Run, study: Path, golden: Golden) -> None:
     """Each is one message and exit code 2, and nothing is written."""
     before = {path: path.stat().st_mtime_ns for path in study.rglob("*")}
-    answers = {line: sweeper(*shlex.split(line)) for line in BAD_INPUT}
+    answers = {line: sweeper(*shlex.split(line.replace("TINY", SMALL))) for line in BAD_INPUT}
     for line, answer in answers.items():
         assert answer.code == 2 and not answer.out, line
         assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, line
-    said = [f"$ sweeper {line}\n{answer.err}" for line, answer in answers.items()]
+    text = [f"$ sweeper {line}\n{answer.err}" for line, answer in answers.items()]
     assert {path: path.stat().st_mtime_ns for path in study.rglob("*")} == before
-    golden.check("cli/bad-input", "\n".join(said))
+    golden.check("cli/bad-input", "\n".join(text))
 
 
 def test_how_every_verb_ends(sweeper: Run, study: Path, golden: Golden) -> None:

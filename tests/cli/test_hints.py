@@ -33,12 +33,12 @@ def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
 
 
 def type_line(sweeper: Run, line: str) -> Answer:
-    program, verb, *words = shlex.split(line)
+    program, verb, *argv = shlex.split(line)
     assert program == "sweeper"
-    trains = verb == "search" or {"--validate", "--horizons"} & {*words}
-    if trains and "--dry-run" not in words:
-        words.insert(words.index("--") if "--" in words else len(words), "--dry-run")
-    answer = sweeper(verb, *words)
+    trains = verb == "search" or {"--validate", "--horizons"} & {*argv}
+    if trains and "--dry-run" not in argv:
+        argv.insert(argv.index("--") if "--" in argv else len(argv), "--dry-run")
+    answer = sweeper(verb, *argv)
     assert answer.code == 0, (line, answer.err)
     if verb in ("search", "transfer") and trains:
         assert "nothing was written" in answer.out, (line, answer.out)
@@ -140,9 +140,9 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
     verb, *typed = shlex.split(status.next)[1:]
     assert (verb, sorted(typed)) == (words[0], sorted({*words[1:]} - {"--json"}))
     type_next(sweeper, status)
-    # Whatever comes to its end takes it back.
-    assert sweeper("transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER).code == 0
-    assert "was stopped" not in sweeper("status", "--study", "a").out
+    if name == "a":  # whatever comes to its end takes it back
+        assert sweeper(*words).code == 0
+        assert "was stopped" not in sweeper("status", "--study", "a").out
 
 
 def test_a_check_that_was_stopped_begins_anew(study: Path, sweeper: Run) -> None:
@@ -172,7 +172,6 @@ ENDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "holds": ("holds", {}, "sweeper export"),
     "fails": ("fails", {}, "sweeper check"),
     "more seeds": ("cannot say yet", {"settle": ["transfer.seeds=5"]}, "sweeper transfer"),
-    "a finer grid": ("cannot say yet", {"settle": ["transfer.step=0.5"]}, "sweeper transfer"),
     "longer runs": ("cannot say yet", {"settle": ["train.steps=16"]}, "sweeper search"),
 }
 

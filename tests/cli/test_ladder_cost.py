@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.driver import Run, assert_refused, measured, tree
+from tests.cli.driver import Run, measured, tree
 from tests.cli.test_transfer import VALIDATE
 from tests.golden import Golden
 
@@ -25,11 +25,11 @@ def test_runs_sizes_etas_seeds_and_cost_are_told(
     before = tree(study.parent)
     answer = sweeper(*VALIDATE, "--dry-run")
     assert answer.code == 0 and answer.err == "" and not trained
-    for said in ("width 16 (base)", "width 32", "FLOPs", "time", "all", "Time: measured here"):
-        assert said in answer.out
+    for text in ("width 16 (base)", "width 32", "FLOPs", "time", "all", "Time: measured here"):
+        assert text in answer.out
     golden.says(measured(answer.out))
-    *_, found, _ = answer.out.splitlines()
-    assert found == "11 of 12 runs are to be trained; nothing was written."
+    *_, result, _ = answer.out.splitlines()
+    assert result == "11 of 12 runs are to be trained; nothing was written."
     assert answer.next == (
         "sweeper transfer --study a --to-width 32 --validate 'transfer.widths=[16,32]' "
         "transfer.seeds=2 transfer.span=0.5 transfer.extend=0"
@@ -40,12 +40,3 @@ def test_runs_sizes_etas_seeds_and_cost_are_told(
     assert document["seeds"] == 2 and (base["missing"], large["missing"]) == (5, 6)
     assert large["size"]["width"] == 32 and len(large["values_log2"]) == 3
     assert large["flops"] > base["flops"] > 0 and large["seconds"] > 0
-
-
-def test_it_takes_the_validation_and_refuses_what_that_refuses(
-    sweeper: Run, study: Path, golden: Golden
-) -> None:
-    answer = sweeper("transfer", "--to-width", "32", "--dry-run")
-    assert_refused(answer, golden)
-    answer = sweeper(*VALIDATE, "--dry-run", "transfer.widths=[16]")
-    assert_refused(answer, golden)

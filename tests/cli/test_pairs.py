@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from tests.cli.driver import SIZES, Run, assert_refused
-from tests.golden import Golden
+from tests.cli.driver import SIZES, Run
 
 WORDS = ["search", "data=text", "data.path=text.txt", *SIZES, "study=a", "search=pairs"]
 FEW = ["search.pairs=[[eta,alpha_attn]]", "search.points=2", "search.eta=null"]
@@ -18,12 +17,3 @@ def test_a_search_over_a_pair_leaves_its_table_on_screen_and_page(sweeper: Run, 
     (grid,) = json.loads((folder / "search.json").read_text())["pairs"]
     assert grid["names"] == ["eta", "alpha_attn"] and len(grid["losses"]) == 2
     assert "Pairs, the most strongly coupled first" in (folder / "report.html").read_text()
-
-
-def test_bad_pairs_are_refused_before_anything_runs(
-    sweeper: Run, workplace, golden: Golden
-) -> None:
-    answer = sweeper(*WORDS, "search.pairs=some")
-    assert_refused(answer, golden)
-    answer = sweeper(*WORDS, "search.pairs=[[eta,alpha_atn]]")
-    assert_refused(answer, golden)

@@ -39,43 +39,41 @@ def test_a_failure_names_the_module_and_is_read_again(
 ) -> None:
     first = sweeper(*PLAN)
     assert first.code == 0
-    (said,) = [line for line in first.out.splitlines() if line.startswith("Coordinate check")]
+    (text,) = [line for line in first.out.splitlines() if line.startswith("Coordinate check")]
     # The three smallest of four widths. Under Adam a hidden layer moves as its fan-in grows.
-    assert said.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
-    golden.says(measured(said))
+    assert text.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
+    golden.says(measured(text))
     assert first.next.startswith("sweeper check --study a ")
     assert "width 64, depth 1, 3 runs of 2 steps" in first.err
     assert {path.name for path in (standard / "check").iterdir()} == {"transfer.json"}
     again = sweeper(*PLAN, "--json")
-    assert "check:" not in again.err and said in again.err
+    assert "check:" not in again.err and text in again.err
     assert again.document["check"]["answer"] == "fail"
     assert "layers.0.attention.qkv" in again.document["check"]["origins"]
 
 
 def test_the_command_for_all_modules_trains_nothing_anew(sweeper: Run, standard: Path) -> None:
     """It is over the widths that were checked, and over nothing else."""
-    said = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9", "--verbose").out
-    (line,) = [line for line in said.splitlines() if "All modules: " in line]
-    words = shlex.split(line.partition("All modules: sweeper ")[2])
-    assert words[-2:] == ["transfer.widths=[16,32,64]", "transfer.depths=[]"]
-    assert "check.eta=-9" in words and "transfer.widths=[16,32,64,128]" not in words
-    shown = sweeper(*words)
-    assert shown.code == 0 and shown.err == ""
-    assert shown.out.splitlines()[-3].startswith("Coordinate check over width 16, 32, 64: fail")
-    wider = sweeper(*words, "transfer.widths=[16,32]")
+    text = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9", "--verbose").out
+    (line,) = [line for line in text.splitlines() if "All modules: " in line]
+    argv = shlex.split(line.partition("All modules: sweeper ")[2])
+    assert argv[-2:] == ["transfer.widths=[16,32,64]", "transfer.depths=[]"]
+    assert "check.eta=-9" in argv and "transfer.widths=[16,32,64,128]" not in argv
+    answer = sweeper(*argv)
+    assert answer.code == 0 and answer.err == ""
+    assert answer.out.splitlines()[-3].startswith("Coordinate check over width 16, 32, 64: fail")
+    wider = sweeper(*argv, "transfer.widths=[16,32]")
     assert "width 32, depth 1, 3 runs of 2 steps" in wider.err
 
 
 def test_a_check_of_the_same_is_read_and_one_of_another_is_not(
     sweeper: Run, standard: Path
 ) -> None:
-    words = [word for word in QUICK if word != "transfer.check=true"]
-    sweeper("check", "--study", "a", *words)
+    argv = [word for word in QUICK if word != "transfer.check=true"]
+    sweeper("check", "--study", "a", *argv)
     answer = sweeper(*PLAN)
     assert "over width 16, 32, 64, 128: fail" in answer.out and answer.err == ""
     assert not (standard / "check/transfer.json").exists()
-    other = sweeper(*PLAN, "check.steps=1")
-    assert "over width 16, 32, 64: fail" in other.out and "runs of 1 steps" in other.err
     eta = sweeper(*PLAN, "transfer.eta=-9")
     assert "runs of 2 steps" in eta.err and "check.eta=-9" in eta.out
     record = json.loads((standard / "check/transfer.json").read_text())
@@ -131,10 +129,10 @@ def test_strict_needs_the_check_too(
         ),
     )
     monkeypatch.setattr("sweeper.sweep.planning.unvalidated", lambda *_, **__: [])
-    words = [*PLAN, "--validate"]
-    assert sweeper(*words, "--strict", "transfer.check=false").code == 0
-    assert sweeper(*words).code == 0
-    assert sweeper(*words, "--strict").code == 3
+    argv = [*PLAN, "--validate"]
+    assert sweeper(*argv, "--strict", "transfer.check=false").code == 0
+    assert sweeper(*argv).code == 0
+    assert sweeper(*argv, "--strict").code == 3
 
 
 def slope(answer: CheckCode, quantity: str, value: float, reason: str) -> Slope:

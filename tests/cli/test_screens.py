@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sweeper.files import write_json
 from sweeper.launch.slurm import Slurm
 from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
-from tests.cli.screens import WIDTHS, faults
+from tests.cli.screens import WIDTHS, counted_ends, faults
 from tests.command.commands import METRIC, SCRIPT
 
 Screens = dict[int, str]
@@ -29,6 +30,15 @@ OWN = [
 WORDS = ["--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}"]
 MANY = ["transfer.widths=[16,24,32,48,64,96,128,192,256,384,512]", "transfer.seeds=2"]
 JOB = {"trials": 4, "state": "running", "stage": "running", "fraction": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def screen() -> Iterator[Screens]:
+    """Every end of a verb at both widths."""
+    problems, seen = list[str](), dict[int, str]()
+    with counted_ends(problems, seen, WIDTHS):
+        yield seen
+    assert not problems, "\n\n".join(problems)
 
 
 @pytest.fixture
@@ -62,12 +72,12 @@ def test_status_of_many_studies_and_jobs(
     assert " more\n" in ends("status").out
     assert sum(name in screen[80] for name in names) <= 6
     jobs = [{**JOB, "id": str(i), "node": f"node{i}.cluster", "since": "12:00"} for i in range(90)]
-    told = {"job": "search", "phase": "eta", "done": 2, "total": 9}
+    progress = {"job": "search", "phase": "eta", "done": 2, "total": 9}
     with StudyLock(study):
         driver = live_holder(study)
         assert driver is not None
-        told |= {"driver": driver.started}
-        write_json(study / "progress.json", {**told, "left": 75.0, "jobs": jobs})
+        progress |= {"driver": driver.started}
+        write_json(study / "progress.json", {**progress, "left": 75.0, "jobs": jobs})
         assert "Jobs: 90" in ends("status", "a").out
         ends("cancel", "a")
 
@@ -75,11 +85,11 @@ def test_status_of_many_studies_and_jobs(
 def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: Screens) -> None:
     """What a trial's command is, is told as far as there is room; what to type next always."""
     shutil.copy(SCRIPT, workplace / "train.py")
-    words = ["search", *OWN, "--", sys.executable, "train.py", *WORDS, "--how=fine"]
-    ends(*with_user_command([*words[:1], "--dry-run", *words[1:]]))
+    argv = ["search", *OWN, "--", sys.executable, "train.py", *WORDS, "--how=fine"]
+    ends(*with_user_command([*argv[:1], "--dry-run", *argv[1:]]))
     assert "The command of a trial, at the defaults:" in screen[80]
     assert "Its losses: lines of its output" in screen[80]
-    ends(*with_user_command(words))
+    ends(*with_user_command(argv))
     ends("transfer", "--to-width", "512", "--validate", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", "--horizons", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", "--validate", "--settle", "--dry-run", *MANY)
@@ -89,9 +99,9 @@ def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: 
 
 def test_ladders_over_everything(study: Path, ends: Run) -> None:
     ladders = ["widths=[16,24,32,40]", "depths=[1,2,3]", "batches=[2,4,8]", "steps=[4,8,16]"]
-    words = [f"transfer.{ladder}" for ladder in ladders]
-    said = ends("transfer", "--to-width", "512", "--validate", "--dry-run", *words).out
-    assert "runs are to be trained" in said and all(f"{n} (base)" not in said for n in (24, 32))
+    argv = [f"transfer.{ladder}" for ladder in ladders]
+    text = ends("transfer", "--to-width", "512", "--validate", "--dry-run", *argv).out
+    assert "runs are to be trained" in text and all(f"{n} (base)" not in text for n in (24, 32))
 
 
 def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
@@ -99,7 +109,7 @@ def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
 ) -> None:
     monkeypatch.setattr(Slurm, "check", lambda *_: None)
     monkeypatch.setattr(Slurm, "script", lambda *_: "#SBATCH --a-line\n" * 30)
-    words = ["search", "launcher=slurm", "launcher.time=60", *TINY, "--dry-run"]
-    ends(*words)
+    argv = ["search", "launcher=slurm", "launcher.time=60", *TINY, "--dry-run"]
+    ends(*argv)
     assert "#SBATCH" not in screen[80] and "the batch script" in screen[80]
-    assert "#SBATCH" in sweeper(*words, "--verbose").out
+    assert "#SBATCH" in sweeper(*argv, "--verbose").out

@@ -43,11 +43,11 @@ def write_parabolas(study: Path, exponent: float) -> None:
 
 def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path, golden: Golden) -> None:
     # The base takes 4 steps of 2 x 16 = 128 tokens; four times the batch, 16 times the tokens.
-    words = ["transfer", "--to-width", "32", "--to-tokens", "2048", "--to-batch", "8", "law=joint"]
-    answer = sweeper(*words)
+    argv = ["transfer", "--to-width", "32", "--to-tokens", "2048", "--to-batch", "8", "law=joint"]
+    answer = sweeper(*argv)
     assert answer.code == 0, answer.err
-    said = "Law: joint (batch=0.5, tokens=-0.3, eps=-0.5, weight_decay=0.0, beta2=True), from "
-    assert f"{said}width 16, 128 tokens (4 steps of 2) to width 32, 2,048 tokens (16 " in answer.out
+    text = "Law: joint (batch=0.5, tokens=-0.3, eps=-0.5, weight_decay=0.0, beta2=True), from "
+    assert f"{text}width 16, 128 tokens (4 steps of 2) to width 32, 2,048 tokens (16 " in answer.out
     golden.says(re.sub(r"about \d+ s", "about # s", answer.out[answer.out.index("Law:") :]))
     assert answer.next.endswith("--to-tokens 2048 --to-batch 8 --validate law=joint")
     folder = study / "transfer/w32-d1-b8-s16"
@@ -58,10 +58,10 @@ def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path, golden:
     # The parameterization's factors and the law's multiply; the base's numbers stay as they were.
     plain = sweeper("transfer", "--to-width", "32", "--json").document["plan"]
     assert "law" not in plain and not (study / "transfer/w32-d1-b2-s4").exists()
-    for one, other in zip(plan.parameters, plain["parameters"], strict=True):
-        assert one.target.lr == pytest.approx(other["target"]["lr"] * 2 * 16**-0.3)
-        assert one.target.eps == pytest.approx(2 * other["target"]["eps"])
-        assert one.base.lr == pytest.approx(other["base"]["lr"])
+    for each, other in zip(plan.parameters, plain["parameters"], strict=True):
+        assert each.target.lr == pytest.approx(other["target"]["lr"] * 2 * 16**-0.3)
+        assert each.target.eps == pytest.approx(2 * other["target"]["eps"])
+        assert each.base.lr == pytest.approx(other["base"]["lr"])
     page = (study / "report.html").read_text()
     assert "Plan for width 32, depth 1, 16 steps of 8" in page and "held fixed: beta1" in page
 
@@ -83,12 +83,12 @@ def test_a_law_of_ones_own(
         "        return 1 / 0\n"
     )
     monkeypatch.syspath_prepend(workplace)
-    words = ["transfer", "--to-width", "32", "--to-tokens", "512"]
-    answer = sweeper(*words, "law._target_=own_law.Halving", "--json")
+    argv = ["transfer", "--to-width", "32", "--to-tokens", "512"]
+    answer = sweeper(*argv, "law._target_=own_law.Halving", "--json")
     assert answer.document["plan"]["law"]["factors"]["eta"] == 0.5
     assert answer.document["plan"]["law"]["name"] == "own_law.Halving"
-    for name, said in (("Wrong", "whose factors are"), ("Broken", "ZeroDivisionError")):
-        assert_refused(sweeper(*words, f"law._target_=own_law.{name}"), said)
+    for name, text in (("Wrong", "whose factors are"), ("Broken", "ZeroDivisionError")):
+        assert_refused(sweeper(*argv, f"law._target_=own_law.{name}"), text)
 
 
 def test_ladders_judge_the_law_and_fit_it(sweeper: Run, study: Path, golden: Golden) -> None:
@@ -107,13 +107,13 @@ def test_ladders_judge_the_law_and_fit_it(sweeper: Run, study: Path, golden: Gol
     (verdict,) = right["verdicts"]
     assert verdict["law"] == "law=horizon"
     assert [size["planned_log2"] for size in verdict["sizes"]] == [0.5, 0.25, 0.0, -0.25]
-    left = [size["shift_log2"]["value"] for size in verdict["sizes"]]
-    assert left == pytest.approx([0.0] * 4, abs=1e-3)
+    remaining = [size["shift_log2"]["value"] for size in verdict["sizes"]]
+    assert remaining == pytest.approx([0.0] * 4, abs=1e-3)
     fitted = sweeper(*VALIDATE, "law=fit", "--to-tokens", "512", "--json").document
-    (one,) = fitted["exponents"]["exponents"]
-    assert one["direction"] == "tokens at a fixed batch"
-    assert one["measured"]["value"] == pytest.approx(-0.25, abs=1e-3)
-    inside = {law["law"]: law["inside"] for law in one["published"]}
+    (each,) = fitted["exponents"]["exponents"]
+    assert each["direction"] == "tokens at a fixed batch"
+    assert each["measured"]["value"] == pytest.approx(-0.25, abs=1e-3)
+    inside = {law["law"]: law["inside"] for law in each["published"]}
     assert inside["Complete(d)P"] is False
     assert "no independent test" in fitted["verdicts"][0]["law"]
     assert fitted["plan"]["law"]["factors"]["eta"] == pytest.approx(2**-0.5, abs=1e-3)
@@ -132,9 +132,9 @@ def test_ladders_judge_the_law_and_fit_it(sweeper: Run, study: Path, golden: Gol
 
 
 def test_a_ladder_trains_what_the_law_plans(sweeper: Run, study: Path) -> None:
-    words = ["transfer.widths=[]", "transfer.batches=[2,8]", "transfer.span=0.5"]
+    argv = ["transfer.widths=[]", "transfer.batches=[2,8]", "transfer.span=0.5"]
     answer = sweeper(
-        "transfer", "--to-width", "16", "--validate", "law=joint", "transfer.extend=0", *words
+        "transfer", "--to-width", "16", "--validate", "law=joint", "transfer.extend=0", *argv
     )
     assert answer.code == 0 and "Planned by law=joint" in answer.out and "+0.40" in answer.out
     trials = [r.trial for r in Study.read(study).results() if r.trial.spec.train.batch_size == 8]
@@ -144,6 +144,6 @@ def test_a_ladder_trains_what_the_law_plans(sweeper: Run, study: Path) -> None:
     assert sorted({t.log2_hps["eta"] - best for t in trials}) == pytest.approx([0.0, 0.5, 1.0])
     assert all("eps" not in trial.hps for trial in trials)
     outside = sweeper(
-        "transfer", "--to-width", "16", "--validate", "law=horizon", "transfer.extend=0", *words
+        "transfer", "--to-width", "16", "--validate", "law=horizon", "transfer.extend=0", *argv
     )
     assert "law=horizon, but as at the base at 1 of 2 sizes" in outside.out

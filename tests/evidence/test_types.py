@@ -21,7 +21,7 @@ ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), 
 NO_PATH = "\ud800"
 
 
-@pytest.mark.parametrize("name", ["to_width", "noise", "ignore", "columns", "out", "strict"])
+@pytest.mark.parametrize("name", ["to_width", "noise", "ignore", "columns", "strict"])
 def test_of_tables(name: str) -> None:
     for value in ODD:
         assert name in refused(sweeper.judge, RUNS, **{name: value})
@@ -30,14 +30,14 @@ def test_of_tables(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "keywords"),
     [
-        (sweeper.judge, {"out": NO_PATH}),
+        (sweeper.judge, {"root": NO_PATH}),
         (sweeper.judge, {"study": "x"}),
         (sweeper.judge, {"series": "x"}),
         *[
             (sweeper.compare, {"by": value, "baseline": "a"})
             for value in (np.array([1, 2]), pd.Series([1]), RUNS, pd.NA, np.int64(3), 5)
         ],
-        (sweeper.compare, {"by": "seed", "baseline": "0", "out": NO_PATH}),
+        (sweeper.compare, {"by": "seed", "baseline": "0", "root": NO_PATH}),
     ],
 )
 def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def test_following_is_killed(harness: Harness, seed: int) -> None:
     assert kept.code in (0, 3), kept
     log.write_text("")
     kills, at = 0, 0
-    arguments = [*FOLLOW, "killed/w/prediction.json", "--every", "0.02"]
+    arguments = [*FOLLOW, "killed/w/prediction.json"]
     while kills < 12:
         driver = harness.start(*arguments)
         # The last of them meet a run that has ended.

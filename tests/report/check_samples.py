@@ -28,8 +28,8 @@ def check() -> dict[str, Any]:
 
 
 def scales() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = to_json([asdict(one) for one in test_checks.SCALES])
-    return found
+    result: list[dict[str, Any]] = to_json([asdict(each) for each in test_checks.SCALES])
+    return result
 
 
 RECORDS = {

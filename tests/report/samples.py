@@ -51,24 +51,26 @@ def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -
 def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
     losses = [sum(of_seeds) / len(of_seeds) for of_seeds in found["losses"].values()]
     at_transferred = losses[len(losses) // 2]
-    known = math.isfinite(min(losses))
+    is_finite = math.isfinite(min(losses))
     reasons = {
         "base": "",
         "holds": "shift and loss gap are within the thresholds",
-        "fails": "the optimum shifts by at least 1.21 in log2" if known else "every run diverged",
+        "fails": "the optimum shifts by at least 1.21 in log2"
+        if is_finite
+        else "every run diverged",
         "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
     }
     unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
     loss = min(losses)
-    regret = estimate(at_transferred - loss, 0.004) if known else unknown
-    regret = {key: max(0.0, value) for key, value in regret.items()} if known else regret
+    regret = estimate(at_transferred - loss, 0.004) if is_finite else unknown
+    regret = {key: max(0.0, value) for key, value in regret.items()} if is_finite else regret
     return {
         "size": found["size"],
-        "optimum_log2": estimate(optimum, 0.11) if known else unknown,
+        "optimum_log2": estimate(optimum, 0.11) if is_finite else unknown,
         "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
-        if known
+        if is_finite
         else unknown,
-        "loss": estimate(loss, 0.005) if known else unknown,
+        "loss": estimate(loss, 0.005) if is_finite else unknown,
         "regret": regret,
         "loss_gap": {key: value / 2 for key, value in regret.items()},
         "at_end": False,

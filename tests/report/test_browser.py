@@ -41,8 +41,8 @@ CONTRAST = """(() => {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with Browser(tmp_path_factory.mktemp("profile")) as result:
+        yield result
 
 
 @pytest.fixture(scope="module")

@@ -75,9 +75,9 @@ def test_layers_that_are_alike_share_a_row_with_the_worst_of_them(golden: Golden
 
 
 def test_names_are_collapsed_whatever_their_order() -> None:
-    found = show.collapsed((n, n) for n in ("a.10.b", "a.2.b", "c", "a.3.d", "a.2.b"))
-    assert list(found) == ["a.2-10.b", "c", "a.3.d"]
-    assert found["a.2-10.b"] == ["a.10.b", "a.2.b", "a.2.b"]
+    result = show.collapsed((n, n) for n in ("a.10.b", "a.2.b", "c", "a.3.d", "a.2.b"))
+    assert list(result) == ["a.2-10.b", "c", "a.3.d"]
+    assert result["a.2-10.b"] == ["a.10.b", "a.2.b", "a.2.b"]
 
 
 def test_scales_are_shown(golden: Golden) -> None:

@@ -132,12 +132,12 @@ class TestConclusion:
         put(paper, show.conclusion(FOUND, SPACE))
         assert ["eta", "2.828", "2.2500", "-", "2", "0.5", "to", "2.828"] in rows(paper)
         assert ["alpha", "0.25", "1", "0.25", "to", "4"] in rows(paper)
-        found = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
-        assert show.conclusion_text(FOUND) == found
+        result = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
+        assert show.conclusion_text(FOUND) == result
         fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
         assert show.conclusion_text(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
         heldout = show.conclusion_text(replace(FOUND, heldout=True))
-        assert heldout == found.replace("Training", "Held-out")
+        assert heldout == result.replace("Training", "Held-out")
         golden.says(read(paper))
 
     def test_choices_are_words(self, paper: Console) -> None:
@@ -197,16 +197,16 @@ def parameter(name: str, shape: tuple[int, ...] = (8, 8)) -> PlannedParameter:
 class TestPlan:
     def test_layers_that_are_alike_share_a_row(self) -> None:
         names = ["embedding.weight", *(f"layers.{i}.out.weight" for i in range(12)), "head.weight"]
-        found = show.grouped([parameter(name) for name in names])
-        assert [name for name, _ in found] == [
+        result = show.grouped([parameter(name) for name in names])
+        assert [name for name, _ in result] == [
             "embedding.weight",
             "layers.0-11.out.weight",
             "head.weight",
         ]
 
     def test_layers_that_differ_do_not(self) -> None:
-        found = show.grouped([parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")])
-        assert [name for name, _ in found] == ["a.0.w", "a.1.w", "b.0.w"]
+        result = show.grouped([parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")])
+        assert [name for name, _ in result] == ["a.0.w", "a.1.w", "b.0.w"]
 
     def test_the_table(self, paper: Console, golden: Golden) -> None:
         made = TransferPlan(
@@ -233,13 +233,13 @@ class TestPlan:
         ] in rows(paper)
 
     def test_a_role_that_grows_nowhere_does_not_read_as_untrained(self, paper: Console) -> None:
-        one = replace(parameter("gate"), role="fixed")
+        each = replace(parameter("gate"), role="fixed")
         plan = TransferPlan(
             base=Size(width=8, depth=1),
             target=Size(width=64, depth=2),
             parameterization="x.Y",
             hps={"eta": 1.0},
-            parameters=(one,),
+            parameters=(each,),
             operations={},
             source={},
         )
@@ -271,8 +271,8 @@ class TestVerdict:
         )
         base = replace(HOLDS, answer="base", is_base=True, reason="")
         sizes = (base, replace(HOLDS, size=replace(BASE, width=64)))
-        found = Verdict(axis="width", answer="holds", sizes=sizes, target=beyond)
-        put(paper, show.verdicts([found]))
+        result = Verdict(axis="width", answer="holds", sizes=sizes, target=beyond)
+        put(paper, show.verdicts([result]))
         assert [row[-1] for row in rows(paper) if row[0] in ("32", "64")] == ["base", "holds"]
         assert read(paper).endswith(
             "The transfer over width holds at widths 32 to 64.\n"
@@ -291,10 +291,10 @@ class TestVerdict:
 
     def test_that_is_open(self, paper: Console) -> None:
         doubt = replace(HOLDS, answer="cannot say yet")
-        found = Verdict(
+        result = Verdict(
             axis="depth", answer="cannot say yet", sizes=(doubt,), todo="train more seeds: a=2"
         )
-        put(paper, show.verdicts([found]))
+        put(paper, show.verdicts([result]))
         assert read(paper).endswith(
             "The transfer over depth can neither be confirmed nor refuted yet at depths 2 to 2. "
             "To settle it, train more seeds: a=2.\n"

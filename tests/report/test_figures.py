@@ -77,11 +77,11 @@ def test_ladders_over_batch_size_share_the_base_s_size():
 
 
 def test_legend_names_sizes_in_order_with_their_optima():
-    words = texts(validation_figure(samples.validation()))
-    entries = [word for word in words if re.fullmatch(r"\d+: .*", word)]
+    argv = texts(validation_figure(samples.validation()))
+    entries = [word for word in argv if re.fullmatch(r"\d+: .*", word)]
     assert entries[0] == "32: 1.52 [1.41, 1.63]"
     assert [entry.partition(":")[0] for entry in entries] == ["32", "64", "128", "256"]
-    assert "transferred: 1.50" in words
+    assert "transferred: 1.50" in argv
 
 
 def test_a_huge_loss_does_not_squash_the_basin():
@@ -116,9 +116,9 @@ def test_bands_of_seeds_are_within_the_axis_within_reason():
 
 def test_a_size_of_diverged_runs_only_has_no_optimum():
     figure = validation_figure(samples.diverged_validation())
-    words = texts(figure)
-    assert "no finite loss" in words
-    assert "32: none" in words
+    argv = texts(figure)
+    assert "no finite loss" in argv
+    assert "32: none" in argv
 
 
 def test_a_failed_seed_counts_as_diverged():
@@ -161,7 +161,7 @@ def test_svg_ids_bear_the_name_and_are_all_defined():
     text = svg(validation_figure(samples.validation()), "cost")
     ids = re.findall(r'\sid="([^"]*)"', text)
     used = re.findall(r'(?:href="#|url\(#)([^")]*)', text)
-    assert all(found.startswith("cost-") for found in ids)
+    assert all(result.startswith("cost-") for result in ids)
     assert len(ids) == len(set(ids))
     assert used
     assert set(used) <= set(ids)
@@ -196,5 +196,5 @@ def test_an_optimum_without_an_interval_is_marked_and_has_none():
     record = samples.validation(seeds=1)
     for size in record["axes"][0]["sizes"]:
         size["optimum_log2"] |= {"low": "-inf", "high": "inf"}
-    found = svg(validation_figure(record))
-    assert "inf" not in found and "nan" not in found
+    result = svg(validation_figure(record))
+    assert "inf" not in result and "nan" not in result

@@ -91,14 +91,14 @@ def test_it_is_written_seldom_and_put_right_where_its_driver_is_stopped(
 def test_a_page_that_cannot_be_written_is_told_once_and_costs_nothing_else(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(study_page, "render", lambda *_: 1 / 0)
-    page = LivePage(folder, told.append, "sweeper report demo")
+    page = LivePage(folder, lines.append, "sweeper report demo")
     for _ in range(3):
         clock.now += 1000.0
         page.changed()
     page.stopped()
-    assert len(told) == 1 and "ZeroDivisionError" in told[0] and "sweeper report demo" in told[0]
+    assert len(lines) == 1 and "ZeroDivisionError" in lines[0] and "sweeper report demo" in lines[0]
 
 
 def test_the_ladder_is_shown_as_it_fills(folder: Path) -> None:

@@ -86,7 +86,7 @@ def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
     planned(folder)
     assert next_line(folder) == TYPED
     planned(folder, validation())
-    wanted = "sweeper export --study demo --to pytorch --to-width 256 --to-depth 2"
+    wanted = "sweeper export --study demo --to pytorch"
     assert next_line(folder) == wanted
 
 
@@ -135,8 +135,8 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
     write(folder / "transfer/w256-d2/plan.json", record)
     config = compose_tree([f"model.width={width}"])
     (folder / "config.yaml").write_text(to_yaml(config))
-    words = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
-    assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", *words])
+    argv = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
+    assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", *argv])
     for word in ("transfer.seeds=5", "transfer.sizes=[]", "transfer.depths=[2]"):
         record["source"]["command"] = shlex.join([*shlex.split(line), word])
         write(folder / "transfer/w256-d2/plan.json", record)
@@ -332,10 +332,10 @@ def test_a_line_is_read_back_as_the_same_command(
 @pytest.mark.parametrize(
     "line",
     [
-        "sweeper transfer --study a --to-width 8 --to-tokens 1e9 --hours 0.25 --root else",
+        "sweeper transfer --study a --to-width 8 --to-tokens 1e9 --budget 0.25h --root else",
         "sweeper transfer --to-width 8 --to-tokens 1234567890 --to-batch 3",
         "sweeper compare a b --baseline a --settle --budget 7",
-        "sweeper predict runs.csv --columns params=N,loss=x --to-params 2e9 --exponent alpha=0.3",
+        "sweeper predict runs.csv --columns params=N,loss=x --to-params 2e9 --fixed alpha=0.3",
         "sweeper explain --to-width 64 model.width=8 --config-dir 'my own'",
         "sweeper export --study a --to hf --accept x --accept y family=granite",
     ],
@@ -357,18 +357,18 @@ def test_what_no_verb_reads_is_no_next_step(line: object) -> None:
 def test_the_folders_are_named_where_no_default_is() -> None:
     def line(root: str, config_dir: Path | None = None) -> str:
         invocation = Invocation(overrides=["a=1", "root=my runs"], config_dir=config_dir)
-        known: Any = SimpleNamespace(root=Path(root))
-        return str(again(invocation, CheckRequest(), known, why=""))
+        settings: Any = SimpleNamespace(root=Path(root))
+        return str(again(invocation, CheckRequest(), settings, why=""))
 
     assert line("runs") == "sweeper check a=1"
-    assert line("my runs", Path("c d")) == "sweeper check a=1 --root 'my runs' --config-dir 'c d'"
+    assert line("my runs", Path("c d")) == "sweeper check a=1 --config-dir 'c d' --root 'my runs'"
 
 
 def test_the_same_configuration_goes_on_with_changes_and_without_a_password() -> None:
     overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
     invocation = Invocation(overrides=overrides)
-    known: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    command = again(invocation, CheckRequest(), known, "model.width=64", why="")
+    settings: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
+    command = again(invocation, CheckRequest(), settings, "model.width=64", why="")
     check, storage, width = map(str, command.call.arguments)
     assert check == "transfer.check=true"
     assert storage.startswith("study.storage=") and "secret" not in storage
@@ -377,16 +377,16 @@ def test_the_same_configuration_goes_on_with_changes_and_without_a_password() ->
 
 def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
     pattern = r"metric=step (?P<step>\d+): loss (?P<loss>\S+) @ 3"
-    words = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
-    command = Next(SearchRequest(overrides=words), "")
+    argv = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
+    command = Next(SearchRequest(overrides=argv), "")
     assert "secret" not in str(command) and command.call.arguments[2] == pattern
 
 
 def test_a_users_command_goes_back_behind_the_dashes() -> None:
-    words = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
-    overrides = with_user_command(words)[1:]
-    known: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
-    command = again(Invocation(overrides=overrides), SearchRequest(), known, "study=b", why="")
+    argv = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
+    overrides = with_user_command(argv)[1:]
+    settings: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
+    command = again(Invocation(overrides=overrides), SearchRequest(), settings, "study=b", why="")
     assert str(command) == ("sweeper search model.width=8 study=b -- python train.py '--lr={eta}'")
 
 
@@ -420,11 +420,11 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
 ) -> None:
     """Not where nobody knows it, where the runs are there, nor a thousand times as many."""
     write(folder / "search.json", search())
-    found = validation("cannot say yet")
-    runs = sum(len(seeds) for curve in found["curves"] for seeds in curve["losses"].values())
+    result = validation("cannot say yet")
+    runs = sum(len(seeds) for curve in result["curves"] for seeds in curve["losses"].values())
     assert 30 < runs < 150
     line = typed("--settle --budget 60")
-    planned(folder, found | {"needed": needed, "command": line})
+    planned(folder, result | {"needed": needed, "command": line})
     record = json.loads((folder / "transfer/w256-d2/plan.json").read_text())
     record["source"]["command"] = line
     write(folder / "transfer/w256-d2/plan.json", record)

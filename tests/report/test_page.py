@@ -187,8 +187,8 @@ def test_a_command_that_takes_no_depth_is_told_none(tmp_path, no_drawing):
     (folder / "config.yaml").write_text("runner: {command: [train.py, '--n={width}']}")
     text = Page(render(folder)).text
     assert "at width 32." in text and "width 256" in text and "depth" not in text
-    for told in ("'--d={depth}'", "'--p={plan}'", "'{max(1,depth)}'"):
-        (folder / "config.yaml").write_text(f"runner: {{command: [train.py, {told}]}}")
+    for word in ("'--d={depth}'", "'--p={plan}'", "'{max(1,depth)}'"):
+        (folder / "config.yaml").write_text(f"runner: {{command: [train.py, {word}]}}")
         assert "depth 2" in Page(render(folder)).text
 
 

@@ -15,11 +15,12 @@ import pytest
 from rich.console import Console
 
 from sweeper.report import progress_bar
+from sweeper.report.output import Output
 from sweeper.report.progress_bar import SweepProgress
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.lock import StudyLock, live_holder
-from sweeper.sweep.progress import driver_progress
+from sweeper.sweep.progress import TimeLeft, driver_progress
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -37,11 +38,11 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    found = Clock()
+    result = Clock()
     with monkeypatch.context() as patch:
-        patch.setattr(progress_bar.time, "monotonic", found)
-        patch.setattr(progress_bar.time, "time", found)
-        yield found
+        patch.setattr(progress_bar.time, "monotonic", result)
+        patch.setattr(progress_bar.time, "time", result)
+        yield result
 
 
 def trials(count: int, phase: str = "eta", width: int = 1) -> list[Trial]:
@@ -70,7 +71,11 @@ def watch(
     console = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None)
     seconds = TrialSeconds(lambda trial: float(trial.width), known, rate)
     return SweepProgress(
-        folder, console, "search", planned=planned, seconds=seconds, at_once=at_once
+        folder,
+        Output(people=console, watchers=console),
+        "search",
+        planned=planned,
+        time_left=TimeLeft(seconds, at_once),
     )
 
 
@@ -80,8 +85,8 @@ def said(monitor: SweepProgress) -> str:
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "progress.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((folder / "progress.json").read_text())
+    return result
 
 
 def test_says_nothing_before_there_is_work(tmp_path: Path, clock: Clock) -> None:
@@ -189,8 +194,8 @@ def test_a_clock_that_goes_back_hides_no_driver(tmp_path: Path, clock: Clock) ->
         clock.now -= 10_000.0
         monitor.proposed(0, trials(2))
         driver = live_holder(tmp_path)
-        found = driver_progress(tmp_path, driver, [])
-        assert driver is not None and found is not None and found.total == 4
+        result = driver_progress(tmp_path, driver, [])
+        assert driver is not None and result is not None and result.total == 4
         assert driver_progress(tmp_path, replace(driver, started=driver.started + 1), []) is None
 
 
@@ -243,7 +248,7 @@ class Play:
 
     def run(self, batches: Sequence[Sequence[Trial]], seconds: Callable[[int], float]) -> Estimates:
         """What was said at shares of the time; see `Estimates`."""
-        said, begun, waiting = list[tuple[float, float | None]](), self.clock.now, list(batches)
+        text, begun, waiting = list[tuple[float, float | None]](), self.clock.now, list(batches)
         jobs: list[tuple[Sequence[Trial], float]] = []
         shares = dict[str, float]()
         while waiting or jobs:
@@ -266,8 +271,8 @@ class Play:
                     for trial in batch:
                         each = (took - self.start) / len(batch)
                         self.monitor.finished(result(trial, seconds=each))
-            said.append((self.clock.now - begun, self.monitor.snapshot.left))
-        return Estimates(said)
+            text.append((self.clock.now - begun, self.monitor.snapshot.left))
+        return Estimates(text)
 
 
 @dataclass
@@ -279,8 +284,8 @@ class Estimates:
     def ratio(self, share: float) -> float:
         """What was said to be left, over what was left, at a share of the time."""
         end = self.said[-1][0]
-        at, left = next(each for each in self.said if each[0] >= share * end)
-        return math.nan if left is None else left / (end - at)
+        at, remaining = next(each for each in self.said if each[0] >= share * end)
+        return math.nan if remaining is None else remaining / (end - at)
 
 
 def assert_told(estimates: Estimates, *shares: float) -> None:
@@ -316,22 +321,22 @@ def test_a_ladder_is_foretold_from_the_runs_of_the_search(
     tmp_path: Path, clock: Clock, workers: int
 ) -> None:
     """Mixed widths, of which the search has trained the least: right from the start."""
-    known = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
-    known += [result(trials(1, width=24)[0], 2.0, "diverged", seconds=900.0)]
+    earlier = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
+    earlier += [result(trials(1, width=24)[0], 2.0, "diverged", seconds=900.0)]
     rate = 32.0 * LADDER[0].spec.train.steps
-    with watch(tmp_path, planned=45, rate=rate, known=known, at_once=workers) as monitor:
+    with watch(tmp_path, planned=45, rate=rate, known=earlier, at_once=workers) as monitor:
         monitor.proposed(0, LADDER)
-        told = monitor.snapshot.left
+        remaining = monitor.snapshot.left
         estimates = Play(monitor, clock, workers).run([[trial] for trial in LADDER], at_width)
-        assert told == pytest.approx(estimates.said[-1][0], rel=0.5)
+        assert remaining == pytest.approx(estimates.said[-1][0], rel=0.5)
         assert_told(estimates, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 def test_a_ladder_of_a_command_that_tells_no_steps_is_foretold(
     tmp_path: Path, clock: Clock
 ) -> None:
-    known = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
-    with watch(tmp_path, planned=45, known=known, at_once=2) as monitor:
+    earlier = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
+    with watch(tmp_path, planned=45, known=earlier, at_once=2) as monitor:
         monitor.proposed(0, LADDER)
         play = Play(monitor, clock, 2, mute=True)
         assert_told(play.run([[trial] for trial in LADDER], at_width), 0.1, 0.5, 0.7, 0.9)
@@ -341,8 +346,8 @@ def test_horizons_differ_by_their_steps(tmp_path: Path, clock: Clock) -> None:
     """A trial of ten times the steps takes ten times as long where time is nothing but steps."""
     short = trials(1)[0]
     spec = replace(short.spec, train=replace(short.spec.train, steps=10 * short.spec.train.steps))
-    known = [result(short, seconds=2.0)]
-    with watch(tmp_path, planned=1, rate=1e9, known=known) as monitor:
+    earlier = [result(short, seconds=2.0)]
+    with watch(tmp_path, planned=1, rate=1e9, known=earlier) as monitor:
         monitor.proposed(0, [replace(short, spec=spec)])
         assert monitor.snapshot.left == pytest.approx(20.0)
 

@@ -49,8 +49,8 @@ def test_they_are_sections_of_the_page(full: str) -> None:
 def test_a_check_that_fails_stands_at_the_head(full: str) -> None:
     """Beside the verdict, before any section: two widths do not tell where it leads."""
     head = full[: full.index("</section>")]
-    said = "Coordinate check over width 16, 32: fail at layers.1.up"
-    assert said in head and "transfer.widths=[16,32,64] would" in head
+    text = "Coordinate check over width 16, 32: fail at layers.1.up"
+    assert text in head and "transfer.widths=[16,32,64] would" in head
 
 
 def test_a_check_that_passes_is_no_news(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_the_scales_are_listed(full: str, golden: Golden) -> None:
 def test_records_are_read_back_as_they_were() -> None:
     made = test_checks.sample()
     assert from_json(CoordinateCheck, json.loads(json.dumps(to_json(made)))) == made
-    assert [from_json(OperandScale, one) for one in check_samples.scales()] == test_checks.SCALES
+    assert [from_json(OperandScale, each) for each in check_samples.scales()] == test_checks.SCALES
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
-    folder, found = study(tmp_path / "demo"), check_samples.check()
-    found["axes"][0]["modules"][0]["name"] = evil
-    samples.write(folder / "check/check.json", found)
+    folder, result = study(tmp_path / "demo"), check_samples.check()
+    result["axes"][0]["modules"][0]["name"] = evil
+    samples.write(folder / "check/check.json", result)
     page = Page(render(folder))
     assert page.tags.count("script") == 1 and page.text.count(evil) >= 3
 

@@ -49,8 +49,8 @@ def plan() -> TransferPlan:
 
 def searched() -> list[Item]:
     notes = tuple(f"alpha_{i}: the optimum lay at the end, and the grid grew" for i in range(12))
-    found = samples.searched(samples.search(notes=notes))
-    return console.conclusion(found.conclusion, found.space)
+    result = samples.searched(samples.search(notes=notes))
+    return console.conclusion(result.conclusion, result.space)
 
 
 def judged(answer: str, *, axes: int = 1) -> list[Item]:
@@ -63,10 +63,10 @@ def judged(answer: str, *, axes: int = 1) -> list[Item]:
     more = [
         replace(verdicts[-1], axis=axis) for axis in ("batch_size", "steps")[: max(0, axes - 2)]
     ]
-    told = [replace(verdict, note="wider is worse " * 6, todo=TODO) for verdict in verdicts]
+    longer = [replace(verdict, note="wider is worse " * 6, todo=TODO) for verdict in verdicts]
     command = Commands("The target's command:", [["python", "train.py", "--lr=0.1"]])
     return [
-        *console.verdicts([*told, *more]),
+        *console.verdicts([*longer, *more]),
         *console.plan(plan()),
         command,
     ]
@@ -88,13 +88,13 @@ def explained() -> list[Item]:
 
 
 def checked(count: int = 1) -> list[Item]:
-    found = test_checks.sample()
+    result = test_checks.sample()
     long = [
         replace(m, name=f"model.blocks.transformer.{m.name}_{i}")
-        for m in found.modules
+        for m in result.modules
         for i in "abcdefgh"
     ]
-    many = [replace(found, modules=tuple(long)) for _ in range(count)]
+    many = [replace(result, modules=tuple(long)) for _ in range(count)]
     return checks.coordinates(many, CheckRule())
 
 

@@ -30,12 +30,12 @@ SPEC = spec_of({"model": {"width": 32, "depth": 2}})
 
 
 def placed(points: list[dict[str, float]], losses: list[float], **changes: Any) -> list[Result]:
-    found = []
+    result = []
     for log2, loss in zip(points, losses, strict=True):
         trial = Trial(spec=SPEC, log2_hps=Log2Hps(log2), seed=0, **changes)
         status: Any = "complete" if math.isfinite(loss) else "diverged"
-        found.append(Result(trial=trial, status=status, objective=loss))
-    return found
+        result.append(Result(trial=trial, status=status, objective=loss))
+    return result
 
 
 def results(count: int, names: tuple[str, ...], diverged: int = 0, **changes: Any) -> list[Result]:

@@ -59,12 +59,12 @@ def test_every_option_is_a_field(verb: str) -> None:
 @pytest.mark.parametrize("verb", IN_PYTHON)
 def test_every_keyword_of_python_is_a_field(verb: str) -> None:
     own = {"model", "command", "studies", "settings"}
-    told = inspect.signature(IN_PYTHON[verb]).parameters
+    parameters = inspect.signature(IN_PYTHON[verb]).parameters
     options = options_of(REQUESTS[verb])
-    assert {*told} - own <= {*options}
-    assert {*options} - {*told} <= {"overrides", "name", "names", "study"}
-    for name in {*told} & {*options}:
-        default = told[name].default
+    assert {*parameters} - own <= {*options}
+    assert {*options} - {*parameters} <= {"overrides", "name", "names", "study"}
+    for name in {*parameters} & {*options}:
+        default = parameters[name].default
         if default is not inspect.Parameter.empty and default is not None:
             assert default == options[name].default, name
 
@@ -84,7 +84,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_keyword(verb: str) -> None:
 
 def test_a_keyword_that_is_none_has_its_near_ones_named() -> None:
     with pytest.raises(ConfigError, match=r"did you mean.*to_width"):
-        request_of(REQUESTS["export"], {"to": "hf", "to_widht": 3})
+        request_of(REQUESTS["judge"], {"to_widht": 3})
     with pytest.raises(ConfigError, match=r"did you mean.*steps"):
         request_of(REQUESTS["search"], {"step": 3})
 

@@ -19,10 +19,10 @@ from tests.verbs.watching import Kept
 
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
-    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0, "over": False}
+    record = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0, "over": False}
     driver = live_holder(folder)
-    told |= {"driver": driver.started} if driver else {}
-    write_json(folder / "progress.json", {**told, **values})
+    record |= {"driver": driver.started} if driver else {}
+    write_json(folder / "progress.json", {**record, **values})
 
 
 def asked(**keywords: object) -> StatusAnswer:
@@ -37,9 +37,9 @@ def test_of_a_finished_search(study: Path) -> None:
 
 
 def test_a_ladder_is_no_part_of_the_search(study: Path) -> None:
-    found = Study.read(study).results()[0]
-    trial = replace(found.trial, seed=99, phase="validate")
-    better = replace(found, trial=trial, objective=found.objective / 2)
+    result = Study.read(study).results()[0]
+    trial = replace(result.trial, seed=99, phase="validate")
+    better = replace(result, trial=trial, objective=result.objective / 2)
     rewrite_results(study, lambda lines: [*lines, json.dumps(to_json(better))])
     trials = asked().trials
     assert len(trials.current) == 4 and better not in trials.searched

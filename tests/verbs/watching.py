@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.errors import Call, Keyword, spelled
+from sweeper.report.output import Output
 from sweeper.report.progress_bar import SweepProgress
+from sweeper.sweep.progress import TimeLeft
 from sweeper.verbs.answer import VerbAnswer
 from tests.cli.screens import terminal
 
@@ -27,6 +29,16 @@ class Kept:
         """A look."""
         self.looks.append((answer, news))
 
-    def progress(self, folder: Any, job: str, *, page: bool = False, **more: Any) -> SweepProgress:
+    def progress(
+        self,
+        folder: Any,
+        job: str,
+        *,
+        seconds: Any,
+        at_once: float = 1,
+        page: Any = None,
+        **more: Any,
+    ) -> SweepProgress:
         """The file alone: nobody looks on."""
-        return SweepProgress(folder, terminal(80), job, **more)
+        output = Output(people=terminal(80), watchers=terminal(80))
+        return SweepProgress(folder, output, job, time_left=TimeLeft(seconds, at_once), **more)

@@ -20,15 +20,15 @@ def compare(*studies: Any, **settings: Any) -> Answer:
     """Which change wins at a target, as `sweeper compare` says it.
 
     Of runs of any source as `judge` takes them, or of studies, the variants are carried to
-    `to_params`, `to_tokens` or `to_width`; nothing is written but with `out`. With `settle` the
-    studies' next runs are trained until it is decided; further keywords are settings such as
+    `to_params`, `to_tokens` or `to_width`; nothing is written. With `settle` the studies' next
+    runs are trained until it is decided; further keywords are settings such as
     `launcher="slurm"`. Errors as `search`.
     """
     if not settings.get("settle"):
         sources = tuple(map(source_of, studies))
         request = replace(request_of(CompareRequest, {**settings, "names": ()}), names=sources)
-        # Under strict nothing is written: a call writes nothing but with `out`.
-        return Answer.of(answered(replace(request, strict=request.out is None))[1])
+        # Under strict nothing is written.
+        return Answer.of(answered(replace(request, strict=True))[1])
     folders = [folder_of(study, settings.get("root")) for study in studies]
     parents = {folder.absolute().parent for folder in folders}
     if len(parents) > 1:

@@ -56,7 +56,7 @@ MOST_DRAWN = 9
 """Variants that have a panel, those of the first places."""
 
 
-def shown(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
     """The variants in their order, best first; page and figure are written."""
     return _settled(answer) if isinstance(answer, SettledAnswer) else winner_shown(answer)
 
@@ -70,7 +70,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     sentences = [winner_sentence(winner), rests_text(winner), *answer.runs.notes, *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
     # Under strict a program asks, and may ask often: nothing is written unless it says where.
-    is_written = not request.strict or request.out is not None
+    is_written = not request.strict
     figure = winner_figure(winner, answer.runs) if is_written else Figure()
     made = paged(
         winner_report(winner, answer.runs, figure),
@@ -97,7 +97,7 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
     if len(roots) != 1 or not width:
         return []
     # At a width that was run seeds tell more than other widths.
-    beyond, commands = winner.target.octaves > 0, []
+    commands = []
     for each in winner.next_runs:
         names = (winner.baseline, each.variant)
         runs = f"{counted(each.runs, 'run')} of {each.variant}"
@@ -106,8 +106,7 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
         request = CompareRequest(
             names=names,
             settle=True,
-            to_width=width if beyond else None,
-            at_width=None if beyond else width,
+            to_width=width,
             root=next(iter(roots)),
         )
         commands.append(Next(request, why))
@@ -147,7 +146,7 @@ def _settled(answer: SettledAnswer) -> Shown:
             folder=answer.path.parent,
         )
     )
-    budget = replace(again.request, budget=2 * outcome.budget, hours=None)
+    budget = replace(again.request, budget=2 * outcome.budget)
     first, width = winner.variants[0], answer.request.to_width or 2 * max(answer.widths)
     plan = TransferRequest(
         to_width=width,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-from sweeper.evidence.flags import COUNT, Ignore, Where
+from sweeper.evidence.flags import COUNT, Where
 from sweeper.records import Bounds
 from sweeper.verbs.requests import (
     AT_LEAST_ONE,
     STUDY,
     Flag,
-    Hours,
     Request,
-    Root,
     Trust,
 )
 
@@ -50,7 +47,10 @@ class CompareRequest(Request, panel=STUDY):
     to_width: Annotated[
         int | None,
         AT_LEAST_ONE,
-        Flag("Its width; with {settle} studies are trained until it is known which wins there."),
+        Flag(
+            "Its width; with {settle} studies are trained until it is known which wins there, at "
+            "the widest that all ladders have if not given."
+        ),
     ] = None
     columns: Annotated[
         str | Mapping[str, str],
@@ -61,15 +61,20 @@ class CompareRequest(Request, panel=STUDY):
         ),
     ] = ""
     where: Where = ""
-    ignore: Ignore = ""
-    floor: Annotated[
-        float | None, Flag("Of the loss over compute, where you know it; fitted if not given.")
-    ] = None
-    exponent: Annotated[
-        float | None,
-        Bounds(least=1e-3, most=1),
-        Flag("Of (loss - floor) over compute; fitted if not given."),
-    ] = None
+    ignore: Annotated[
+        str | tuple[str, ...],
+        Flag(
+            "What may differ between runs, by its column; between studies, by its setting: "
+            "'host,train.steps'."
+        ),
+    ] = ""
+    fixed: Annotated[
+        str | Mapping[str, float],
+        Flag(
+            "What you know of the loss over compute, E + c/compute^gamma, as in "
+            "'E=1.6,gamma=0.09'; fitted if not given."
+        ),
+    ] = ""
     error: Annotated[
         float,
         Bounds(least=1e-12, below=0.5),
@@ -78,25 +83,17 @@ class CompareRequest(Request, panel=STUDY):
     strict: Annotated[
         bool, Flag("Exit with 0 where one is better, 3 where all are worse, 4 where it is open.")
     ] = False
-    anyway: Annotated[bool, Flag("Compare studies whose data, model or training differ.")] = False
-    out: Annotated[Path | None, Flag("Where to write; <root>/comparisons/NAMES if not given.")] = (
-        None
-    )
     settle: Annotated[
         bool, Flag("Train runs at each study's optimum, until it is decided which is better.")
     ] = False
-    at_width: Annotated[
-        int | None,
-        AT_LEAST_ONE,
-        Flag("With {settle}: the width to train; else the widest that all ladders have."),
-    ] = None
     budget: Annotated[
-        int | None,
-        AT_LEAST_ONE,
-        Flag("With {settle}: at most so many runs; else 40 each.", metavar="RUNS"),
+        int | str | None,
+        Flag(
+            "With {settle}: at most so many runs, or so many hours of runs, as in 12h; else 40 "
+            "runs each.",
+            metavar="RUNS",
+        ),
     ] = None
-    hours: Hours = None
     detach: Annotated[bool, Flag("With {settle} on Slurm: submit what can be, and leave.")] = False
     dry_run: Annotated[bool, Flag("With {settle}: say what would run; train nothing.")] = False
     trust: Trust = False
-    root: Root = None

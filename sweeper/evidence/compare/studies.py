@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import BadInput, Call, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
+from sweeper.evidence.compare.differences import VariantQuestion
+from sweeper.evidence.compare.request import CompareRequest
+from sweeper.evidence.flags import fixed_values
 from sweeper.records import as_number
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
@@ -30,23 +33,48 @@ def named_studies(sources: Sequence[Any], asked_root: Path | None) -> tuple[list
     return names, root
 
 
+def question_of(request: CompareRequest, counts: Mapping[str, float]) -> VariantQuestion:
+    """What is asked at a target; ConfigError for what the law of the loss does not have."""
+    fixed = fixed_values(request.fixed)
+    for name, value in fixed.items():
+        if name not in ("E", "gamma"):
+            raise ConfigError(Keyword("fixed"), name, "E or gamma, of E + c/compute^gamma")
+        if name == "gamma" and not 1e-3 <= value <= 1:
+            raise ConfigError(Keyword("fixed"), f"gamma={value:g}", "at least 0.001, at most 1")
+    return VariantQuestion(
+        counts=counts, floor=fixed.get("E"), exponent=fixed.get("gamma"), error=request.error
+    )
+
+
 def check_distinct(names: Sequence[str]) -> None:
     """BadInput for a study that is given twice."""
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
 
 
-def check_comparable(specs: Mapping[str, TrialSpec], anyway: bool) -> list[str]:
-    """What differs between the studies; BadInput where anything does, but with `anyway`."""
-    notes = differences(specs)
-    if notes and not anyway:
-        unlike = f"the studies are not comparable: {'; '.join(notes)}. "
-        raise BadInput(unlike, Call("compare", Keyword("anyway")), " compares them all the same")
-    return notes
+def check_comparable(specs: Mapping[str, TrialSpec], ignore: Sequence[str]) -> list[str]:
+    """What differs between the studies; BadInput where it is not to be ignored."""
+    unlike = differences(specs)
+    refused = {key: sentence for key, sentence in unlike.items() if not _is_named(key, ignore)}
+    if refused:
+        keyword = Keyword("ignore", ",".join(dict.fromkeys([*ignore, *refused])))
+        what = f"the studies are not comparable: {'; '.join(refused.values())}. "
+        raise BadInput(what, Call("compare", keyword), " compares them all the same")
+    return [*unlike.values()]
 
 
-def check_studies(folders: Sequence[Path], anyway: bool) -> list[str]:
-    """What differs between studies by what they trained; BadInput for one that is given twice."""
+def _is_named(key: str, ignore: Sequence[str]) -> bool:
+    """Whether a setting, or its group, is among those to ignore."""
+    return any(key == name or key.startswith(f"{name}.") for name in ignore)
+
+
+def check_studies(
+    folders: Sequence[Path], ignore: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """What differs between studies by what they trained, and what else of `ignore` is left.
+
+    BadInput for a study that is given twice.
+    """
     check_distinct([folder.name for folder in folders])
     specs = dict[str, TrialSpec]()
     for folder in folders:
@@ -55,11 +83,15 @@ def check_studies(folders: Sequence[Path], anyway: bool) -> list[str]:
         every = [result.trial.spec for result in trials]
         if every:
             specs[folder.name] = max(every, key=lambda spec: (spec.width, spec.depth))
-    return check_comparable(specs, anyway) if len(specs) > 1 else []
+    if len(specs) < 2:
+        return [], tuple(ignore)
+    settings = differences(specs)
+    columns = tuple(name for name in ignore if not any(_is_named(key, [name]) for key in settings))
+    return check_comparable(specs, ignore), columns
 
 
-def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
-    """What keeps the losses of two studies from being compared, a sentence for each.
+def differences(specs: Mapping[str, TrialSpec]) -> dict[str, str]:
+    """What keeps the losses of studies from being compared, a sentence by its setting.
 
     `specs` are by study.
 
@@ -75,7 +107,7 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
             facts |= {f"{group}.{key}": value for key, value in values.items()}
         for key, value in facts.items():
             named.setdefault(key, {}).setdefault(str(as_number(value)), []).append(name)
-    sentences, studies = [], list(specs)
+    sentences, studies = dict[str, str](), list(specs)
     for key, by_value in named.items():
         with_key = [name for names in by_value.values() for name in names]
         if lacking := [name for name in studies if name not in with_key]:
@@ -86,5 +118,5 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
                 f"{value if len(value) <= 24 else f'{value[:12]}…'} in {' and '.join(names)}"
                 for value, names in by_value.items()
             )
-            sentences.append(f"{key} is {', '.join(where)}")
+            sentences[key] = f"{key} is {', '.join(where)}"
     return sentences

@@ -13,9 +13,14 @@ from sweeper.config.settings import Experiment, Settings, check_model_size, chec
 from sweeper.config.studies import study_tree
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.compare.deciding import FIRST, Deciding, Run
-from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.request import CompareRequest
-from sweeper.evidence.compare.studies import TOO_FEW, check_comparable, check_distinct
+from sweeper.evidence.compare.studies import (
+    TOO_FEW,
+    check_comparable,
+    check_distinct,
+    question_of,
+)
+from sweeper.evidence.flags import ignored
 from sweeper.launch.executor import Scheduled
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import fitting
@@ -36,6 +41,7 @@ from sweeper.sweep.optimum import check_storage_password, planned_optimum
 from sweeper.sweep.study_replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.verbs.requests import budget_of
 
 FRESH_SEED = 3 * 10**6
 """The first seed at a width at which one of the studies searched: its optimum was chosen there by
@@ -111,29 +117,32 @@ def deciding_of(asked: CompareRequest, contenders: Sequence[Contender]) -> Decid
         return None if there is None else there.objective
 
     def affordable(following: Sequence[Run]) -> int:
-        """How many of these runs `hours` have room for, by the time that their sizes take."""
-        assert asked.hours is not None
+        """How many of these runs the hours have room for, by the time that their sizes take."""
+        assert hours is not None
         taken = [each.seconds for run in deciding.asked if (each := result(*run)) is not None]
         timed = {name: each.seconds() for name, each in by_name.items()}
         seconds = (timed[name](widths[size]) for name, size, _ in following)
-        return fitting(seconds, asked.hours * 3600 * slots - math.fsum(taken))
+        return fitting(seconds, hours * 3600 * slots - math.fsum(taken))
 
     workers = [getattr(each.experiment.settings.launcher, "workers", 1) for each in contenders]
     slots = max(count if isinstance(count, int) else 1 for count in workers)
     first = contenders[0]
     sizes = [first.planned[width][0] for width in widths]
-    to = {} if asked.to_width is None else {"width": float(asked.to_width)}
+    # A width that is trained itself is no target.
+    beyond = asked.to_width is not None and widths != [asked.to_width]
+    to = {"width": float(asked.to_width)} if beyond and asked.to_width else {}
+    runs, hours = budget_of(asked.budget)
     # It begins with those that all ladders have, without the one beyond, the dearest.
     begun = len(_common([each.experiment.settings for each in contenders]) & {*widths})
     deciding = Deciding(
         [*by_name],
         [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
         [first.flops(width) for width in widths],
-        VariantQuestion(counts=to, floor=asked.floor, exponent=asked.exponent, error=asked.error),
+        question_of(asked, to),
         loss,
         begun=max(1, begun),
-        budget=asked.budget,
-        affordable=None if asked.hours is None else affordable,
+        budget=runs,
+        affordable=None if hours is None else affordable,
         slots=slots,
     )
     return deciding
@@ -211,31 +220,24 @@ def contenders_of(
             )
         )
     specs = {each.name: each.experiment.spec(each.planned[widths[0]][0]) for each in contenders}
-    return contenders, check_comparable(specs, asked.anyway), unfinished
+    return contenders, check_comparable(specs, ignored(asked.ignore)), unfinished
 
 
 def _widths(studies: Sequence[Settings], asked: CompareRequest) -> list[int]:
-    """The width to train: the one that was asked for, else the widest that all ladders have.
+    """The width to train: the widest that all ladders have, or a narrower one that is asked for.
 
-    For a target all that they have, and one twice as wide, which is trained where that tells most.
+    For one beyond all that they have, and one twice as wide, which is trained where that tells
+    most.
     """
     common, target = _common(studies), asked.to_width
-    at = asked.at_width
-    if at is None and not common:
-        ladders = ", ".join(f"{study.name}: {sorted(_ladder(study))}" for study in studies)
-        instead: Text = ("give all the same transfer.widths",)
-        if target is None:
-            instead = ("name one with ", K("at_width", ...))
-        raise BadInput(f"no width is on all ladders ({ladders}): ", *instead)
-    if target is None:
-        width = max(common) if at is None else at
+    if not common:
+        ladders = ", ".join(f"{each.name}: {sorted(_ladder(each))}" for each in studies)
+        raise BadInput(f"no width is on all ladders ({ladders}): give all the same transfer.widths")
+    if target is None or target <= max(common):
+        width = max(common) if target is None else target
         if (unfit := _unfit(studies, width)) is not None:
-            raise ConfigError(K("at_width"), width, unfit)
+            raise ConfigError(K("to_width"), width, unfit)
         return [width]
-    # A width that is trained needs no law: seeds there tell more.
-    if target <= max(common):
-        allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
-        raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
     # One beyond the ladders, where all can have it: nearer to the target runs tell more.
     wider = min(2 * max(common), target)
     return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]

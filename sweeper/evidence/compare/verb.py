@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.compare.decision import Winner, decide
-from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.reading import VariantRuns, joined, variant_runs
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.flags import columns_text, ignored
 from sweeper.evidence.runs.read import read, study_folder
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
+from sweeper.verbs.requests import budget_of
 
 if TYPE_CHECKING:
     from sweeper.evidence.compare.deciding import Deciding
@@ -28,7 +28,7 @@ K = Keyword
 
 @dataclass(frozen=True, kw_only=True)
 class WinnerAnswer(VerbAnswer):
-    """Variants at a target, by `runs`; with `strict` nothing is written unless asked for.
+    """Variants at a target, by `runs`; with `strict` nothing is written.
 
     `studies` are the folders of variants that are studies of ours, whose next runs can be trained.
     """
@@ -68,15 +68,16 @@ class QueuedRound(SettledAnswer, SubmittedAnswer):
     """A round whose runs are in a queue."""
 
 
-OF_SETTLE = ("at_width", "budget", "hours", "detach", "dry_run")
+OF_SETTLE = ("budget", "detach", "dry_run")
 """Keywords of what is trained."""
-OF_TABLES = ("by", "to_params", "to_tokens", "columns", "where", "ignore")
+OF_TABLES = ("by", "to_params", "to_tokens", "columns", "where")
 """Those of runs that are there."""
 STRICT = {"better": Outcome.DONE, "worse": Outcome.NOT_VALIDATED, "cannot say": Outcome.CANNOT_SAY}
 
 
 def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
     """Which variant wins at the target, by the runs that are there, or with `settle` by more."""
+    budget_of(request.budget)
     names = [name for name in OF_SETTLE if getattr(request, name)]
     if not request.settle and names:
         raise BadInput(K(names[0], ...), " is of what ", K("settle"), " trains: give both")
@@ -84,64 +85,61 @@ def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
         return _by_runs(request)
     if names := [name for name in OF_TABLES if getattr(request, name)]:
         raise BadInput(K(names[0], ...), " is of runs that are there, ", K("settle"), " of studies")
-    if request.at_width is not None and request.to_width is not None:
-        raise BadInput(
-            *(K("at_width", ...), " asks at a width that is trained, "),
-            *(K("to_width", ...), " at one that none reaches: give one"),
-        )
     return _settled(request, watcher)
 
 
 def _by_runs(request: CompareRequest) -> WinnerAnswer:
     """The variants of all sources, carried to the target; BadInput for what is none."""
-    from sweeper.evidence.compare.studies import TOO_FEW, check_studies, named_studies
+    from sweeper.evidence.compare.studies import (
+        TOO_FEW,
+        check_studies,
+        named_studies,
+        question_of,
+    )
 
     sources, root = named_studies(request.names, request.root)
     folders = [study_folder(source, root) for source in sources]
     if len(sources) == 1 and folders[0] is not None and request.by is None:
         raise BadInput(*TOO_FEW)
-    unlike = check_studies([each for each in folders if each is not None], request.anyway)
+    ours = [each for each in folders if each is not None]
+    unlike, ignore = check_studies(ours, ignored(request.ignore))
     every = [
         read(
             source,
             columns=columns_text(request.columns),
             where=request.where,
-            ignore=ignored(request.ignore),
+            ignore=ignore,
             root=root,
         )
         for source in sources
     ]
     runs = variant_runs(joined(every), request.by, request.baseline)
     # Studies of ours share the draws of a seed.
-    ours = all(each is not None for each in folders)
-    runs = replace(runs, notes=(*runs.notes, *unlike), paired=ours)
+    paired = len(ours) == len(folders)
+    runs = replace(runs, notes=(*runs.notes, *unlike), paired=paired)
     asked = {"params": request.to_params, "tokens": request.to_tokens, "width": request.to_width}
-    question = VariantQuestion(
-        counts={role: float(value) for role, value in asked.items() if value is not None},
-        floor=request.floor,
-        exponent=request.exponent,
-        error=request.error,
-    )
+    counts = {role: float(value) for role, value in asked.items() if value is not None}
+    question = question_of(request, counts)
     winner = decide(runs, question)
-    studies = {f.name: f for f in folders if f is not None and f.name in runs.names}
+    studies = {folder.name: folder for folder in ours if folder.name in runs.names}
     return WinnerAnswer(
         studies=studies if {*studies} == {*runs.names} else {},
         outcome=STRICT[winner.answer] if request.strict else Outcome.DONE,
         request=request,
         runs=runs,
         winner=winner,
-        folder=_folder(request, [Path(each.name).stem or "runs" for each in every], root),
+        folder=_folder([Path(each.name).stem or "runs" for each in every], root),
     )
 
 
-def _folder(request: CompareRequest, names: Sequence[str], root: Path) -> Path:
+def _folder(names: Sequence[str], root: Path) -> Path:
     """Where a comparison is written to; its name is cut to what a file system takes."""
     from sweeper.trial import digest
 
     name = "+".join(names)
     if len(name) > 120:
         name = f"{name[:100]}+{digest([*names])[:12]}"
-    return request.out or root / "comparisons" / name
+    return root / "comparisons" / name
 
 
 def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
@@ -165,7 +163,7 @@ def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
     if not trained:
         timed = {each.name: each.seconds() for each in contenders}
         seconds = [timed[name](at) for name, at, _ in begins]
-        check_hours(request.hours, seconds, deciding.slots, "this comparison begins")
+        check_hours(budget_of(request.budget)[1], seconds, deciding.slots, "this comparison begins")
     # Which runs follow the first round the losses decide: at most they are all the dearest.
     flops = math.fsum(by_name[name].flops(at) for name, at, _ in begins)
     dearest = max(each.flops(at) for each in contenders for at in widths)
@@ -212,7 +210,7 @@ def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
         "answer": winner.answer if winner else "cannot say",
         "variants": to_json(winner.variants) if winner else [],
     }
-    folder = _folder(request, answer.names, root)
+    folder = _folder(answer.names, root)
     private_folder(folder)
     path = folder / "settled.json"
     write_json(path, record)

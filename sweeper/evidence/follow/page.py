@@ -22,7 +22,7 @@ RELOAD = 30.0
 """Seconds until the page of a run that goes on is loaded anew."""
 
 
-def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
     """Where the run stands, and its page."""
     seen, watch = answer.seen, answer.watch
     figure = follow_figure(watch)
@@ -39,7 +39,7 @@ def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
 
 def looked(answer: FollowAnswer, *, live: bool) -> Sequence[Item]:
     """What a live view shows, its page written anew; lines have the answer alone."""
-    made = shown(answer)
+    made = presented(answer)
     return [*made.items, Sentence(made.answer)] if live else [Sentence(made.answer)]
 
 

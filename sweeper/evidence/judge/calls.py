@@ -22,7 +22,7 @@ from sweeper.evidence.rates.words import rates_lines, rates_notes
 from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
 from sweeper.report.notebook import html
-from sweeper.report.present import Silent, perform, present
+from sweeper.report.present import Silent, perform
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -110,7 +110,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
     run. `columns` name them by role, as a text or a mapping: `{"width": "n_embd", "eta": "lr"}`.
-    Nothing is written but with `out`; BadInput says what is missing.
+    Nothing is written but by `save`; BadInput says what is missing.
     """
     request = request_of(JudgeRequest, {**keywords, "source": source_of(source)})
     with TURNS:
@@ -128,7 +128,4 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
                 result = Judgement(answer)
             case _:
                 raise TypeError(type(answer).__name__)
-        if request.out is not None:
-            written = present("judge", answer).places
-            result.places = {name: Path(str(place)) for name, place in written.items()}
     return result

@@ -263,7 +263,7 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def shown(
+def presented(
     answer: JudgeAnswer | RatesAnswer | CriticalAnswer | EachJudgeAnswer, *, verbose: bool = False
 ) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""

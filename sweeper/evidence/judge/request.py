@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from sweeper.evidence.flags import COUNT, Ignore, Where
@@ -13,7 +12,6 @@ from sweeper.verbs.requests import (
     TUNE,
     Flag,
     Request,
-    Root,
 )
 
 
@@ -83,7 +81,6 @@ class JudgeRequest(Request, panel=TUNE):
     ] = None
     where: Where = ""
     ignore: Ignore = ""
-    base: Annotated[float | None, Flag("The size tuned at; the smallest if not given.")] = None
     eta: Annotated[
         float | None, Flag("The transferred learning rate; the base's best if not given.")
     ] = None
@@ -91,11 +88,7 @@ class JudgeRequest(Request, panel=TUNE):
         float | None, Flag("A run's standard deviation in nats, where one seed shows none.")
     ] = None
     diverged: Annotated[float | None, Flag("A loss above this is of a run that diverged.")] = None
-    max_shift: Annotated[float, Flag("Octaves within which a size holds.")] = 1.0
-    max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     each: Annotated[
         bool, Flag("Of settings varied one at a time around a point: carry, retune or leave each.")
     ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
-    out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
-    root: Root = None

@@ -100,13 +100,9 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         series=request.series, window=request.window, study=request.study or "", whole=over_batch
     )
     question = TableQuestion(
-        reading=GridOptions(
-            axis=axis, noise=request.noise, diverged=request.diverged, base=request.base
-        ),
+        reading=GridOptions(axis=axis, noise=request.noise, diverged=request.diverged),
         to=request.to_width,
         eta=request.eta,
-        max_shift=request.max_shift,
-        max_loss_gap=request.max_loss_gap,
     )
     target = _rates_asked(request)
     runs = read(
@@ -118,10 +114,10 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         objective=objective,
         axis=axis if target is None else EVERY_LADDER,
     )
-    folder, command = request.out or _folder(source, runs.name, root), command_line()
+    folder, command = _folder(source, runs.name, root), command_line()
     facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where, "command": command}
     # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
-    plain = {request.axis, request.to_width, request.eta, request.base} == {None}
+    plain = {request.axis, request.to_width, request.eta} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
         law = law_of_runs(runs, question.reading, target)
         return RatesAnswer(
@@ -179,7 +175,7 @@ NO_CURVES: Text = (
     "no critical batch: it takes losses at several steps of each batch, of curves or of runs of "
     "several lengths",
 )
-OF_LADDERS = (*TARGETS, "base", "eta", "strict")
+OF_LADDERS = (*TARGETS, "eta", "strict")
 """Keywords that ask about learning rates along sizes."""
 
 
@@ -209,7 +205,7 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
         )
         varied = varied_settings(runs, axis)
     each = judge_each(varied, request.noise)
-    folder = request.out or _folder(source, varied.name, root)
+    folder = _folder(source, varied.name, root)
     return EachJudgeAnswer(each=each, varied=varied, folder=folder)
 
 
@@ -227,7 +223,7 @@ def _rates_asked(request: JudgeRequest) -> RateTarget | None:
     """The model and horizon whose rate and batch are asked for; None where none is."""
     if (request.to_params, request.to_tokens, request.to_batch) == (None, None, None):
         return None
-    for name in ("axis", "eta", "base"):
+    for name in ("axis", "eta"):
         if getattr(request, name) is not None:
             raise BadInput(
                 *(Keyword(name, ...), " goes with a transfer along one size, and "),

@@ -13,7 +13,7 @@ from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
 from sweeper.evidence.sources import source_of
 from sweeper.registry import only_named
-from sweeper.report.present import Silent, perform, present
+from sweeper.report.present import Silent, perform
 
 
 @keywords_of(PredictRequest)
@@ -22,13 +22,11 @@ def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
     finished run. Of too few runs it cannot say yet, as there: the `answer` of both. Nothing is
-    written but with `out`.
+    written but by its `write`.
     """
     request = request_of(PredictRequest, {**keywords, "source": source_of(source)})
     with TURNS, only_named():
         answer = perform(request, Silent())
-        if request.out is not None:
-            present("predict", answer)
     assert isinstance(answer, PredictAnswer | TablePrediction)
     source_answer = answer.predicted if isinstance(answer, PredictAnswer) else answer
     if isinstance(prediction := source_answer.prediction, NoLossLaw):

@@ -445,13 +445,14 @@ def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[st
     for name, value in question.fixed.items():
         exponents = sorted(names & {"alpha", "beta", "gamma"})
         if name != "E" and name not in exponents:
-            allowed = f"of {', '.join(exponents)}, since the runs varied {design.varied}"
-            raise ConfigError(Keyword("exponent"), name, allowed)
+            allowed = f"E or {', '.join(exponents)}, since the runs varied {design.varied}"
+            raise ConfigError(Keyword("fixed"), name, allowed)
         lowest = float(runs.loss.min())
         if name == "E" and not 0 < value < lowest:
-            raise ConfigError(Keyword("floor"), value, f"below the lowest loss, {lowest:.4g}")
+            allowed = f"above 0, and below the lowest loss, {lowest:.4g}"
+            raise ConfigError(Keyword("fixed"), f"E={value:g}", allowed)
         if name != "E" and not 0.005 <= value <= 4:
-            raise ConfigError(Keyword("exponent"), f"{name}={value:g}", "from 0.005 to 4")
+            raise ConfigError(Keyword("fixed"), f"{name}={value:g}", "from 0.005 to 4")
     return question.fixed
 
 

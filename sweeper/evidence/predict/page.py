@@ -361,7 +361,7 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
 # A verb's answer.
 
 
-def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
+def presented(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
     """The law, tried backwards, and what it predicts; the record, the page and its figure."""
     if isinstance(answer, PredictAnswer):
         return predicted_shown(answer.predicted, answer.question, answer.invocation)
@@ -410,10 +410,9 @@ def predicted_shown(
         following = None
     made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
     made = replace(made, folder=study.folder)
-    if result.folder.resolve().is_relative_to(study.folder.resolve()):
-        from sweeper.report.study_page import write_report  # it loads torch, and tables have none
+    from sweeper.report.study_page import write_report  # it loads torch, and tables have none
 
-        write_report(study.folder)
+    write_report(study.folder)
     return made
 
 

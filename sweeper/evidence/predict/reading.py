@@ -62,7 +62,6 @@ def predict_trained(
     experiment: Experiment,
     target: Size | None,
     question: LossQuestion,
-    out: Path | None = None,
     *,
     where: str = "",
 ) -> Predicted:
@@ -104,7 +103,7 @@ def predict_trained(
     if isinstance(prediction, Prediction):
         prediction = _with_band(prediction, study, trained, runs, scales)
     return Predicted(
-        folder=out or StudyFolder(study.folder).target(name).path,
+        folder=StudyFolder(study.folder).target(name).path,
         runs=runs,
         prediction=prediction,
         left_out=left_out,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from sweeper.evidence.flags import Ignore
-from sweeper.records import Bounds
 from sweeper.verbs.requests import (
     AT_LEAST_ONE,
     POSITIVE,
     TUNE,
-    ConfigDir,
     Flag,
     Request,
-    Root,
     Study,
     ToDepth,
     Trust,
@@ -62,17 +58,11 @@ class PredictRequest(Request, panel=TUNE):
     to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
     to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
     flops: Annotated[float | None, POSITIVE, Flag("A budget: its best size and tokens.")] = None
-    floor: Annotated[
-        float | None, POSITIVE, Flag("The floor E, where you know it; fitted if not given.")
-    ] = None
-    exponent: Annotated[
+    fixed: Annotated[
         str | Mapping[str, float],
-        Flag("Exponents that you know, as in 'alpha=0.34,beta=0.28' or 'gamma=0.15'."),
+        Flag(
+            "What you know of the law: its floor E and its exponents, as in "
+            "'E=1.69,alpha=0.34,beta=0.28' or 'gamma=0.15'; fitted if not given."
+        ),
     ] = ""
-    seed: Annotated[int, Bounds(least=0), Flag("Of the law's draws.")] = 0
-    out: Annotated[Path | None, Flag("Where to write; <root>/predictions/FILE if not given.")] = (
-        None
-    )
-    root: Root = None
     trust: Trust = False
-    config_dir: ConfigDir = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
 from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
-from sweeper.evidence.flags import columns_text, ignored
+from sweeper.evidence.flags import columns_text, fixed_values, ignored
 from sweeper.evidence.predict.decision import (
     LossQuestion,
     NoLossLaw,
@@ -61,8 +61,7 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,
-        fixed=_fixed(request),
-        seed=request.seed,
+        fixed=fixed_values(request.fixed),
     )
     source, study = request.source, request.study
     if (folder := study_folder(source, root)) is not None:
@@ -86,31 +85,15 @@ def _of_study(
 
     asked_root = None if request.root is None else str(request.root)
     placed = with_place([], None, asked_root)
-    tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
+    tree, invocation = tree_of(name, placed, None, trust=request.trust)
     settings = resolve_study(tree, invocation)
     base, is_asked = settings.base, request.to_width or request.to_depth or request.to_tokens
     size = Size(width=request.to_width or base.width, depth=request.to_depth or base.depth)
     check_target(settings, size)
     target = size if is_asked else None
     experiment = open_experiment(settings)
-    predicted = predict_trained(experiment, target, question, request.out, where=request.where)
+    predicted = predict_trained(experiment, target, question, where=request.where)
     return PredictAnswer(question=question, predicted=predicted, invocation=invocation)
-
-
-def _fixed(request: PredictRequest) -> dict[str, float]:
-    """The floor and the exponents that are known, by name; ConfigError for what is no number."""
-    exponents = request.exponent
-    if isinstance(exponents, str):
-        pairs = [word.partition("=") for word in exponents.split(",") if word.strip()]
-        exponents = {name.strip(): value for name, _, value in pairs}  # type: ignore[misc]
-    fixed = {} if request.floor is None else {"E": request.floor}
-    for name, value in exponents.items():
-        try:
-            fixed[str(name)] = float(value)
-        except (TypeError, ValueError) as error:
-            form = "exponents by name, as in 'alpha=0.34,beta=0.28'"
-            raise ConfigError(Keyword("exponent"), request.exponent, form) from error
-    return fixed
 
 
 def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
@@ -127,9 +110,6 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
             text = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
             kind = "a study" if of_table else "a table"
             raise ConfigError(Keyword(name), text, f"given with the runs of {kind} alone")
-    out = request.out
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
 
 
 def _of_table(
@@ -143,7 +123,7 @@ def _of_table(
     curves = None if request.curves is None else _curves(request, root)
     notes = tuple(map(as_text, law_notes(table, runs)))
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
-    folder = request.out or root / "predictions" / name
+    folder = root / "predictions" / name
     prediction = predict_runs(
         runs,
         question,

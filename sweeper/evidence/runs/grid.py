@@ -36,13 +36,12 @@ class GridOptions:
     """How curves are made of a table's runs: the axis, None is whichever size differs.
 
     `diverged`: a loss above it is that of a run that diverged. `noise`: a run's standard deviation
-    in nats, where it is known. `base`: the size that the transfer begins at, None: the smallest.
+    in nats, where it is known.
     """
 
     axis: str | None = None
     diverged: float | None = None
     noise: float | None = None
-    base: float | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for what is no number."""
@@ -187,7 +186,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     table, kept, rounded = final_losses(runs, table, options.diverged, notes, axis)
     keys = [*sizes]
     make = size_maker(axis, keys)
-    base = base_of(runs, table, keys, make, options.base, axis)
+    base = base_of(runs, table, keys, make, axis)
     curves, noise = curves_of(table, keys, make, notes, axis, options.noise, rounded, runs.unit)
     if len(runs) > kept:
         notes.append(f"{len(runs) - kept} of {len(runs)} rows are not counted")

@@ -133,19 +133,10 @@ def base_of(
     table: pandas.DataFrame,
     keys: Sequence[str],
     make: MakeSize,
-    asked: float | None,
     axis: str,
 ) -> LadderSize:
-    """The smallest size, or the asked one; the one that a table of ours marks."""
+    """The smallest size; the one that a table of ours marks."""
     sizes = [make(row) for row in table[list(keys)].drop_duplicates().to_dict("records")]
-    if asked is not None:
-        equal = [size for size in sizes if getattr(size, axis_of_size(axis)) == asked]
-        if not equal:
-            there = ", ".join(str(getattr(size, axis_of_size(axis))) for size in sorted(sizes))
-            raise ConfigError(
-                Keyword("base"), f"{asked:g}", f"a {axis_name(axis_of_size(axis))} of {there}"
-            )
-        return equal[0]
     if "base" in runs.columns:
         marked = runs.frame[runs.columns["base"]].astype(str).str.lower().isin(["true", "1", "1.0"])
         places = table.index.intersection(np.flatnonzero(marked.to_numpy()))

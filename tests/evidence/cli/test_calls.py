@@ -15,7 +15,7 @@ from tests.refusals import raises_config_error
 
 def test_studies_are_compared_and_a_loss_is_predicted(study: Path) -> None:
     shutil.copytree(study, study.parent / "b")
-    answer = sweeper.compare("a", sweeper.open_study("b"), anyway=True)
+    answer = sweeper.compare("a", sweeper.open_study("b"), ignore=("data", "model", "train"))
     assert answer.answer == "cannot say" and "a" in repr(answer)
     assert answer.document["variants"][0]["name"] == "b"
     planned = sweeper.transfer("a", 64, horizons=True, dry_run=True)

@@ -116,7 +116,7 @@ def test_other_training_is_refused_by_name_unless_told(
     answer = sweeper("compare", "a", "b")
     assert_refused(answer, golden)
     assert not (workplace / "runs/comparisons").exists()
-    assert sweeper("compare", "a", "b", "--anyway", "--columns", "steps=").code == 0
+    assert sweeper("compare", "a", "b", "--ignore=train", "--columns", "steps=").code == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_other_training_is_refused_by_name_unless_told(
         (("a", "a"), "a is given twice"),
         (("a", "none"), "none"),
         (("a", "b", "--baseline", "c"), "one of a, b"),
-        (("a", "b", "--by", "source", "--at-width", "32"), "--at-width is of what --settle trains"),
+        (("a", "b", "--by", "source", "--budget", "32"), "--budget is of what --settle trains"),
     ],
 )
 def test_bad_input_is_one_message(

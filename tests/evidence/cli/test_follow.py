@@ -59,7 +59,7 @@ def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Ru
 def test_the_live_view_ends_with_the_run_by_a_mean(folder: Path, sweeper: Run) -> None:
     losses = run(2)
     write(losses)
-    answer, end = follow(sweeper, "--every", "0.01"), losses[-STEPS // 10 :].mean()
+    answer, end = follow(sweeper), losses[-STEPS // 10 :].mean()
     assert answer.code == 0
     message = (
         f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
@@ -86,7 +86,6 @@ def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) 
         (("--metric", "jsonl:log.jsonl:other"), "other"),
         (("--alarm", "2"), "--alarm"),
         (("--steps", "200"), "--steps"),
-        (("--every", "0"), "--every"),
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
         (("--spike-steps", "2"), "was removed: "),
@@ -189,7 +188,7 @@ def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it
     for seed in range(5):
         write_log(workplace / f"seeds/{seed}.log", 400, 400)
     metric = r"iteration +(?P<step>\d+)/.*lm loss: (?P<loss>\S+)"
-    flags = ("follow", "--band", "seeds", "--metric", metric, "--once", "--out", "o", "--run")
+    flags = ("follow", "--prediction", "seeds", "--metric", metric, "--once", "--run")
     for name, last, code in (("healthy", 300, 0), ("nan", 200, 3)):
         write_log(workplace / f"{name}.log", 300, last)
         answer = sweeper(*flags, f"{name}.log")
@@ -198,5 +197,5 @@ def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it
     assert sweeper("follow", "--metric", metric, "--run", "nan.log", "--once").code == 2
     # One log is no band, and no storage of Optuna's either.
     for path in (workplace / "healthy.log", (workplace / "nan.log").rename(workplace / "nan.txt")):
-        alone = sweeper("follow", "--band", path.name, *flags[3:], "healthy.log")
+        alone = sweeper("follow", "--prediction", path.name, *flags[3:], "healthy.log")
         assert alone.code == 2 and "has 1 run: a band needs several" in alone.err

@@ -27,7 +27,7 @@ def test_a_grid_whose_optima_stay_holds_and_one_whose_fall_fails(
     table: Path, sweeper: Run, tmp_path: Path
 ) -> None:
     flags = ("--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed", "--to-width", "2048")
-    answer = sweeper("judge", str(table), *flags, "--json", "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(table), *flags, "--json", "--root", str(tmp_path / "out"))
     assert answer.code == 0, answer.err
     document = answer.document
     (verdict,) = document["axes"]
@@ -36,17 +36,17 @@ def test_a_grid_whose_optima_stay_holds_and_one_whose_fall_fails(
     for size in verdict["sizes"]:
         assert size["optimum_log2"]["value"] == pytest.approx(-7, abs=0.1)
     for name in ("judge.html", "judge.json", "curves-width.png", "curves-width.svg"):
-        assert (tmp_path / "out" / name).stat().st_size > 100
-    assert "holds" in (tmp_path / "out" / "judge.html").read_text()
+        assert (tmp_path / "out/judged/runs" / name).stat().st_size > 100
+    assert "holds" in (tmp_path / "out/judged/runs/judge.html").read_text()
     runs((-5.0, -6.0, -7.0, -8.0)).to_csv(table, index=False)
-    answer = sweeper("judge", str(table), "--strict", "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(table), "--strict", "--root", str(tmp_path / "out"))
     assert answer.code == 3 and "The transfer over width fails" in answer.out
 
 
 def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: Run) -> None:
     falling = runs((-5.0, -6.0, -7.0, -8.0))
     falling.to_csv(path := tmp_path / "runs.csv", index=False)
-    answer = sweeper("judge", str(path), "--to-width", "4096", "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(path), "--to-width", "4096", "--root", str(tmp_path / "out"))
     screen = " ".join(answer.out.split())
     assert "Trend over 4 widths: eta goes as width^(-1.0" in screen
     assert "The transferred learning rate: 0.031" in screen
@@ -64,7 +64,7 @@ def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: R
 
 
 def answer_of(folder: Path) -> Any:
-    return json.loads((folder / "out" / "judge.json").read_text())
+    return json.loads((folder / "out/judged/runs/judge.json").read_text())
 
 
 def test_one_seed_of_few_rates_cannot_say_and_says_which_runs_would_tell() -> None:
@@ -83,13 +83,13 @@ def test_one_seed_of_few_rates_cannot_say_and_says_which_runs_would_tell() -> No
 def test_a_rate_far_below_every_optimum_is_answered_with_what_it_costs(
     table: Path, sweeper: Run, tmp_path: Path
 ) -> None:
-    flags = ("--eta", "0.002", "--to-width", "4096", "--strict", "--out", str(tmp_path / "out"))
+    flags = ("--eta", "0.002", "--to-width", "4096", "--strict", "--root", str(tmp_path / "out"))
     answer = sweeper("judge", str(table), *flags)
     screen = " ".join(answer.out.split())
     assert answer.code == 3 and answer_of(tmp_path)["answer"] == "fails"
     assert "At width 4096, no: the best is predicted at 0.0078" in screen
     assert "0.002 lies 2.0 octaves below it and costs about 0.3" in screen
-    flags = ("--eta", "0.0078", "--to-width", "4096", "--strict", "--out", str(tmp_path / "out"))
+    flags = ("--eta", "0.0078", "--to-width", "4096", "--strict", "--root", str(tmp_path / "out"))
     assert sweeper("judge", str(table), *flags).code == 0
 
 
@@ -143,14 +143,14 @@ def test_an_optimum_that_is_not_bracketed_is_a_bound_and_what_lacks_runs_is_list
     assert low.answer == "cannot say yet" and "at or below 0.000977" in low.ends[0]
     assert all(max(proposed.etas) < -10 for proposed in low.next_runs)
     runs((-3.0, -3.0, -3.0, -7.0)).to_csv(path := tmp_path / "runs.csv", index=False)
-    answer = sweeper("judge", str(path), "--to-width", "4096", "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(path), "--to-width", "4096", "--root", str(tmp_path / "out"))
     assert answer.code == 0
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
     assert any(line.startswith("128 ≥-4.00 0 0") for line in lines)
     assert any(line.startswith("256 ≥-4.00 - 0.0") for line in lines)
     assert any(line.startswith("1024 -7.0") and " ≤-3.0" in line for line in lines)
     runs((-12.0,) * 4).to_csv(path, index=False)
-    answer = sweeper("judge", str(path), "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(path), "--root", str(tmp_path / "out"))
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
     assert any(line.startswith("1024 ≤-10.00 - 0.0") for line in lines)
     assert any(line.startswith("128, 256, 512, 1024 0.000") for line in lines)
@@ -228,7 +228,7 @@ BAD: dict[str, tuple[str, tuple[str, ...], str]] = {
 def test_bad_input_is_one_message(name: str, tmp_path: Path, sweeper: Run) -> None:
     text, flags, part = BAD[name]
     (path := tmp_path / "runs.csv").write_text(text)
-    assert_refused(sweeper("judge", str(path), *flags, "--out", str(tmp_path / "out")), part)
+    assert_refused(sweeper("judge", str(path), *flags, "--root", str(tmp_path / "out")), part)
     assert not (tmp_path / "out").exists()
 
 

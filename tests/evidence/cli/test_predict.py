@@ -263,7 +263,6 @@ def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -
         (["TABLE", "--to-params", "-1"], "--to-params="),
         (["TABLE", "--to-params", "1e9"], "--to-tokens: it needs a value"),
         (["TABLE", "--columns", "loss=nothing"], "--columns="),
-        (["TABLE", "--out", "TABLE"], "--out="),
         (["--to-width", "256"], "three sizes"),
     ],
 )
@@ -290,7 +289,7 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
         for step in steps.tolist()
     ]
     curves = table.parent / "curves.csv"
-    flags = ("predict", str(table), "--curves", "curves.csv", "--out", "p")
+    flags = ("predict", str(table), "--curves", "curves.csv", "--root", "p")
     asked = ("--to-params", "1e9", "--to-tokens", "2e10")
     for column, screen in (("width", "several widths"), ("params", "")):
         lines = [f"{run},{step},{loss},{size:g}" for run, step, loss, size in rows]
@@ -298,7 +297,12 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
         answer = sweeper(*flags, *asked)
         assert answer.code == (2 if screen else 0), answer.err
         assert screen in answer.err
-    assert json.loads((table.parent / "p/prediction.json").read_text())["band"]["sizes"] == 3
+    assert (
+        json.loads((table.parent / "p/predictions/runs/prediction.json").read_text())["band"][
+            "sizes"
+        ]
+        == 3
+    )
     answer = sweeper(*flags)
     assert answer.code == 2 and "a run to come, or its budget" in answer.err
     (table.parent / "logs").mkdir()

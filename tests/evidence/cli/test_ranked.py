@@ -50,7 +50,7 @@ def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
 
 def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> None:
     seeds = {result.trial.seed for result in Study.read(two / "a").results()}
-    answer = sweeper("compare", "--settle", "b", "a", "--at-width", "16", "--json")
+    answer = sweeper("compare", "--settle", "b", "a", "--to-width", "16", "--json")
     assert answer.code == 0, answer.err
     fresh = {result.trial.seed for result in Study.read(two / "a").results()} - seeds
     assert min(fresh) == answer.document["first_seed"] > max(seeds)
@@ -112,13 +112,11 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
     ("arguments", "key"),
     [
         (["--budget", "20"], "--budget"),
-        (["--settle", "--hours", "1e-9"], "the 8 runs with which this comparison begins"),
-        (["--settle", "--to-width", "32"], "--to-width"),
-        (["--settle", "--to-width", "64", "--at-width", "32"], "--at-width"),
+        (["--settle", "--budget", "1e-9h"], "the 8 runs with which this comparison begins"),
         (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),
         (["--settle", "--to-width", "64", "--budget", "7"], "--budget"),
         (["--settle", "--to-width", "64", "--by", "x"], "--by is of runs that are there"),
-        (["--settle", "--at-width", "20"], "--at-width"),
+        (["--settle", "--to-width", "20"], "--to-width"),
         (["--settle", "--detach"], "--detach"),
         (["--settle", "train.batch_size=4"], "a"),
         (["--settle", "parameterization=umup"], "parameterization"),

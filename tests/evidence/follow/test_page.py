@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.follow.decision import Watch
-from sweeper.evidence.follow.page import follow_figure, shown
+from sweeper.evidence.follow.page import follow_figure, presented
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.follow.words import code_of, said_of
 from sweeper.report.sections import tone_of
@@ -33,7 +33,7 @@ def test_the_page_draws_what_is_seen(
     assert answer.startswith(said)
     assert tone_of(code_of(watch.seen)) == tone
     answers = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path)
-    places = shown(answers).places
+    places = presented(answers).places
     page = Path(str(places["page"])).read_text()
     assert said in page and "<svg" in page
     assert Path(str(places["figure"])).stat().st_size > 10_000

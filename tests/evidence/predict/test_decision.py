@@ -285,9 +285,7 @@ def test_four_runs_near_a_line_are_a_ladder_of_compute() -> None:
 def test_what_the_user_knows_is_kept_and_told() -> None:
     from sweeper.evidence.predict.page import answer_text
 
-    made = predicted(
-        surface(), to_params=1e9, to_tokens=1e10, floor=1.69, exponent="alpha=0.34,beta=0.28"
-    )
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10, fixed="E=1.69,alpha=0.34,beta=0.28")
     assert made.law.E.value == pytest.approx(1.69, abs=0.01)
     assert made.law.alpha is not None and made.law.alpha.value == pytest.approx(0.34, abs=0.001)
     assert made.fixed == {"E": 1.69, "alpha": 0.34, "beta": 0.28}
@@ -295,9 +293,9 @@ def test_what_the_user_knows_is_kept_and_told() -> None:
     plain = usual().prediction
     assert made.prediction is not None and plain is not None
     assert made.prediction.high - made.prediction.low < plain.high - plain.low
-    for wrong in ({"floor": 9.0}, {"exponent": "gamma=0.2"}, {"exponent": "alpha"}):
+    for wrong in ({"E": 9.0}, {"gamma": 0.2}, "alpha"):
         with pytest.raises(ConfigError):
-            predicted(surface(), **wrong)
+            predicted(surface(), fixed=wrong)
 
 
 def test_hours_follow_from_what_the_largest_runs_took() -> None:

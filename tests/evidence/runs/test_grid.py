@@ -246,8 +246,6 @@ def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
         read(runs(), "loss=scor")
     with raises_config_error("axis", "depth"):
         read(runs(), axis="depth")
-    with raises_config_error("base", "64"):
-        read(runs(), base=64)
     with raises_config_error("noise", -1.0):
         GridOptions(noise=-1.0)
     with pytest.raises(BadInput, match="wd"):
