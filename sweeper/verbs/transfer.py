@@ -303,7 +303,7 @@ def _horizons(
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
         known = opened.results()
-        with progress_of(settings, watcher, "horizons", len(trials), known=known) as progress:
+        with progress_of(settings, watcher, "horizons", len(trials), results=known) as progress:
             Sweep(experiment, opened, progress).runs(trials)
         failed = failures_of(opened.results(), settings.identity)
         notes = (*answer.notes, *((notice,) for notice in opened.notices))
