@@ -327,8 +327,8 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             widths = tuple(filter(possible, (base.width, 2 * base.width, 4 * base.width)))
         if widths != DEFAULT_WIDTHS:
             rule = replace(settings.transfer, widths=widths)
-            shown = ", ".join(map(str, sorted({*widths, base.width})))
-            note = f"the model cannot have all widths of transfer.widths: its ladder is {shown}"
+            listed = ", ".join(map(str, sorted({*widths, base.width})))
+            note = f"the model cannot have all widths of transfer.widths: its ladder is {listed}"
             settings = replace(settings, transfer=rule, notes=(*settings.notes, note))
     for axis, sizes in settings.ladders().items():
         for size in () if by_default and axis == "width" else sizes:

@@ -29,14 +29,14 @@ class Invocation:
 
     def call(self, verb: str, root: Path, *changes: str, without: Sequence[str] = ()) -> Call:
         """A call of `verb` for the configuration with `changes`; no password is shown."""
-        words = map(redact_word, changed(self.overrides, changes, without=(*without, "root")))
+        settings = map(redact_word, changed(self.overrides, changes, without=(*without, "root")))
         named: list[Keyword | str] = [Keyword("study", self.study)] if self.study else []
         folders = {
             "root": root if str(root) != DEFAULT_ROOT else None,
             "config_dir": self.config_dir,
         }
         where = [Keyword(name, folder) for name, folder in folders.items() if folder is not None]
-        return Call(verb, *named, *words, *where)
+        return Call(verb, *named, *settings, *where)
 
 
 def split_root(overrides: Sequence[str]) -> tuple[Path, list[str]]:

@@ -146,7 +146,7 @@ class SweepProgress:
         snapshot.elapsed = now - self.start
         # What the strategy will ask for after this batch is not known yet.
         later = max(0, snapshot.total - snapshot.done - self._todo)
-        snapshot.left = self._time.left(now, later)
+        snapshot.left = self._time.remaining(now, later)
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
         self._bar.update(
             self._task, completed=min(1.0, share), description=snapshot.where(), facts=self.facts()

@@ -306,7 +306,7 @@ def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         write_json(path, search_record(settings, conclusion, finished=finished))
 
-    with progress_of(settings, watcher, "search", planned, known=results, heard=heard) as monitor:
+    with progress_of(settings, watcher, "search", planned, results=results, heard=heard) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
     study.describe(_of_the_study(conclusion, settings))
     return conclusion

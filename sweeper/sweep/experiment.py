@@ -204,14 +204,14 @@ def progress_of(
     job: str,
     planned: int,
     folder: Path | None = None,
-    known: Sequence[Result] = (),
+    results: Sequence[Result] = (),
     heard: Callable[[Result], None] | None = None,
 ) -> ProgressDisplay:
-    """What shows a job to the `watcher`, and learns from runs of `known` how long others take.
+    """What shows a job to the `watcher`, and learns from earlier `results` how long others take.
 
     It writes to `folder`; without one to the study's, and the study's page as results come.
     """
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    same = [result for result in results if result.trial.spec.runner == settings.identity]
     return watcher.progress(
         folder or settings.folder,
         job,

@@ -319,11 +319,13 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, results = 0 if settle else planned, study.results()
-        with progress_of(settings, watcher, "validate", planned, known=results) as bar:
+        with progress_of(settings, watcher, "validate", planned, results=results) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
-                by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
+                by_axis = {
+                    axis: [curves[size] for size in of_axis] for axis, of_axis in ladders.items()
+                }
             else:
                 settling = settling_of(
                     experiment, study, best, target, folder, settle, sweep.lookup, watcher
@@ -359,7 +361,7 @@ def validate(
         kept = (_runs(record), _runs(earlier))
         # With its plan, and what it says of trend and law.
         record = replace(earlier, settled=record.settled, needed=record.needed)
-        verdicts = [one for axis in ladders if (one := earlier.over(axis)) is not None]
+        verdicts = [each for axis in ladders if (each := earlier.over(axis)) is not None]
         planned_hps = Log2Hps({**best, rule.hyperparameter: earlier.planned_log2})
     write_json(path, _with_earlier(record, earlier))
     return Validated(
@@ -402,7 +404,7 @@ class LadderJudge:
     best: Log2Hps
     target: Size
     earlier: Validation | None
-    words: Words
+    wording: Words
 
     def looks(
         self, by_axis: Mapping[str, Sequence[SizeCurve]], confidence: float
@@ -430,14 +432,14 @@ class LadderJudge:
                 there = planned_log2(experiment, size, best)[name]
                 every[size] = replace(curve, planned_log2=there - best[name])
         curves = {axis: [every[c.size] for c in of_axis] for axis, of_axis in by_axis.items()}
-        hps, note = _planned(settings, curves, best, self.earlier, self.words)
+        hps, note = _planned(settings, curves, best, self.earlier, self.wording)
         runs = {len(losses) for curve in every.values() for losses in curve.losses.values()}
         if rule.seeds == 1 and runs == {1}:  # as of a table with one run a cell
             noisy = {curve.size: curve for curve in with_noise_left([*every.values()])}
             curves = {axis: [noisy[c.size] for c in of_axis] for axis, of_axis in curves.items()}
             levels = [curve.noise.deviation for curve in noisy.values() if curve.noise]
             noise = NoiseLeft(low=min(levels), high=max(levels)) if levels else None
-            note = ". Also, ".join(filter(None, (note, self.words.sentence(noise))))
+            note = ". Also, ".join(filter(None, (note, self.wording.sentence(noise))))
         centre = hps[name]
         # What the target does not name is the base's.
         sizes_named = {key: value for key, value in asdict(self.target).items() if value}
@@ -454,8 +456,8 @@ class LadderJudge:
             )
             # The base's own size asks for no extrapolation; the trend is shown all the same.
             if axis != JOINT_AXIS:
-                trends[axis] = trend and self.words.worded(trend)
-            verdicts.append(self.words.worded(verdict).with_note(note))
+                trends[axis] = trend and self.wording.worded(trend)
+            verdicts.append(self.wording.worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,
             planned=hps,

@@ -74,7 +74,7 @@ class TimeLeft:
         self.seconds, self._before = seconds, at_once
         self._running: dict[str, RunningJob] = {}  # by each of its trials' keys
         # By specification: its trials take as long, and one is asked about for all.
-        self._left, self._kinds = Counter[TrialSpec](), dict[TrialSpec, Trial]()
+        self._remaining, self._kinds = Counter[TrialSpec](), dict[TrialSpec, Trial]()
         self._asked = Counter[TrialSpec]()
         self._todo: set[str] = set()
         self._spent, self._began = 0.0, math.inf
@@ -84,7 +84,7 @@ class TimeLeft:
         """These are left, and nothing else."""
         self._todo = {trial.key for trial in missing}
         self._asked = Counter(trial.spec for trial in missing)
-        self._left = Counter(self._asked)
+        self._remaining = Counter(self._asked)
         self._kinds |= {trial.spec: trial for trial in missing}
 
     def advanced(self, batch: Sequence[Trial], fraction: float, now: float) -> None:
@@ -106,17 +106,19 @@ class TimeLeft:
         self._running.pop(result.key, None)
         if result.key in self._todo:
             self._todo.remove(result.key)
-            self._left[result.trial.spec] -= 1
+            self._remaining[result.trial.spec] -= 1
         if result.status != "failed":
             self._steps += trained(result)
             self._done += 1
 
-    def left(self, now: float, later: int) -> float | None:
+    def remaining(self, now: float, later: int) -> float | None:
         """Seconds until what is left has ended, and `later` trials like it; None: not known."""
         if not self._todo and not later:
             return 0.0
         jobs = {id(job): job for job in self._running.values()}.values()
-        work = sum(n * self.seconds.of(self._kinds[kind]) for kind, n in self._left.items() if n)
+        work = sum(
+            n * self.seconds.of(self._kinds[kind]) for kind, n in self._remaining.items() if n
+        )
         longest = 0.0
         for job in jobs:
             trials = [trial for trial in job.trials if trial.key in self._todo]

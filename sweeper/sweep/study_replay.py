@@ -244,9 +244,9 @@ def replay_ladder(
     """Curves measured so far at every size, how many trials they hold, and those they lack."""
     curves, missing, count = list[SizeCurve](), Missing(), 0
     for size in sizes:
-        curve, known, lacking = _replay_curve(experiment, best_log2, size, lookup)
+        curve, done, lacking = _replay_curve(experiment, best_log2, size, lookup)
         curves.append(curve)
-        count += known
+        count += done
         missing += lacking
     return curves, count, missing
 
@@ -314,7 +314,7 @@ def _points(
     for value in (*state.losses, *state.missing):
         runs = rule.runs_at(middle, value)
         losses = [loss(run) for run in runs]
-        known = tuple(loss for loss in losses if loss is not None)
-        points.append(LadderPoint(size=whole, value=value, runs=len(runs), losses=known))
+        measured = tuple(loss for loss in losses if loss is not None)
+        points.append(LadderPoint(size=whole, value=value, runs=len(runs), losses=measured))
         missing += [trial(run) for run, loss in zip(runs, losses, strict=True) if loss is None]
     return points, missing

@@ -100,7 +100,7 @@ class Contender:
         trials, settings = [self.trial(*run) for run in runs], self.experiment.settings
         results = self.study.results()
         title = f"compare: {self.name}"
-        with progress_of(settings, watcher, title, len(trials), known=results) as bar:
+        with progress_of(settings, watcher, title, len(trials), results=results) as bar:
             Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
         self.retry -= {trial.key for trial in trials}
 

@@ -58,7 +58,7 @@ class OptunaStudy:
         self._storage: BaseStorage | None = None
         self._study: optuna.Study | None = None  # None: closed, and possibly behind
         self._asked: dict[str, optuna.Trial | int] = {}
-        self._told: dict[str, tuple[TrialState, float | None]] = {}
+        self._ended: dict[str, tuple[TrialState, float | None]] = {}
         self._choices: dict[str, CategoricalDistribution] = {}
         self._attributes: dict[str, Any] = {}  # of the study as a whole
         self._failure_reported = False
@@ -151,7 +151,7 @@ class OptunaStudy:
         make = optuna.load_study if name in names else optuna.create_study
         # The sampler is asked for nothing: all that is enqueued here has its parameters.
         study = make(study_name=name, storage=storage, sampler=RandomSampler())
-        self._asked, self._told, self._choices = {}, {}, {}
+        self._asked, self._ended, self._choices = {}, {}, {}
         waiting = 0  # enqueued, and not asked before a kill
         for trial in study.get_trials(deepcopy=False):
             key = trial.user_attrs.get("key")
@@ -163,7 +163,7 @@ class OptunaStudy:
                 if isinstance(distribution, CategoricalDistribution):
                     self._choices[parameter] = distribution
             if trial.state.is_finished():
-                self._told[key] = trial.state, trial.value
+                self._ended[key] = trial.state, trial.value
             elif trial.state == TrialState.WAITING:
                 waiting += 1
             else:
@@ -173,7 +173,7 @@ class OptunaStudy:
         return study
 
     def _lacks(self, result: Result) -> bool:
-        return self._told.get(result.key) != mapping.outcome_of(result)
+        return self._ended.get(result.key) != mapping.outcome_of(result)
 
     def _ranges(self, trials: Iterable[Trial]) -> mapping.Ranges:
         """The ranges of hyperparameters; choices are left out where their list is not Optuna's.
@@ -228,7 +228,7 @@ class OptunaStudy:
                     if state == TrialState.PRUNED and value is not None:
                         asked.report(value, result.steps)
                 study.tell(asked, value if state == TrialState.COMPLETE else None, state)
-            self._told[result.key] = outcome
+            self._ended[result.key] = outcome
 
     def _add(self, study: optuna.Study, result: Result, ranges: mapping.Ranges) -> None:
         """Add a trial that was never asked; one that Optuna cannot show is left out."""

@@ -152,13 +152,13 @@ class _Session:
             self._study = optuna.create_study(sampler=search.made(space, 0))
         self._batches: list[list[Point]] = []
         self._asked: list[tuple[optuna.Trial, Point]] = []  # of the last batch, not told yet
-        self._told: dict[Hashable, tuple[str, float]] = {}
+        self._done: dict[Hashable, tuple[str, float]] = {}
         self._exhausted = False
 
     def goes_on(self, space: Space, history: History) -> bool:
         """Whether nothing in `history` is otherwise than it was told."""
         return space == self._space and all(
-            self._told.get(_point_id(result), outcome) == outcome
+            self._done.get(_point_id(result), outcome) == outcome
             for result in history.results
             for outcome in [(result.status, result.objective)]
         )
@@ -173,7 +173,7 @@ class _Session:
                     return missing
             while True:
                 self._tell(results)
-                done = len(self._told)
+                done = len(self._done)
                 if done >= self._search.runs or self._exhausted:
                     return []
                 if (sampler := self._search.made(self._space, done)) is not None and done:
@@ -181,7 +181,7 @@ class _Session:
                 count = min(self._search.batch, self._search.runs - done)
                 self._asked = [self._ask() for _ in range(count)]
                 # Axes of a single value leave few points to ask: each is trained once.
-                points = {point.id: point for _, point in self._asked if point.id not in self._told}
+                points = {point.id: point for _, point in self._asked if point.id not in self._done}
                 self._exhausted = not points
                 self._batches.append(list(points.values()))
                 if missing := [point for point in points.values() if point.id not in results]:
@@ -199,10 +199,10 @@ class _Session:
             # GridSampler stops the study at its last point, which raises outside of `optimize`.
             with suppress(RuntimeError):
                 result = results[point.id]
-                if point.id in self._told and not self._search.tells_again:
+                if point.id in self._done and not self._search.tells_again:
                     self._study.tell(trial, state=state.FAIL)
                     continue
-                self._told[point.id] = (result.status, result.objective)
+                self._done[point.id] = (result.status, result.objective)
                 if result.status == "pruned":
                     trial.report(result.curve[-1], result.steps)
                     self._study.tell(trial, state=state.PRUNED)
