@@ -300,16 +300,8 @@ def _horizons(
             return answer
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
-<<<<<<< HEAD
         earlier = opened.results()
-        with progress_of(settings, watcher, "horizons", len(trials), known=earlier) as progress:
-||||||| a417f7e3
-        known = opened.results()
-        with progress_of(settings, watcher, "horizons", len(trials), known=known) as progress:
-=======
-        known = opened.results()
-        with progress_of(settings, watcher, "horizons", len(trials), results=known) as progress:
->>>>>>> sweeps
+        with progress_of(settings, watcher, "horizons", len(trials), results=earlier) as progress:
             Sweep(experiment, opened, progress).runs(trials)
         failed = failures_of(opened.results(), settings.identity)
         notes = (*answer.notes, *((notice,) for notice in opened.notices))
