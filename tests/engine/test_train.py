@@ -62,6 +62,19 @@ def test_a_diverged_trial_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
     assert results[1].objective == pytest.approx(train_trials([calm])[0].objective, rel=1e-5)
 
 
+def test_a_batch_that_diverges_as_a_whole_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, step = list[int](), BatchedRun.step
+
+    def counted(run: BatchedRun) -> Tensor:
+        steps.append(run.step_index)
+        return step(run)
+
+    monkeypatch.setattr(BatchedRun, "step", counted)
+    [result] = train_trials([diverging_trial(steps=400)])
+    assert result.status == "diverged" and math.isinf(result.curve[-1])
+    assert result.steps <= len(steps) < 400
+
+
 def test_a_batch_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(checkpoint, "save", lambda run, *_: saved.append(run.step_index))
