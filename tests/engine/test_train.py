@@ -160,7 +160,7 @@ def test_a_batch_is_filled_up_to_a_size_that_is_compiled(monkeypatch: pytest.Mon
 
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
-    settings = {"precision": "float32", "steps": 40}
+    settings = {"precision": "float32", "steps": 16}
     batch = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
     whole = train_trials(batch)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
