@@ -62,6 +62,19 @@ def test_a_diverged_trial_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
     assert results[1].objective == pytest.approx(train_trials([calm])[0].objective, rel=1e-5)
 
 
+def test_a_batch_that_diverges_as_a_whole_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, step = list[int](), BatchedRun.step
+
+    def counted(run: BatchedRun) -> Tensor:
+        steps.append(run.step_index)
+        return step(run)
+
+    monkeypatch.setattr(BatchedRun, "step", counted)
+    [result] = train_trials([diverging_trial(steps=400)])
+    assert result.status == "diverged" and math.isinf(result.curve[-1])
+    assert result.steps <= len(steps) < 400
+
+
 def test_a_batch_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(checkpoint, "save", lambda run, *_: saved.append(run.step_index))
@@ -147,7 +160,7 @@ def test_a_batch_is_filled_up_to_a_size_that_is_compiled(monkeypatch: pytest.Mon
 
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
-    settings = {"precision": "float32", "steps": 40}
+    settings = {"precision": "float32", "steps": 16}
     batch = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
     whole = train_trials(batch)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)

@@ -206,15 +206,14 @@ def test_a_head_in_fp8_takes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> N
     assert not seen
 
 
-@pytest.mark.parametrize("unit", [False, True])
-def test_it_changes_no_classification(unit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_changes_no_classification(monkeypatch: pytest.MonkeyPatch) -> None:
     def specs() -> list[Any]:
         def example(sizes: Any) -> tuple[Tensor, Tensor]:
             tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
             return tokens, tokens
 
         def build(width: int, depth: int) -> Llama:
-            return llama(width, depth, unit=unit)
+            return llama(width, depth)
 
         return specs_between(build, base=(8, 1), target=(16, 2), inputs=example)
 

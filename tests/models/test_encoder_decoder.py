@@ -42,14 +42,14 @@ def test_a_position_sees_the_whole_input_and_the_targets_before_it(tie: bool) ->
 
 
 def test_roles() -> None:
-    specs = {s.name: s for s in specs_between(at("encoder_decoder"), base=(32, 2), target=(64, 4))}
+    specs = {s.name: s for s in specs_between(at("encoder_decoder"), base=(32, 1), target=(64, 2))}
     hidden = {name for name, spec in specs.items() if spec.role == "hidden"}
     assert {spec.role for name, spec in specs.items() if name not in hidden} == {"embedding"}
     assert all(spec.residual == (name in hidden) for name, spec in specs.items())
     mixed = specs["decoder_layers.0.mixed.key_value.weight"]
     assert (mixed.fan_in, mixed.fan_out, mixed.base_fan_in) == (64, 128, 32)
     assert specs["embedding.weight"].readout_fan_in == 64
-    untied = specs_between(at("encoder_decoder", tie=False), base=(32, 2), target=(64, 2))
+    untied = specs_between(at("encoder_decoder", tie=False), base=(32, 1), target=(64, 1))
     assert {s.name: s.role for s in untied}["head.weight"] == "readout"
 
 

@@ -47,9 +47,9 @@ def test_the_head_s_bias_is_added_to_the_logits() -> None:
 
 def test_top_1_accuracy_is_what_the_logits_say(tmp_path: Path) -> None:
     data = images(tmp_path)
-    batch = trials("mup", MODEL, data, steps=12, batch_size=20)
+    batch = trials("mup", MODEL, data, steps=4, batch_size=20)
     run = BatchedRun(BatchedTrials(trials=tuple(batch), corpus=data))
-    for _ in range(12):
+    for _ in range(4):
         run.step()
     _, accuracies = run.heldout()
     assert accuracies is not None and accuracies.shape == (len(batch),)
