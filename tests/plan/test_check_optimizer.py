@@ -141,6 +141,13 @@ def test_another_decay(decay: float) -> None:
     )
 
 
+def test_groups_whose_peak_is_0_have_no_decay_of_the_plan_s() -> None:
+    planned, model, optimizer = ready()
+    for group in optimizer.param_groups:
+        group["initial_lr"] = 0.0
+    assert both_say(complaints(planned, optimizer, model), "weight_decay is not .*, planned 0;")
+
+
 def test_decay_that_goes_through_the_moments() -> None:
     planned, model, _ = ready()
     adam = torch.optim.Adam(planned.param_groups(model))
