@@ -92,6 +92,19 @@ def test_the_law_is_found_where_it_is_not_pinned_and_in_losses_of_any_scale() ->
     assert first.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
 
 
+def test_a_parameter_may_gain_more_than_a_token() -> None:
+    """L = 1.6 + 30 / (N^0.11 D^0.05) has the exponent 0.08 over compute, and the tilt 0.03."""
+    rows = [
+        {"change": name, "params": n, "tokens": d, "loss": 1.6 + 30 * n**-0.11 * d**-0.05}
+        for name in ("base", "new")
+        for n in (1e8, 1e9)
+        for d in (2e9, 2e10)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    law = ComputeLaw.of(runs, VariantQuestion(floor=1.6))
+    assert [*law.exponents, *law.tilts] == pytest.approx([0.08, 0.03], abs=0.003)
+
+
 def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
     rows = table({"new": [0.02, 0.018, 0.017]}, tokens_per_s=100.0)
     for row in rows:
