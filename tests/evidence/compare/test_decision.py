@@ -13,6 +13,7 @@ import pytest
 from sweeper.errors import BadInput
 from sweeper.evidence.compare.decision import VariantAnswer, Winner, _losses, decide
 from sweeper.evidence.compare.differences import ComputeLaw, VariantLosses, VariantQuestion
+from sweeper.evidence.compare.page import winner_figure
 from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.read import read
 
@@ -90,6 +91,19 @@ def test_the_law_is_found_where_it_is_not_pinned_and_in_losses_of_any_scale() ->
         first.compute.value > 1.05 and first.compute.low < nats.compute.value < first.compute.high
     )
     assert first.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
+
+
+def test_a_parameter_may_gain_more_than_a_token() -> None:
+    """L = 1.6 + 30 / (N^0.11 D^0.05) has the exponent 0.08 over compute, and the tilt 0.03."""
+    rows = [
+        {"change": name, "params": n, "tokens": d, "loss": 1.6 + 30 * n**-0.11 * d**-0.05}
+        for name in ("base", "new")
+        for n in (1e8, 1e9)
+        for d in (2e9, 2e10)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    law = ComputeLaw.of(runs, VariantQuestion(floor=1.6))
+    assert [*law.exponents, *law.tilts] == pytest.approx([0.08, 0.03], abs=0.003)
 
 
 def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
@@ -277,3 +291,10 @@ def test_large_losses_around_zero_have_priors_of_their_size() -> None:
     assert min(row["loss"] for row in rows) < 0 < max(row["loss"] for row in rows)
     result = won(rows)
     assert result.prior_noise > 0.02 and result.noise > 0.02
+
+
+def test_a_variant_that_is_far_off_squashes_no_other_panel() -> None:
+    rows = table({"good": [0.02] * 3, "same": [0.0] * 3, "far": [-3.0] * 3})
+    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    low, high = winner_figure(won(rows), runs).axes[0].get_ylim()
+    assert -1 < low < -0.02 and 0 < high < 1
