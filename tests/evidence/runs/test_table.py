@@ -159,7 +159,7 @@ def test_a_broken_table_is_one_message(
 def test_a_width_that_is_none_is_named_by_its_row(wide: str, tmp_path: Path) -> None:
     bad = [f"{wide},0.1,3", f"{wide},0.2,3"]
     (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS, *bad]))
-    with pytest.raises(BadInput, match="row 7 .*, and 1 more rows such"):
+    with pytest.raises(BadInput, match=r"row 7 .*, and 1 more rows such"):
         grid(path)
 
 
