@@ -30,7 +30,6 @@ def last_page(folder: Path) -> str:
 
 @pytest.mark.parametrize("seed", range(max(2, SEEDS // 10)))
 def test_following_is_killed(harness: Harness, seed: int) -> None:
-    """By any signal, while the run goes on and as it ends: one page, the same."""
     generator, losses = random.Random(seed), run(seed).tolist()
     rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses)]
     log = harness.folder / "log.jsonl"

@@ -25,11 +25,6 @@ SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0
 PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "first"
-
-
 def test_an_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
     with Study.open(folder, url) as study:

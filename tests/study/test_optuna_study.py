@@ -5,8 +5,11 @@ import json
 import math
 import os
 import sqlite3
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import optuna
@@ -25,11 +28,6 @@ from tests.study.study_files import filed, journal_trials, make, mirrored, refus
 
 ROOT = Path(__file__).parents[1]
 SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "first"
 
 
 def loaded(folder: Path) -> optuna.Study:
@@ -166,6 +164,34 @@ def test_what_is_said_of_the_whole_study_is_kept_once(folder: Path) -> None:
     assert mirrored(folder) == filed(folder) and len(filed(folder)) == 2
 
 
+def test_a_dashboard_shows_the_trials_and_the_answer_and_its_notes_are_kept(folder: Path) -> None:
+    """By what the dashboard's own server sends to its page."""
+    dashboard, sent = pytest.importorskip("optuna_dashboard"), list[str]()
+    with Study.open(folder) as study:
+        study.propose([make(0).trial, make(1).trial, make(2).trial], {})
+        study.record([make(0), make(1, "diverged")])
+        storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+        number = storage.get_study_id_from_name("first")
+        storage.set_study_system_attr(number, "dashboard:note_str:0", "look here")
+        loaded(folder).set_user_attr("mine", 7)
+        study.describe({"loss": 3.5})
+        assert study.notices == []
+    request = {"REQUEST_METHOD": "GET", "PATH_INFO": f"/api/studies/{number}"}
+    request |= {"QUERY_STRING": "after=0", "SERVER_NAME": "localhost", "SERVER_PORT": "80"}
+    wsgi = {"wsgi.input": BytesIO(), "wsgi.errors": sys.stderr, "wsgi.url_scheme": "http"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        application = dashboard.wsgi(storage)
+        body = b"".join(application(request | wsgi, lambda status, *_: sent.append(status)))
+    assert sent[0].startswith("200")
+    trials = json.loads(body)["trials"]
+    assert [trial["state"] for trial in trials] == ["Complete", "Complete", "Fail"]
+    assert [trial.get("values") for trial in trials][:2] == [[3.0], ["inf"]]
+    assert {p["name"] for p in trials[0]["params"]} == {"eta", "alpha_attn"}
+    assert loaded(folder).user_attrs == {"loss": 3.5, "mine": 7}
+    assert storage.get_study_system_attrs(number)["dashboard:note_str:0"] == "look here"
+
+
 def test_a_full_disk_loses_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -268,7 +294,6 @@ def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
 
 
 def test_a_journal_that_was_cut_short_catches_up(folder: Path) -> None:
-    """A kill, a full disk or a power cut may cut it anywhere."""
     with Study.open(folder) as study:
         study.propose([make(0).trial], SPACE)
         study.record([make(0), make(1, "failed")])

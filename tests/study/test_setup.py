@@ -107,12 +107,15 @@ def test_what_was_found_of_another_setup_is_set_aside_and_comes_back(
     for name in ("transfer/w32-d1/validation.json", "check/check.json"):
         (study.folder / name).parent.mkdir(parents=True)
         (study.folder / name).write_text("of the base")
-    of_base = found_in(study.folder)
+    of_base, conclusion = found_in(study.folder), study.folder / "search.json"
+    conclusion.write_text("{}")
     assert write_setup(study.folder, BASE) == [] and found_in(study.folder) == of_base
+    assert conclusion.exists()
     place = f"setups/{BASE.digest[:12]}"
     (note,) = write_setup(study.folder, WARM)
     assert note.endswith(f"are now in {study.folder / place}")
     golden.says(note.partition(" are now in ")[0])
+    assert not conclusion.exists(), "another setup's conclusion is none of this one"
     aside = {f"{place}/{name}": text for name, text in of_base.items()}
     assert found_in(study.folder) == aside
     (study.folder / "transfer").mkdir()
@@ -120,17 +123,6 @@ def test_what_was_found_of_another_setup_is_set_aside_and_comes_back(
     assert len(write_setup(study.folder, BASE)) == 2
     other = f"setups/{WARM.digest[:12]}/transfer/plan.json"
     assert found_in(study.folder) == of_base | {other: "of the warm one"}
-
-
-def test_another_setup_s_conclusion_is_none_of_this_one(tmp_path: Path) -> None:
-    """A driver that is killed before its first trial leaves no other's optimum behind."""
-    study = study_of(tmp_path, result(BASE))
-    record = study.folder / "search.json"
-    record.write_text("{}")
-    write_setup(study.folder, BASE)
-    assert record.exists()
-    write_setup(study.folder, WARM)
-    assert not record.exists()
 
 
 @pytest.mark.parametrize("done", ["one folder is moved", "all are moved", "the setup is written"])

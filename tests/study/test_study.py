@@ -16,7 +16,6 @@ import pytest
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import take_damaged
 from sweeper.records import to_json
-from sweeper.search.optuna.recording import OptunaStudy
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial
@@ -25,18 +24,6 @@ from tests.refusals import raises_config_error
 from tests.study.study_files import SPEC, filed, files, journal_trials, make, mirrored
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "first"
-
-
-@pytest.fixture
-def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves Optuna out, for tests of the files alone."""
-    monkeypatch.setattr(OptunaStudy, "start", lambda self: None)
-    monkeypatch.setattr(OptunaStudy, "tell", lambda self, results: None)
 
 
 def test_a_study_remembers_across_openings(folder: Path) -> None:

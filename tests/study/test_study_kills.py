@@ -12,23 +12,10 @@ from typing import Any
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.search.optuna.recording import OptunaStudy
 from sweeper.study.study import Study
 from tests.study.study_files import filed, files, make, mirrored, refuse
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "first"
-
-
-@pytest.fixture
-def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves Optuna out, for tests of the files alone."""
-    monkeypatch.setattr(OptunaStudy, "start", lambda self: None)
-    monkeypatch.setattr(OptunaStudy, "tell", lambda self, results: None)
 
 
 def test_full_disk_while_recording_is_one_clear_error(

@@ -183,7 +183,6 @@ print([bool(sentence) for sentence in said], *modes)
 def test_what_could_not_be_sent_is_sent_by_a_later_driver(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Online and offline are two places, each with its own copy."""
     WandB().log(folder, result(0))
     sent: list[str] = []
     monkeypatch.setattr(WandB, "_run", lambda self, mode, *rest: sent.append(mode))

@@ -75,7 +75,6 @@ def ranked(study: Path) -> Path:
 
 
 def test_studies_are_variants_at_the_largest_size_that_all_have(ranked: Path, sweeper: Run) -> None:
-    """The baseline is the first, each at its best rate, seed by seed."""
     answer = sweeper("compare", "b", "a")
     assert answer.code == 0, answer.err
     assert "At width 32: a is better than b." in answer.out
@@ -92,7 +91,6 @@ def test_studies_are_variants_at_the_largest_size_that_all_have(ranked: Path, sw
 
 
 def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
-    """What a longer search and its ladder follow is kept, and not counted."""
     folder = ranked / "a"
     short = read_setup(folder)
     assert short is not None

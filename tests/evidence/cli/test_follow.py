@@ -102,7 +102,6 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
-    """Curves of known shape in a study's results; the band goes on with them."""
     trained, results = Study.read(study).results()[0], []
     curves = ladder(seeds=3)
     for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):

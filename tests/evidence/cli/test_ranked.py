@@ -59,7 +59,6 @@ def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> 
 def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     two: Path, sweeper: Run
 ) -> None:
-    """At the ladder's widths first; a second run of the same command trains nothing."""
     flags = ("compare", "a", "b", "--settle", "--to-width", "64", "--baseline", "b")
     before = sorted(two.rglob("*"))
     dry = sweeper(*flags, "--dry-run", "--json").document
@@ -87,7 +86,6 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
 def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
     two: Path, sweeper: Run
 ) -> None:
-    """A gain too small to call: the command of its next runs is one that runs dry."""
     rows = [
         {"study": name, "width": width, "steps": 4, "loss": 3 * width**-0.05 - gain}
         for name, gains in (("a", (0, 0, 0)), ("b", (0.007, 0.006, 0.006)))

@@ -114,7 +114,6 @@ def test_a_default_that_diverged_is_asked_for_beside_the_best() -> None:
 
 
 def test_a_default_that_was_not_run_is_asked_for() -> None:
-    """Between the values around it a valley may be."""
     varied = made(count=1)
     base, *larger = varied.lines
     without = {value: cell for value, cell in base.losses.items() if value}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.evidence.rates.decision import PowerLaw
-from sweeper.evidence.rates.optima import RateCell, Ridge, optima_of
+from sweeper.evidence.rates.optima import RateCell, optima_of
 from sweeper.stats.estimate import Array
 
 
@@ -58,18 +58,6 @@ def test_units_move_an_optimum_and_the_order_of_runs_does_not(
     assert second.draws.std(axis=0) == pytest.approx(first.draws.std(axis=0), rel=0.1)
 
 
-def test_the_ridge_bends_at_the_best_batch() -> None:
-    optima = [np.array([-9.0 + 0.1 * i, 6.5 + 0.1 * i]) for i in range(6)]
-    cells = [made((float(x), float(y)), i) for i, (x, y) in enumerate(optima)]
-    optima_found = [best for best in optima_of(cells) if best is not None]
-    ridge = Ridge.of(cells, optima_found, 200)
-    assert ridge is not None
-    below, above = ridge.slope(-1).value, ridge.slope(1).value
-    assert below == pytest.approx(0.6, abs=0.1) and above == pytest.approx(0.05, abs=0.1)
-    costs = ridge.cost(np.array([-2.0, 0.0, 2.0]))
-    assert costs == pytest.approx([0.032, 0.0, 0.032], abs=0.015)
-
-
 def table(generator: np.random.Generator, between: float, within: float) -> tuple[Array, Array]:
     """Sizes [models x horizons and one beyond], and measured optima of rate and batch."""
     models = np.append(np.repeat(np.arange(4.0), 4), 5)
@@ -83,13 +71,8 @@ def table(generator: np.random.Generator, between: float, within: float) -> tupl
     return x, optima
 
 
-@pytest.mark.parametrize(
-    ("between", "within"),
-    [
-        (0.1, 0.1),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in ((0.02, 0.15), (0.2, 0.05))),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("between", "within"), [(0.1, 0.1), (0.02, 0.15), (0.2, 0.05)])
 def test_a_size_beyond_lies_inside_its_interval_in_95_of_100(between: float, within: float) -> None:
     generator, inside_both, inside = np.random.default_rng(1), [], []
     for _ in range(30):

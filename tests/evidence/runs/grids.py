@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
+
+from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.read import read
 
 WIDTHS = (128, 256, 512, 1024)
 ETAS = tuple(np.arange(-10.0, -3.9, 0.5))
@@ -31,3 +35,9 @@ def runs(
                 loss += offsets[seed] + random.normal(0, noise)
                 rows.append({"n_embd": width, "lr": 2.0**eta, "seed": seed, "val_loss": loss})
     return pandas.DataFrame(rows)
+
+
+def grid(source: Any, columns: str = "", ignore: Sequence[str] = (), **options: Any) -> Grid:
+    """The curves of a source's runs."""
+    table = ladder_runs(read(source, columns=columns, ignore=ignore))
+    return grid_of(table, GridOptions(**options))

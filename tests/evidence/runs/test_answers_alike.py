@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -10,11 +11,13 @@ import pandas  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.grid import Grid
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.evidence.runs.roles import LADDER_ROLES
+from tests.evidence.runs import grids
 
+grid = partial(grids.grid, noise=0.01)
 SIZES = st.sampled_from([32, 64, 128, 256, 512, 1024])
 WIDTHS = st.lists(SIZES, min_size=2, max_size=4, unique=True)
 ETAS = st.builds(
@@ -37,10 +40,6 @@ def tables(draw: st.DrawFn) -> pandas.DataFrame:
     frame.loc[gone, "loss"] = math.inf
     lost = draw(st.lists(st.integers(0, len(rows) - 1), max_size=2))
     return frame.drop(index=[place for place in {*lost} if place not in gone])
-
-
-def grid(frame: pandas.DataFrame, columns: str = "") -> Grid:
-    return grid_of(ladder_runs(read(frame, columns=columns)), GridOptions(noise=0.01))
 
 
 def assert_alike(first: Grid, other: Grid) -> None:

@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
-from tests.evidence.runs.grids import ETAS, runs
-
-
-def grid(source: object) -> Grid:
-    return grid_of(ladder_runs(read(source)), GridOptions(noise=0.01))
+from tests.evidence.runs.grids import ETAS, grid, runs
 
 
 @pytest.mark.parametrize(("cell", "diverged"), [("", False), ("NaN", True), ("inf", True)])
@@ -45,6 +40,12 @@ def test_a_law_passes_over_a_run_that_was_not_made(tmp_path: Path) -> None:
 def test_a_loss_that_overflowed_has_diverged(value: float) -> None:
     frame = runs(seeds=1)
     frame.loc[frame.lr == frame.lr.max(), "val_loss"] = value
+    assert all(np.isinf(c.losses[ETAS[-1]]).all() for c in grid(frame).curves)
+
+
+def test_small_losses_diverge_by_the_median_too() -> None:
+    frame = runs(seeds=1).assign(val_loss=lambda table: table.val_loss / 10)
+    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = 9.0
     assert all(np.isinf(c.losses[ETAS[-1]]).all() for c in grid(frame).curves)
 
 

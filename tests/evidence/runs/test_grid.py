@@ -13,21 +13,15 @@ import pytest
 from sweeper.errors import SHELL, BadInput
 from sweeper.evidence.judge.decision import TableQuestion, judge_runs
 from sweeper.evidence.runs.cells import rectangle
-from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs, ladders_of
+from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs, ladders_of
 from sweeper.evidence.runs.read import read as read_runs
 from sweeper.evidence.runs.roles import axis_key
 from sweeper.stats import curve as curve_module
 from tests.evidence.runs.grids import ETAS, WIDTHS, runs
+from tests.evidence.runs.grids import grid as read
 from tests.refusals import raises_config_error
 
 RANDOM = np.random.default_rng(0)
-
-
-def read(
-    frame: pandas.DataFrame, columns: str = "", ignore: tuple[str, ...] = (), **options: Any
-) -> Grid:
-    runs = ladder_runs(read_runs(frame, columns=columns, ignore=ignore))
-    return grid_of(runs, GridOptions(**options))
 
 
 def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:

@@ -8,15 +8,9 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import SHELL, BadInput
-from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladder_runs
 from sweeper.evidence.runs.read import read
-from tests.evidence.runs.grids import runs
+from tests.evidence.runs.grids import grid, runs
 from tests.refusals import raises_config_error
-
-
-def grid(source: object, *, ignore: tuple[str, ...] = (), columns: str = "") -> Grid:
-    table = ladder_runs(read(source, ignore=ignore, columns=columns))
-    return grid_of(table, GridOptions(noise=0.01))
 
 
 def two(column: str) -> pandas.DataFrame:

@@ -12,10 +12,11 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import SHELL, BadInput
-from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
+from sweeper.evidence.runs.grid import ladder_runs
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.evidence.runs.run import Runs, log2_of
+from tests.evidence.runs.grids import grid
 from tests.refusals import raises_config_error
 
 ROWS = [
@@ -98,7 +99,7 @@ def test_a_dirty_table_is_one_error_that_says_what_to_do(name: str, tmp_path: Pa
     path = tmp_path / "runs.csv"
     path.write_text(text, encoding="cp1252" if name == "an encoding" else "utf-8")
     with pytest.raises(BadInput) as caught:
-        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+        grid(path)
     message = str(caught.value)
     assert all(part in message for part in parts), message
     assert "\n" not in message
@@ -108,7 +109,7 @@ def test_what_is_proposed_leaves_the_rows_out(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(sheet(head=HEAD + "(neurons),,,(nats)\n") + MEAN)
     with pytest.raises(BadInput) as caught:
-        grid_of(ladder_runs(read(path)), GridOptions(noise=0.01))
+        grid(path)
     message = caught.value.spelled(SHELL)
     where = shlex.split(message[message.index("--where") :].split(" leaves")[0])[1]
     runs = ladder_runs(read(path, where=where))

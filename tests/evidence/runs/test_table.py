@@ -10,10 +10,10 @@ import pytest
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.runs import table as table_module
-from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from tests.evidence.predict.test_decision import predicted, surface
+from tests.evidence.runs.grids import grid
 
 
 def test_columns_are_found_by_name_or_told() -> None:
@@ -157,9 +157,10 @@ def test_a_broken_table_is_one_message(
 
 @pytest.mark.parametrize("wide", ["1" + "0" * 400, "1e400", "-5", "nan"])
 def test_a_width_that_is_none_is_named_by_its_row(wide: str, tmp_path: Path) -> None:
-    (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS, f"{wide},0.1,3"]))
-    with pytest.raises(BadInput, match="row 7"):
-        grid_of(ladder_runs(read(path)), GridOptions())
+    bad = [f"{wide},0.1,3", f"{wide},0.2,3"]
+    (path := tmp_path / "runs.csv").write_text("\n".join([HEAD, *ROWS, *bad]))
+    with pytest.raises(BadInput, match=r"row 7 .*, and 1 more rows such"):
+        grid(path)
 
 
 def test_a_filter_for_the_other_rows_is_named_where_there_are_some(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_filter_for_the_other_rows_is_named_where_there_are_some(tmp_path: Pat
         frame = read(path, where=where).frame
         frame.loc[frame["width"] == 64, "width"] = -64
         with pytest.raises(BadInput, match="a whole number from 1") as caught:
-            grid_of(ladder_runs(read(frame)), GridOptions())
+            grid(frame)
         assert ("takes the others" in str(caught.value)) == others
 
 

@@ -15,7 +15,7 @@ import sweeper as package
 from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.runs.curves import earlier_runs
 from sweeper.evidence.runs.read import read
-from sweeper.evidence.runs.series import Objective, named_values
+from sweeper.evidence.runs.series import Objective, choose, named_values
 from tests.evidence.runs.grids import runs
 from tests.refusals import raises_config_error
 
@@ -38,6 +38,21 @@ SMALL = runs(widths=(128, 256, 512), optima=(-7.0,) * 3, etas=np.arange(-9.0, -4
 )
 def test_a_runs_name_says_its_hyperparameters(name: str, values: Mapping[str, Any]) -> None:
     assert named_values(name) == values
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "series"),
+    [
+        (("odd",), "", "odd"),
+        (("a", "b"), "b", "b"),
+        (("lr", "loss", "val/loss"), "", "val/loss"),
+        (("lr", "Loss"), "", "Loss"),
+    ],
+)
+def test_the_loss_is_the_asked_series_the_only_one_or_the_usual_one(
+    names: tuple[str, ...], asked: str, series: str
+) -> None:
+    assert choose(names, asked, "here") == series
 
 
 def optima(judged: Any) -> list[float]:
