@@ -83,8 +83,8 @@ class Answer:
         return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
 
 
-class OpenStudy(Answer, record.Study):
-    """`sweeper.Study`, as it was when it was opened: its results, what they say, and its plots.
+class Study(Answer, record.Study):
+    """A study as it was when it was opened: its results, what they say, and its plots.
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.
     """
@@ -182,10 +182,6 @@ class OpenStudy(Answer, record.Study):
 
     def _repr_html_(self) -> str:
         return html(self._report)
-
-
-Study = OpenStudy
-"""Its name in `sweeper`."""
 
 
 def nearby(folder: Path) -> Path:

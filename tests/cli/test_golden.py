@@ -70,8 +70,8 @@ search --detach data=text data.path=text.txt
 search root=/proc/nope TINY
 search TINY train.batch_size=100000
 search TINY train.seq_len=4000
-search TINY search=pairs search.pairs=some
-search TINY search=pairs search.pairs=[[eta,alpha_atn]]
+search data=text data.path=text.txt search=pairs search.pairs=some
+search data=text data.path=text.txt search=pairs search.pairs=[[eta,alpha_atn]]
 search --dry-run TINY transfer=null
 search --json TINY 'width 3'
 search TINY "study='a b'"
