@@ -74,6 +74,12 @@ def slurm(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+def stand_in(folder: Path, name: str, line: str) -> None:
+    """Put a command in the place of one of Slurm's, first in PATH."""
+    (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+    (folder / name).chmod(0o755)
+
+
 class ClusterSweep(TrialSweep):
     """Trials of a study in the folder `study`, and its jobs in Slurm's queue."""
 

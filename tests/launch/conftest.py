@@ -5,7 +5,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from tests.launch.cluster import ROOT, Cluster, available
+from tests.launch.cluster import ROOT, Cluster, available, stand_in
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +24,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     yield made
     patch.undo()
     made("down")
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first in PATH for stand-ins of Slurm's commands, sbatch and srun among them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "srun"):
+        stand_in(folder, name, "true")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder

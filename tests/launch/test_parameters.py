@@ -19,10 +19,7 @@ from sweeper.launch.machine import WorkerSlot
 from sweeper.launch.parameters import OURS, Parameters
 from sweeper.launch.pool import Pool
 from sweeper.launch.slurm import Slurm
-from tests.launch.test_slurm_parts import commands
 from tests.waiting import until
-
-__all__ = ["commands"]
 
 
 def test_they_are_all_that_submitit_takes() -> None:

@@ -33,6 +33,7 @@ from sweeper.sweep.progress import Jobs
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.golden import Golden
+from tests.launch.cluster import stand_in
 from tests.specs import spec_of
 
 
@@ -68,22 +69,6 @@ def test_what_no_cluster_could_mean_is_refused(options: dict[str, Any], key: str
     with pytest.raises(ConfigError) as caught:
         Slurm(**options)
     assert caught.value.key == key
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first in PATH for stand-ins of Slurm's commands, sbatch and srun among them."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sbatch", "srun"):
-        stand_in(folder, name, "true")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder
-
-
-def stand_in(folder: Path, name: str, line: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-    (folder / name).chmod(0o755)
 
 
 def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> None:
@@ -147,6 +132,13 @@ def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
     assert (third.array, third.index, third.since, third.active) == ("7", 3, "T1", True)
     assert (lone.id, lone.index, lone.since, lone.reason) == ("8", 0, "T0", "(a|b)")
     assert not lost.active
+
+
+def test_nodes_of_a_partition_are_those_that_can_run(commands: Path) -> None:
+    lines = ("node1|main*|idle", "node2|main*|down", "node3|high|mix")
+    stand_in(commands, "sinfo", "\n".join(f"echo '{line}'" for line in lines))
+    assert slurm_queue.nodes(None) == slurm_queue.nodes("main") == {"node1"}
+    assert slurm_queue.nodes("main,high") == {"node1", "node3"}
 
 
 def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
