@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.cli.driver import TINY, Run, call, make_workplace, run_in
-from tests.cli.screens import counted_ends
+from tests.cli.screens import WIDTHS, counted_ends
 from tests.layout import SAVE, without_drawing, without_figures
 
 
@@ -30,12 +30,14 @@ def no_drawing() -> Iterator[dict[tuple[ModuleType, str], object]]:
 
 
 @pytest.fixture(autouse=True)
-def screen() -> Iterator[dict[int, str]]:
+def screen(request: pytest.FixtureRequest) -> Iterator[dict[int, str]]:
     """Every end of a verb fits on one screen; the latest one by the terminal's columns."""
-    result, seen = list[str](), dict[int, str]()
-    with counted_ends(result, seen):
+    problems, seen = list[str](), dict[int, str]()
+    # Tests of screens look at all widths, the others at the narrowest.
+    widths = WIDTHS if "ends" in request.fixturenames else WIDTHS[:1]
+    with counted_ends(problems, seen, widths):
         yield seen
-    assert not result, "\n\n".join(result)
+    assert not problems, "\n\n".join(problems)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def faults(text: str, width: int) -> list[str]:
 
 @contextmanager
 def counted_ends(
-    found: list[str], seen: dict[int, str], widths: Sequence[int] = WIDTHS[:1]
+    found: list[str], seen: dict[int, str], widths: Sequence[int] = WIDTHS
 ) -> Iterator[None]:
     """Within, every end of a verb is shown on terminals, too: `found` gets what is wrong with it.
 

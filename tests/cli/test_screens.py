@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from sweeper.files import write_json
 from sweeper.launch.slurm import Slurm
 from sweeper.study.lock import StudyLock, live_holder
 from tests.cli.driver import TINY, Answer, Run
-from tests.cli.screens import WIDTHS, counted_ends, faults
+from tests.cli.screens import WIDTHS, faults
 from tests.command.commands import METRIC, SCRIPT
 
 Screens = dict[int, str]
@@ -30,15 +29,6 @@ OWN = [
 WORDS = ["--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}"]
 MANY = ["transfer.widths=[16,24,32,48,64,96,128,192,256,384,512]", "transfer.seeds=2"]
 JOB = {"trials": 4, "state": "running", "stage": "running", "fraction": 0.5}
-
-
-@pytest.fixture(autouse=True)
-def screen() -> Iterator[Screens]:
-    """Every end of a verb at both widths."""
-    problems, seen = list[str](), dict[int, str]()
-    with counted_ends(problems, seen, WIDTHS):
-        yield seen
-    assert not problems, "\n\n".join(problems)
 
 
 @pytest.fixture

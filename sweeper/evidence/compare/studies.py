@@ -19,6 +19,8 @@ from sweeper.trial import TrialSpec
 
 IMMATERIAL = ("accumulate",)
 """Settings of `train` that change how a run is computed, and not what."""
+SETTINGS = ("data", "model", "train", "runner")
+"""Groups of what studies may differ in; what else may be ignored are columns of their runs."""
 TOO_FEW = ("compare takes two studies or more: ", Call("compare", "STUDY", "STUDY"))
 
 
@@ -64,7 +66,6 @@ def check_comparable(specs: Mapping[str, TrialSpec], ignore: Sequence[str]) -> l
 
 
 def _is_named(key: str, ignore: Sequence[str]) -> bool:
-    """Whether a setting, or its group, is among those to ignore."""
     return any(key == name or key.startswith(f"{name}.") for name in ignore)
 
 
@@ -85,8 +86,7 @@ def check_studies(
             specs[folder.name] = max(every, key=lambda spec: (spec.width, spec.depth))
     if len(specs) < 2:
         return [], tuple(ignore)
-    settings = differences(specs)
-    columns = tuple(name for name in ignore if not any(_is_named(key, [name]) for key in settings))
+    columns = tuple(name for name in ignore if name.partition(".")[0] not in SETTINGS)
     return check_comparable(specs, ignore), columns
 
 
