@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import typer
-from hydra._internal import config_loader_impl
-from hydra._internal.config_repository import CachingConfigRepository
 
 from sweeper.check.judge import CheckRule
 from sweeper.cli.app import app
@@ -71,23 +68,13 @@ def yaml_value(text: str) -> object:
     return {"true": True, "false": False}.get(text, text)
 
 
-_READ: dict[tuple[str, ...], CachingConfigRepository] = {}
-
-
-def _read_once(repository: Any) -> CachingConfigRepository:
-    """Files of conf/ do not change: Hydra reads each once a process, and not at every command."""
-    places = tuple(source.full_path() for source in repository.get_sources())
-    return _READ.setdefault(places, CachingConfigRepository(repository))
-
-
 @cache
 def compose(words: tuple[str, ...]) -> None:
     """Compose settings, and check their values; BadInput for what is refused.
 
     The model alone is not built: that takes a second, and every search's own test does it.
     """
-    with mock.patch.object(config_loader_impl, "CachingConfigRepository", _read_once):
-        tree = compose_tree(words)
+    tree = compose_tree(words)
     for group, kind in PLUGINS.items():
         if not str(tree[group]["_target_"]).startswith("my_laws."):
             with key_prefix(group):
