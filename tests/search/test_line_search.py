@@ -246,13 +246,6 @@ def searched(search: LearningRateLine, objective: Objective) -> Conclusion:
     return search.conclude(SPACE, run_search(search, SPACE, objective))
 
 
-def test_the_refined_optimum_with_the_rest_at_its_default() -> None:
-    found = searched(LearningRateLine(line=LineRule(points=19)), basin(SPACE, at={"eta": 1.3}))
-    assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
-    assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
-    assert found.phase_ends == {"eta": 19} and found.best_loss_curve[-1] == (19, found.objective)
-
-
 def test_it_names_what_lets_its_line_go_on() -> None:
     short = LearningRateLine(line=LineRule(points=3, extend=0))
     found = searched(short, basin(SPACE, at={"eta": 3}))

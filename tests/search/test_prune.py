@@ -347,29 +347,3 @@ def test_a_replay_never_loses_the_optimum_or_its_neighbours(sweep: object, kind:
             assert not found.stopped & needed
             saved.append(found.saved)
         assert max(saved) > 0.02, "the pruner must do something"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
-    saved = []
-    for sweep in SWEEPS:
-        if sweep.kind == "random":
-            continue
-        whole, _ = BENCH.concluded(sweep, "none", 1)
-        found, share = BENCH.concluded(sweep, kind, len(sweep.results))
-        assert (found.best_log2, found.objective) == (whole.best_log2, whole.objective)
-        saved.append(share)
-    assert min(saved) > 0.1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_the_lines_protection_the_replay_does_lose_them(kind: str) -> None:
-    """The check above can fail."""
-    rule = {"kept_neighbours": 0, "kept_distance": 0.0, "loss_tolerance": 0.0}
-    lost = [
-        BENCH.replay(sweep, kind, len(sweep.results), sweep.results, **rule).stopped
-        & BENCH.needed(sweep, near=1.0)
-        for sweep in SWEEPS
-        if sweep.kind == "line"
-    ]
-    assert any(lost)
