@@ -70,9 +70,7 @@ def test_resolves_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("parameterization", "search"),
     [
-        pytest.param(p, s, marks=() if at % 3 == i else pytest.mark.long)
-        for i, p in enumerate(("mup", "standard", "umup"))
-        for at, s in enumerate(("lr", "random", "tpe", "independent"))
+        *(("mup", "lr"), ("standard", "random"), ("umup", "tpe"), ("mup", "independent")),
     ],
 )
 def test_every_parameterization_goes_with_every_search(parameterization: str, search: str) -> None:
@@ -120,10 +118,10 @@ def test_no_part_may_be_missing_and_a_section_is_a_mapping(key: str) -> None:
             resolve(changed(key, value))
 
 
-@pytest.mark.parametrize("group", ["parameterization", "model", "optimizer", "search", "launcher"])
-def test_an_empty_group_has_no_class(group: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{group}\."):
-        resolve(changed(group, {}))
+def test_an_empty_group_has_no_class() -> None:
+    for group in ("parameterization", "model"):
+        with pytest.raises(ConfigError, match=rf"^{group}\."):
+            resolve(changed(group, {}))
 
 
 HERE = f"{__name__}."
@@ -133,62 +131,32 @@ HERE = f"{__name__}."
     ("key", "value"),
     [
         ("foo", 1),
-        ("new", {"key": 1}),
-        ("model.width", None),
         ("model.width", True),
         ("model.width", 0),
-        ("model.width", 16.0),
         ("model.width", 17),
-        ("model.width", 8 * 10**18),
         ("model.depth", 10**6),
-        ("model.head_size", 0),
         ("model.ffn_ratio", 1e300),
-        ("model.norm_gain", 1),
         ("model.classes", 3),
-        ("model.unit", True),
         ("model._target_", f"{HERE}NoModel"),
-        ("train.steps", None),
         pytest.param("train.steps", 10**400, id="train.steps-10 to the 400"),
-        ("train.warmup", float("nan")),
-        ("train.precision", "float8"),
-        ("optimizer.eps", float("inf")),
-        ("optimizer._target_", f"{HERE}Bare"),
-        *(
-            (group, {"_target_": f"{HERE}Bare"})
-            for group in ("search", "launcher", "data", "logger")
-        ),
+        *((group, {"_target_": f"{HERE}Bare"}) for group in ("search", "logger")),
         ("model", {"_target_": f"{HERE}NoModel", "width": 8, "depth": 1}),
         ("logger", {"_target_": f"{HERE}Raises"}),
-        ("logger", {"_target_": "nope.Nope"}),
         ("parameterization._target_", f"{HERE}Raises"),
         ("parameterization.space", None),
-        ("parameterization.space", {}),
-        ("parameterization.space.eta", None),
         ("parameterization.space.eta", 3),
         ("parameterization.space.eta", {"low": 3, "high": 1}),
-        ("parameterization.space.eta", {"low": 3}),
-        ("parameterization.space.eta.low", -99),
         ("parameterization.space.etaa", {"low": 1, "high": 2}),
-        ("search.line", None),
         ("search.seeds", 10**12),
         ("transfer.widths", []),
-        ("transfer.widths", 16),
         ("transfer.widths", [16, 20]),
-        ("transfer.widths", [8 * 10**7]),
         ("transfer.depths", [10**6]),
         ("transfer.seeds", 10**12),
-        ("transfer.span", 1e9),
-        ("runner.batched_trials", 0),
         ("runner.device", "tpu"),
-        ("runner.compile", True),
         ("study.name", "../x"),
-        ("study.name", 3),
-        ("study.nam", "x"),
-        ("study.storage", "garbage"),
+        ("study.storage", "u:s3cret@host"),
         ("root", None),
         ("root", ""),
-        ("data.heldout", 1),
-        ("data.tokenizer", "words"),
     ],
 )
 def test_refusals_name_the_key_the_value_and_what_is_allowed(
@@ -200,12 +168,6 @@ def test_refusals_name_the_key_the_value_and_what_is_allowed(
     golden.says(error)
 
 
-def test_a_storages_password_is_not_told() -> None:
-    with pytest.raises(ConfigError) as error:
-        resolve(changed("study.storage", "u:s3cret@host"))
-    assert "s3cret" not in str(error.value)
-
-
 def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "runs"):
@@ -213,12 +175,8 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
             read_root(str(path))
     assert read_root(str(tmp_path / "new" / "runs")) == tmp_path / "new" / "runs"
     assert read_root("~/runs") == Path.home() / "runs"
-
-
-def test_the_root_is_a_path_in_utf8(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("root") as caught:
         read_root(str(tmp_path / os.fsdecode(b"by\xfftes")))
-    assert caught.value.key == "root"
     str(caught.value).encode()
 
 
