@@ -125,9 +125,9 @@ def test_hours_without_room_for_the_first_runs_are_refused(
     check_hours(None, seconds, slots=2)
     check_hours(2.0, seconds, slots=2)
     check_hours(hours, [math.nan], slots=1)  # nobody knows
-    with raises_config_error("hours", hours) as caught:
+    with raises_config_error("budget", f"{hours:g}h") as caught:
         check_hours(hours, seconds, slots=2)
-    assert f"at least {least}, which the {len(seconds)} run" in str(caught.value)
+    assert f"at least {least}h, which the {len(seconds)} run" in str(caught.value)
 
 
 SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "train.steps=40"]

@@ -222,15 +222,15 @@ def test_trains_what_the_strategy_asks_for_and_records_it() -> None:
     assert all(r.trial.width == 32 for r in study.results())
 
 
-def test_interrupted_it_goes_on_to_the_same_conclusion(after: int = 5) -> None:
+def test_interrupted_it_goes_on_to_the_same_conclusion() -> None:
     whole = search(make(Trainer(basin(SPACE)))[0])[0]
-    sweep, study, _ = make(Trainer(basin(SPACE), stop_after=after))
+    sweep, study, _ = make(Trainer(basin(SPACE), stop_after=5))
     with pytest.raises(KeyboardInterrupt):
         search(sweep)
-    assert len(study.known) == after
+    assert len(study.known) == 5
     rest = Trainer(basin(SPACE))
     found, _ = search(make(rest, study)[0])
-    assert found == whole and len(rest.trained) == 9 - after
+    assert found == whole and len(rest.trained) == 9 - 5
 
 
 def test_a_failed_trial_ends_as_infinite_and_is_tried_again_by_the_next_sweep() -> None:
