@@ -180,12 +180,6 @@ def test_no_encoded_password_survives(password: str, user: str) -> None:
         assert hidden not in scrub(f"no {text}!", url) and coded not in scrub(f"no {text}!", url)
 
 
-@given(st.text(st.characters(exclude_characters="?&", codec="utf-8"), min_size=1))
-def test_no_raw_password_survives(password: str) -> None:
-    hidden = f"\N{LOCK}{password}\N{LOCK}"
-    assert "\N{LOCK}" not in redact(f"mysql://user:{hidden}@h/db")
-
-
 def test_optuna_is_kept_quiet_and_left_as_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
