@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -228,23 +227,3 @@ def test_a_model_that_cannot_train_is_refused_before_anything_is_written(
     assert ended.value.code == 2 and "Traceback" not in said_by_us
     assert said in said_by_us, said_by_us
     assert not (tmp_path / "runs" / "broken").exists()
-
-
-def test_a_plan_of_a_plain_model_lists_what_the_search_applied(
-    tmp_path: Path, golden: Golden
-) -> None:
-    """The engine scaled attention where the model calls it; the user's own loop must."""
-    from sweeper.config.settings import placeholder_data
-    from sweeper.engine.prepare import prepare
-    from sweeper.plan.plan import make_plan
-    from sweeper.records import to_json
-    from sweeper.stats.ladder import Size
-    from sweeper.trial import defaults, plain
-
-    given = settings("search=lr", "parameterization=mup", 'model.branches=["out.*","down.*"]')
-    target = Size(width=64, depth=4)
-    prepared = prepare(given.spec(placeholder_data(given), "float32", target))
-    plan = make_plan(prepared, given.base, target, plain(defaults(given.space)), {})
-    assert json.dumps(to_json(plan))
-    text = "\n".join(plan.needs)
-    golden.says(text)

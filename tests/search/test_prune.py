@@ -24,13 +24,10 @@ from sweeper.search.prune import (
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Trial
 from tests.refusals import raises_config_error
-from tests.scripts import load_script
 from tests.search.fakes import CONF, config, point_result
 from tests.specs import spec_of
 
 KINDS = ("median", "halving")
-BENCH = load_script("bench/pruning.py")
-SWEEPS = BENCH.load()
 
 
 def pruner(kind: str = "median", others: tuple[RungLosses, ...] = ()) -> Pruner:
@@ -320,30 +317,3 @@ def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
     conclusion = strategy.conclude(space, history)
     assert abs(conclusion.best_log2["eta"]) <= 2 and conclusion.objective >= 3
     assert any("stopped early" in note for note in conclusion.notes)
-
-
-# The evidence: recorded searches, replayed.
-
-
-@pytest.mark.parametrize(
-    ("sweep", "kind"),
-    [
-        pytest.param(
-            *(sweep, kind),
-            id=f"{sweep.name}-{kind}",
-            marks=() if (at + of) % 2 else pytest.mark.long,
-        )
-        for at, sweep in enumerate(SWEEPS)
-        for of, kind in enumerate(KINDS)
-    ],
-)
-def test_a_replay_never_loses_the_optimum_or_its_neighbours(sweep: object, kind: str) -> None:
-    needed = BENCH.needed(sweep)
-    count = len(sweep.results)  # type: ignore[attr-defined]
-    for batch in (count, 4, 1):
-        saved = []
-        for order in BENCH.orders(sweep, 2 if batch < count else 0):
-            found = BENCH.replay(sweep, kind, batch, order)
-            assert not found.stopped & needed
-            saved.append(found.saved)
-        assert max(saved) > 0.02, "the pruner must do something"

@@ -236,15 +236,6 @@ def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored:
     assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
 
 
-def test_paths_may_hold_any_character(tmp_path: Path) -> None:
-    folder = tmp_path / "a {b} %20 ?c=d #e é @f" / "x"
-    with Study.open(folder) as study:
-        study.record([make(0)])
-        assert study.notices == []
-    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 1
-    assert {p.name for p in folder.iterdir()} == {"results", "study.journal"}
-
-
 def test_names_that_could_leave_the_folder_are_refused() -> None:
     for name in ("a", "A-1_b.c", "0", "_x", "x" * 100):
         assert check_study_name(name) == name

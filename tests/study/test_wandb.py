@@ -59,22 +59,6 @@ def folder(tmp_path: Path) -> Path:
     return samples.study(tmp_path / "mine", w256=samples.validation())
 
 
-def script(body: str, **environ: str) -> subprocess.Popen[str]:
-    """A process of its own that runs `body` after this module's imports."""
-    lines = "from pathlib import Path\nimport sys\nfrom tests.study.test_wandb import *\n"
-    root = Path(__file__).parents[2]
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    return subprocess.Popen(
-        [sys.executable, "-c", lines + body],
-        # Without WANDB_SERVICE, by which it would take this process's service for its own.
-        env={**ours, "PYTHONPATH": str(root), **environ},
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_trials_in_one_process_are_as_many_whole_runs(folder: Path) -> None:
     logger, results = WandB(), [result(number) for number in range(3)]
     for each in results:
@@ -129,27 +113,16 @@ logger = WandB(mode="online")
 said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(2)]
 print([bool(sentence) for sentence in said], said[0])
 """
-    out, _ = script(body).communicate(timeout=120)
+    body = f"from pathlib import Path\nfrom tests.study.test_wandb import *\n{body}"
+    root = str(Path(__file__).parents[2])
+    # Without WANDB_SERVICE, by which it would take this process's service for its own.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    command, none = [sys.executable, "-c", body], subprocess.DEVNULL
+    options: Any = {"env": {**ours, "PYTHONPATH": root}, "cwd": root, "stdin": none}
+    out = subprocess.run(command, **options, capture_output=True, text=True, timeout=120).stdout
     assert out.startswith("[True, False] W&B cannot be reached (No API key")
     assert "logging offline from here on" in out
     assert len(by_key(folder)) == 2
-
-
-@pytest.mark.long
-def test_a_server_that_does_not_answer_costs_one_timeout(folder: Path) -> None:
-    body = f"""
-run, modes = WandB._run, []
-WandB._run = lambda self, mode, *rest: (modes.append(mode), run(self, mode, *rest))[1]
-logger = WandB(mode="online", timeout=2)
-said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(5)]
-print([bool(sentence) for sentence in said], *modes)
-"""
-    server = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-    out, _ = script(body, **server).communicate(timeout=120)
-    modes = " ".join(["online", *["offline"] * 5])
-    assert out.splitlines()[-1] == f"[True, False, False, False, False] {modes}"
-    runs = by_key(folder)
-    assert len(runs) == 5 and all(len(run.history) == 4 for run in runs.values())
 
 
 def test_what_could_not_be_sent_is_sent_by_a_later_driver(

@@ -273,28 +273,16 @@ def test_trials_that_nobody_trains_end_the_sweep(golden: Golden) -> None:
     assert len(study.known) == 3
 
 
-class Twice:
-    """Asks for one point twice, and for one that differs by rounding alone."""
-
-    def plan(self, space: Space) -> list[Any]:
-        return []
-
-    def propose(self, space: Space, history: History) -> list[Point]:
-        if history.results:
-            return []
-        etas = (0.3, 0.3, 0.1 + 0.2)
-        return [Point(log2_hps={"eta": eta, "alpha": 0.0}, seed=0, phase="p") for eta in etas]
-
-    def conclude(self, space: Space, history: History) -> Conclusion:
-        return LINE.conclude(space, history)
-
-
 def test_duplicates_are_trained_once() -> None:
+    class Twice(LearningRateLine):
+        def propose(self, space: Space, history: History) -> list[Point]:
+            return super().propose(space, history) * 2
+
     launcher = Trainer(basin(SPACE))
-    sweep, _, watcher = make(launcher, search=Twice())
-    found, _ = search(sweep)
-    assert len(launcher.trained) == 1 and found.runs == 3
-    assert watcher.told == [(0, 1)]
+    sweep, _, watcher = make(launcher, search=Twice(line=LineRule(points=5)))
+    search(sweep)
+    assert len(launcher.trained) == len(set(launcher.trained)) == 5
+    assert watcher.told == [(0, 5)]
 
 
 def test_replay_shows_a_trial_under_the_phase_that_asks_for_it() -> None:
