@@ -1,5 +1,3 @@
-"""A command behind `--`, and texts that are taken as they are."""
-
 from __future__ import annotations
 
 import pytest

@@ -50,7 +50,6 @@ def settings(*words: str) -> Settings:
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    """The base tree with one dotted key set."""
     tree: Any = copy.deepcopy(BASE)
     *path, last = key.split(".")
     node = tree
@@ -99,7 +98,6 @@ def test_a_ladder_size_sets_batch_and_steps_and_the_base_s_trials_are_the_search
 
 
 def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
-    """Without casts it is left out, so that no trial's key changes by its being there."""
     size = Size(width=16, depth=1)
     plain = resolve(BASE).spec({}, "float32", size)
     assert plain.fp8 is None and "fp8" not in to_json(plain)

@@ -83,7 +83,6 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 
 
 def landscape(kind: str, space: Space) -> Objective:
-    """A loss that a strategy must come through."""
     middle, eta = basin(space, spread=0.02), space["eta"]
     return {
         "basin": middle,
@@ -99,7 +98,6 @@ def story(history: History) -> list[tuple[str, str, float]]:
 
 
 def assert_sound(found: Conclusion, space: Space, history: History) -> None:
-    """What holds of every conclusion."""
     assert set(found.best_log2) == set(space)
     assert all(math.isfinite(value) for value in found.best_log2.values())
     assert found.runs == len(history.results) and found.seeds >= 1

@@ -74,7 +74,6 @@ def test_without_a_step_the_grids_span_the_ranges() -> None:
 
 
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
-    """Independent of the search: the objective itself, cell by cell, in its own orientation."""
     grid = conclude(PairsStrategy(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
     for i, alpha in enumerate(grid.values_log2[0]):
         for j, beta in enumerate(grid.values_log2[1]):

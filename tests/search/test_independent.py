@@ -4,9 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
+from scipy.stats import sem
+from scipy.stats import t as student
 
 from sweeper.config.compose import compose_tree
 from sweeper.registry import build_plugin
@@ -182,7 +185,6 @@ def test_defaults_that_no_line_tries_can_still_win(b: Axis) -> None:
 
 
 def test_conclusion_amid_the_lines_is_the_best_that_was_measured() -> None:
-    """Of the second phase only one bad point is known: it must not become the optimum."""
     history = run_search(SMALL, SPACE, basin(SPACE, at={"eta": 1, "a": 0, "b": 0}))
     bad = [r for r in history.results if r.trial.log2_hps["b"] == -3]
     found = SMALL.conclude(SPACE, History(history.results[:9] + bad))
@@ -268,7 +270,14 @@ def test_a_retuned_eta_is_taken_where_fresh_seeds_leave_no_doubt(extra: float, m
 
     found = conclude(RETUNED, objective)
     assert found.retune.moves == moves == (found.best_log2["eta"] != 1)
-    assert found.retune.low <= found.retune.gain <= found.retune.high
+    if math.isfinite(extra):
+        etas = found.retune.before_log2, found.retune.line.optimum_log2
+        before, after = (Log2Hps({**found.best_log2, "eta": eta}) for eta in etas)
+        seeds = range(FRESH_SEED + 2, FRESH_SEED + 7)
+        gains = [objective(before, seed) - objective(after, seed) for seed in seeds]
+        spread = sem(gains) * student.ppf(0.975, 4)
+        interval = found.retune.low, found.retune.gain, found.retune.high
+        assert interval == pytest.approx([fmean(gains) + x for x in (-spread, 0, spread)])
     assert math.isfinite(found.objective)
 
 

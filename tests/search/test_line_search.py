@@ -115,7 +115,6 @@ FINEST = Axis(low=-2 * MIN_SPACING, high=2 * MIN_SPACING)
 
 
 def at(centre: float, only: Callable[[float], bool] = lambda x: True) -> Loss:
-    """A parabola, which diverges but where `only` says."""
     return lambda x: (x - centre) ** 2 if only(x) else math.inf
 
 

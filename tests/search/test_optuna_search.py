@@ -44,14 +44,10 @@ def ran(history: History) -> list[dict[str, float]]:
     return [dict(result.trial.log2_hps) for result in history.results]
 
 
-@pytest.mark.parametrize(
-    "space",
-    [pytest.param(SPACE, id="ranges", marks=pytest.mark.long), pytest.param(LISTS, id="choices")],
-)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_any_part_of_the_results_resumes_to_the_same_search(name: str, space: Space) -> None:
+def test_any_part_of_the_results_resumes_to_the_same_search(name: str) -> None:
     """Samplers keep a state, such as the covariance of CMA-ES: it is asked and told again."""
-    loss = cliff(basin(space, spread=0.02), -6.5)
+    space, loss = LISTS, cliff(basin(LISTS, spread=0.02), -6.5)
     whole = run_search(search(name), space, loss)
     assert len(whole.results) > 10
     for kept in (1, 9, len(whole.results)):

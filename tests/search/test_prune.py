@@ -118,7 +118,6 @@ def test_optuna_agrees_where_it_knows_all_losses(
 
 
 def optuna_stops(kind: str, loss: float, others: Sequence[float]) -> bool:
-    """What Optuna's pruner says of `loss` when all `others` are in its study."""
     # Its percentiles cannot hold infinities, and its halving reads a mark of its own.
     at_rung = [min(other, 1e30) for other in [*others, loss]]
     if kind == "median":

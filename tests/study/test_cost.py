@@ -120,7 +120,6 @@ PLAN = own_plan(Size(width=16, depth=2), Size(width=64, depth=2), {"eta": 2.0}, 
 
 
 def flops(spec: TrialSpec) -> float:
-    """As many as a model's weights, times its steps."""
     return float(spec.width**2 * spec.train.steps)
 
 

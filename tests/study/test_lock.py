@@ -35,7 +35,6 @@ with StudyLock(Path(sys.argv[1])):
 
 
 def sign(folder: Path, *, host: str, pid: int, age: float = 0.0) -> None:
-    """Leave a lock file as another driver would have."""
     folder.mkdir(exist_ok=True)
     path = folder / "lock"
     path.write_text(json.dumps({"host": host, "pid": pid, "started": time.time() - age}))
@@ -43,7 +42,6 @@ def sign(folder: Path, *, host: str, pid: int, age: float = 0.0) -> None:
 
 
 def dead() -> int:
-    """The number of a process that is no more."""
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid

@@ -1,5 +1,3 @@
-"""Optuna's studies in databases, whose addresses hold passwords."""
-
 import logging
 import sys
 import traceback

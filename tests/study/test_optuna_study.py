@@ -1,5 +1,3 @@
-"""Every trial is enqueued, asked and told in Optuna's study; what damages that loses nothing."""
-
 import errno
 import json
 import math
@@ -28,7 +26,6 @@ SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
 
 
 def loaded(folder: Path) -> optuna.Study:
-    """As a dashboard loads it."""
     storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
     return optuna.load_study(study_name=folder.name, storage=storage)
 

@@ -92,7 +92,6 @@ def test_the_ladder_of_an_earlier_search_is_of_another_setup(tmp_path: Path) -> 
 
 
 def found_in(folder: Path) -> dict[str, str]:
-    """The texts of the folders of findings, by their path in the study."""
     paths = [
         path for name in ("transfer", "check", "setups") for path in folder.rglob(f"{name}/**/*")
     ]

@@ -1,5 +1,3 @@
-"""Kills and full disks while results are written lose none."""
-
 import errno
 import os
 import signal

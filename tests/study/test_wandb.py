@@ -47,7 +47,6 @@ def by_key(folder: Path) -> dict[str, Run]:
 
 @pytest.fixture(autouse=True)
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key and no settings of whoever runs the tests."""
     for name in OF_THE_USER:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

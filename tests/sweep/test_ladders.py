@@ -121,7 +121,6 @@ def test_axes_that_no_ladder_climbs_are_not_validated(
 def test_hours_without_room_for_the_first_runs_are_refused(
     hours: float, seconds: list[float], least: str
 ) -> None:
-    """The least hours are rounded up."""
     check_hours(None, seconds, slots=2)
     check_hours(2.0, seconds, slots=2)
     check_hours(hours, [math.nan], slots=1)  # nobody knows
@@ -134,7 +133,6 @@ SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "t
 
 
 def opened(*words: str, precision: str = "float32") -> settings_module.Experiment:
-    """A small experiment whose data nobody has read."""
     settings = resolve(compose_tree([*SMALL, "transfer.widths=[16,32]", *words]))
     corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
     return settings_module.Experiment(settings=settings, corpus=corpus, precision=precision)

@@ -44,7 +44,6 @@ def raised(job: Job) -> Event:
 
 
 def guilty(seed: int, event: Callable[..., Event]) -> Fate:
-    """The jobs with this trial meet the event, all others end well."""
     return lambda job, times: (
         event(job) if seed in {each.seed for each in job.trials} else finished(job)
     )
@@ -109,8 +108,6 @@ def job_of(batch: tuple[Trial, ...]) -> Job:
 
 
 class Driven:
-    """Trials driven through a loop: what was recorded, told, and the work that was counted."""
-
     def __init__(
         self,
         place: Pretended,
@@ -139,7 +136,6 @@ class Driven:
         )
 
     def run(self) -> dict[int, str]:
-        """Status by seed."""
         self.loop.run(lambda: [trial for trial in self.trials if trial.key not in self.results])
         assert self.place.closed and not self.loop.live
         return {result.trial.seed: result.status for result in self.results.values()}
@@ -216,7 +212,6 @@ def test_a_job_that_left_goes_on_and_is_not_counted_as_an_attempt() -> None:
 
 
 def without(job: Job, status: Status | None, loss: float = math.nan) -> Event:
-    """The job's first trial ends so, or without a result; the others are complete."""
     results = complete(job.trials)[1:]
     if status is not None:
         results = (Result(trial=job.trials[0], status=status, objective=loss), *results)

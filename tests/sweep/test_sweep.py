@@ -32,8 +32,6 @@ BASE, LARGE = Size(width=32, depth=2), Size(width=64, depth=2)
 
 
 class Study:
-    """Results in memory, kept as `sweeper.study.study.Study` keeps them."""
-
     def __init__(self, *known: Result) -> None:
         self.folder = Path("nowhere")
         self.notices: list[str] = []
@@ -60,8 +58,6 @@ class Study:
 
 @dataclass(frozen=True)
 class MadeUp:
-    """The task of one trial, trained by a formula."""
-
     trials: tuple[Trial, ...]
     objective: float
 
@@ -156,8 +152,6 @@ class Trainer:
 
 
 class Watcher:
-    """Listener and logger at once."""
-
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
         self.done: list[Result] = []
@@ -298,13 +292,10 @@ BEST = {"eta": 0.5, "alpha": 0.0}
 
 
 def widths(large: float) -> Objective:
-    """The optimum is at 0.5 at the base, and at `large` at the large size."""
     return lambda hps, seed: 3 + 0.1 * (hps["eta"] - large) ** 2 + 0.01 * seed
 
 
 class BySize(Trainer):
-    """The optimum depends on the size: 0.5 at the base, `large` at the other."""
-
     def __init__(self, large: float) -> None:
         super().__init__(lambda hps, seed: 0.0, slots=1)
         self.large = large
