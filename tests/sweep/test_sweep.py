@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sweeper.launch.job import Control, Job, JobOutcome
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import Conclusion, History
-from sweeper.stats.ladder import LadderRule, LadderSize, Size
+from sweeper.stats.ladder import LadderRule, Size
 from sweeper.stats.line import LineRule
 from sweeper.sweep.study_replay import replay_ladder, replay_search
 from sweeper.sweep.sweep import Sweep
@@ -315,18 +315,6 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
     assert watcher.told == [(0, 36), (36, 2), (38, 2)]
     assert {r.trial.phase for r in study.results()} == {"validate"}
     assert make(BySize(9.0), study, transfer=RULE)[0].ladder(BEST, [BASE, LARGE]) == [base, large]
-
-
-def test_ladder_sizes_of_other_batches_and_steps_are_setups_of_their_own() -> None:
-    base = LadderSize(width=32, depth=2, batch_size=4, steps=100)
-    sizes = [base, replace(base, batch_size=8), replace(base, steps=200)]
-    launcher = Trainer(widths(0.5))
-    sweep, study, _ = make(launcher, transfer=RULE)
-    curves = sweep.ladder(BEST, sizes)
-    assert [curve.size for curve in curves] == sizes
-    assert len(study.results()) == 3 * 9 * 2
-    trained = {(r.trial.spec.train.batch_size, r.trial.spec.train.steps) for r in study.results()}
-    assert trained == {(size.batch_size, size.steps) for size in sizes}
 
 
 def test_ladder_keeps_diverged_runs_as_infinite_and_counts_those_that_failed() -> None:
