@@ -1,5 +1,3 @@
-"""A command behind `--`, and texts that are taken as they are."""
-
 from __future__ import annotations
 
 import pytest
@@ -52,12 +50,6 @@ def test_any_text_reaches_the_command_and_comes_back_from_the_file(text: str) ->
     assert again["command"] == [text]  # type: ignore[index, call-overload]
 
 
-def test_a_command_of_any_words_is_composed() -> None:
-    words = ["python", "it's ${x} \\", "a: {b},c=d"]
-    tree = compose_tree([*BASE, f"runner.command=[{','.join(map(quoted, words))}]"])
-    assert tree["runner"]["command"] == words
-
-
 @pytest.mark.parametrize(
     ("word", "value"),
     [
@@ -76,8 +68,3 @@ def test_a_metric_is_taken_literally(word: str, value: str | None) -> None:
 def test_an_argument_with_placeholders_is_taken_literally(prefix: str, text: str) -> None:
     tree = compose_tree([*BASE, f"{prefix}runner.arguments.n={text}"])
     assert tree["runner"]["arguments"] == {"n": text}
-
-
-def test_a_mapping_of_arguments_is_one() -> None:
-    tree = compose_tree([*BASE, "+runner.arguments={a: '{width}', b: 1}"])
-    assert tree["runner"]["arguments"] == {"a": "{width}", "b": 1}

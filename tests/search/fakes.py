@@ -29,7 +29,6 @@ def config(path: Path) -> dict[str, Any]:
 
 
 def space_of(parameterization: str) -> Space:
-    """The ranges in `conf/parameterization/`."""
     found = compose_tree([f"parameterization={parameterization}"])["parameterization"]["space"]
     return {name: Axis(**axis) for name, axis in found.items()}
 
@@ -51,7 +50,6 @@ def basin(space: Space, *, at: Mapping[str, float] | None = None, spread: float 
 
 
 def cliff(objective: Objective, eta: float) -> Objective:
-    """The same below `eta`; at and above it every run diverges."""
     return lambda hps, seed: math.inf if hps["eta"] >= eta else objective(hps, seed)
 
 
@@ -111,7 +109,6 @@ class Experiment:
 def batches(
     strategy: Strategy, space: Space, objective: Objective
 ) -> Iterator[tuple[History, list[Point]]]:
-    """The history before every batch, and the batch; at last the whole history and no point."""
     experiment, history = Experiment(search=strategy, space=space), History()
     while points := strategy.propose(space, history):
         yield history, points
@@ -122,7 +119,6 @@ def batches(
 
 
 def run_search(strategy: Strategy, space: Space, objective: Objective) -> History:
-    """The history of the whole search."""
     *_, (history, _) = batches(strategy, space, objective)
     return history
 

@@ -74,7 +74,6 @@ def test_without_a_step_the_grids_span_the_ranges() -> None:
 
 
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
-    """Independent of the search: the objective itself, cell by cell, in its own orientation."""
     grid = conclude(PairsStrategy(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
     for i, alpha in enumerate(grid.values_log2[0]):
         for j, beta in enumerate(grid.values_log2[1]):
@@ -147,17 +146,14 @@ def test_what_gives_no_grid_is_refused(fields: dict[str, Any], key: str, value: 
 
 # The transfer error.
 
-LOSSES = st.floats(-5, 5)
-EIGHTHS = st.integers(-40, 40).map(lambda count: count / 8)
-"""Losses with many equals, which 4 * loss + 3 keeps exactly."""
-
 
 @st.composite
-def grids(draw: st.DrawFn, losses: st.SearchStrategy[float], unique: bool) -> list[list[float]]:
+def grids(draw: st.DrawFn) -> list[list[float]]:
     """Losses of 2 to 5 rows and columns; some diverged, but not all of a row or column."""
     rows, columns = draw(st.integers(2, 5)), draw(st.integers(2, 5))
     cells = rows * columns
-    drawn = iter(draw(st.lists(losses, min_size=cells, max_size=cells, unique=unique)))
+    losses = st.lists(st.floats(-5, 5), min_size=cells, max_size=cells, unique=True)
+    drawn = iter(draw(losses))
     diverged = draw(st.sets(st.integers(0, cells - 1)))
     for i in range(max(rows, columns)):  # through every row and every column
         diverged.discard(i % rows * columns + i % columns)
@@ -195,7 +191,7 @@ def test_optima_of_rows() -> None:
     assert row_optima((-2.0, 0.0, 2.0), rows) == [0.0, 0.0, None, 2.0]
 
 
-@given(grids(LOSSES, unique=True))
+@given(grids())
 def test_against_a_plain_reading_of_the_sentence(losses: list[list[float]]) -> None:
     """Every row and column has a single least value: ties are a matter of taste."""
     table = np.array(losses)
@@ -209,13 +205,3 @@ def test_against_a_plain_reading_of_the_sentence(losses: list[list[float]]) -> N
             )
         )
     assert transfer_error(losses) == pytest.approx(np.mean(means))
-
-
-@given(grids(EIGHTHS, unique=False))
-def test_laws(losses: list[list[float]]) -> None:
-    """Never negative; the axes' order does not matter; it scales as the loss, without its zero."""
-    error = transfer_error(losses)
-    assert error >= 0
-    assert transfer_error(list(zip(*losses, strict=True))) == pytest.approx(error)
-    moved = transfer_error([[4 * loss + 3 for loss in row] for row in losses])
-    assert moved == pytest.approx(4 * error)

@@ -4,9 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
+from scipy.stats import sem
+from scipy.stats import t as student
 
 from sweeper.config.compose import compose_tree
 from sweeper.registry import build_plugin
@@ -123,27 +126,24 @@ FRESH = range(FRESH_SEED, FRESH_SEED + 3)
     [
         ((), (), 3, (1, 0, 1), 0.9),
         ((), (), 1, (1, 0, 1), 0.9),
-        (FRESH[:1], (), 3, (1, 0, 1), math.inf),
         (FRESH, (), 3, (1, 0, 1), math.inf),
         ((), FRESH, 3, (1, 1, 1), -math.inf),
         (FRESH, FRESH, 3, (1, 0, 1), math.nan),
     ],
 )
-@pytest.mark.parametrize("loss", [math.inf, math.nan])
 def test_of_the_finalists_the_one_without_a_lost_seed_is_kept(
     both: Sequence[int],
     alone: Sequence[int],
     combine_seeds: int,
     best: tuple[int, ...],
     difference: float,
-    loss: float,
     golden: Golden,
 ) -> None:
     """`both` and `alone` are seeds that the combined optimum and the single change lose."""
 
     def objective(hps: Log2Hps, seed: int) -> float:
         lost = {(1, 1): both, (0, 1): alone}.get((hps["a"], hps["b"]), ())
-        return loss if seed in lost else clash(hps, seed)
+        return math.inf if seed in lost else clash(hps, seed)
 
     search = replace(SMALL, combine_seeds=combine_seeds)
     assert search.plan(SPACE)[-1].trials == 2 * combine_seeds
@@ -160,11 +160,6 @@ def test_of_the_finalists_the_one_without_a_lost_seed_is_kept(
     assert (found.seeds, found.objective) == pytest.approx(measured)
 
 
-def test_one_finite_eta_is_enough() -> None:
-    found = conclude(SMALL, lambda hps, seed: 3.0 if hps["eta"] == 2 else math.inf)
-    assert found.best_log2["eta"] == 2 and found.objective == 3
-
-
 def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
     """Only seed 0 of the defaults is finite, so that no line over a has a finite mean."""
 
@@ -178,7 +173,7 @@ def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
     assert next(line for line in found.lines if line.name == "a").objective == math.inf
 
 
-@pytest.mark.parametrize("b", [Axis(low=1, high=3), Axis(low=-2.5, high=2.5), Axis(low=2, high=2)])
+@pytest.mark.parametrize("b", [Axis(low=-2.5, high=2.5), Axis(low=2, high=2)])
 def test_defaults_that_no_line_tries_can_still_win(b: Axis) -> None:
     """The default of b lies outside its range or between its points, and is best."""
     space = {"eta": SPACE["eta"], "b": b}
@@ -190,7 +185,6 @@ def test_defaults_that_no_line_tries_can_still_win(b: Axis) -> None:
 
 
 def test_conclusion_amid_the_lines_is_the_best_that_was_measured() -> None:
-    """Of the second phase only one bad point is known: it must not become the optimum."""
     history = run_search(SMALL, SPACE, basin(SPACE, at={"eta": 1, "a": 0, "b": 0}))
     bad = [r for r in history.results if r.trial.log2_hps["b"] == -3]
     found = SMALL.conclude(SPACE, History(history.results[:9] + bad))
@@ -251,15 +245,6 @@ def test_eta_is_retuned_after_combining_and_compared_on_other_seeds() -> None:
     assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
 
 
-def test_a_study_without_retuning_goes_on_with_it_alone() -> None:
-    before = replace(RETUNED, retune=False)
-    history = run_search(before, SPACE, pulled)
-    points = RETUNED.propose(SPACE, history)
-    assert {point.phase for point in points} == {"retune"}
-    assert {point.log2_hps["eta"] for point in points} == {0, 2}
-    assert not before.propose(SPACE, history) and before.conclude(SPACE, history).retune is None
-
-
 @pytest.mark.parametrize("loss", [3.0, math.inf])
 def test_of_equals_the_eta_before_retuning_stays(loss: float) -> None:
     def objective(hps: Log2Hps, seed: int) -> float:
@@ -270,15 +255,6 @@ def test_of_equals_the_eta_before_retuning_stays(loss: float) -> None:
     found = conclude(RETUNED, objective)
     assert found.best_log2["eta"] == found.retune.before_log2 == 1 and found.retune.gain == 0
     assert any("left it at 2^1" in note for note in found.notes)
-
-
-def test_a_retuned_eta_at_the_end_of_its_line_extends_it() -> None:
-    def objective(hps: Log2Hps, seed: int) -> float:
-        return pulled(hps, seed) if seed < FRESH_SEED else 2 + (hps["eta"] - 3) ** 2
-
-    found = conclude(RETUNED, objective)
-    assert found.retune.line.extended == 2 and found.best_log2["eta"] == 3
-    assert any(note.startswith("eta, retuned: the optimum lay at the end") for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +270,14 @@ def test_a_retuned_eta_is_taken_where_fresh_seeds_leave_no_doubt(extra: float, m
 
     found = conclude(RETUNED, objective)
     assert found.retune.moves == moves == (found.best_log2["eta"] != 1)
-    assert found.retune.low <= found.retune.gain <= found.retune.high
+    if math.isfinite(extra):
+        etas = found.retune.before_log2, found.retune.line.optimum_log2
+        before, after = (Log2Hps({**found.best_log2, "eta": eta}) for eta in etas)
+        seeds = range(FRESH_SEED + 2, FRESH_SEED + 7)
+        gains = [objective(before, seed) - objective(after, seed) for seed in seeds]
+        spread = sem(gains) * student.ppf(0.975, 4)
+        interval = found.retune.low, found.retune.gain, found.retune.high
+        assert interval == pytest.approx([fmean(gains) + x for x in (-spread, 0, spread)])
     assert math.isfinite(found.objective)
 
 

@@ -46,31 +46,6 @@ axes = st.builds(
 losses = st.floats(-5, 5) | st.just(math.inf)
 
 
-def of_step(rule: LineRule, **changes: object) -> LineRule:
-    return LineRule(**{**vars(rule), **changes})
-
-
-@given(
-    rule=rules,
-    axis=axes,
-    centre=st.floats(-14, 14),
-    power=st.sampled_from([1.0, 1.5, 2.0, 4.0]),
-    lean=st.sampled_from([0.1, 1.0, 10.0]),
-)
-def test_refined_optimum_of_a_convex_loss_is_within_the_last_spacing(
-    rule: LineRule, axis: Axis, centre: float, power: float, lean: float
-) -> None:
-    rule = of_step(rule, points=ALL)
-    state, _ = lay(rule, axis, lambda x: (lean if x > centre else 1.0) * abs(x - centre) ** power)
-    grid = axis.grid(rule.step)
-    room = rule.extend * rule.step if len(grid) > 1 else 0.0
-    reachable = min(max(centre, grid[0] - room), grid[-1] + room)
-    spacing = rule.step
-    while spacing / 2 >= MIN_SPACING and len(grid) > 1:
-        spacing /= 2
-    assert abs(line_optimum(state.losses) - reachable) <= spacing + 1e-9
-
-
 @given(rule=rules, axis=axes, seed=st.randoms(use_true_random=False))
 def test_any_loss_ends_within_its_budget_without_near_repeats(
     rule: LineRule, axis: Axis, seed: object
@@ -115,7 +90,6 @@ FINEST = Axis(low=-2 * MIN_SPACING, high=2 * MIN_SPACING)
 
 
 def at(centre: float, only: Callable[[float], bool] = lambda x: True) -> Loss:
-    """A parabola, which diverges but where `only` says."""
     return lambda x: (x - centre) ** 2 if only(x) else math.inf
 
 
@@ -244,13 +218,6 @@ SPACE = {"alpha": Axis(low=-2, high=2, default=1), "eta": Axis(low=-1, high=3, d
 
 def searched(search: LearningRateLine, objective: Objective) -> Conclusion:
     return search.conclude(SPACE, run_search(search, SPACE, objective))
-
-
-def test_the_refined_optimum_with_the_rest_at_its_default() -> None:
-    found = searched(LearningRateLine(line=LineRule(points=19)), basin(SPACE, at={"eta": 1.3}))
-    assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
-    assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
-    assert found.phase_ends == {"eta": 19} and found.best_loss_curve[-1] == (19, found.objective)
 
 
 def test_it_names_what_lets_its_line_go_on() -> None:

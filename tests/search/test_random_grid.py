@@ -52,13 +52,6 @@ def test_the_draw_never_changes_between_versions() -> None:
     ]
 
 
-def test_axes_that_are_not_searched_keep_their_default() -> None:
-    space = space_of("umup")
-    points = RandomGridStrategy(runs=5, axes=("eta",)).propose(space, History())
-    assert sorted(point.log2_hps["eta"] for point in points) == [-1, 0, 1, 2, 3]
-    assert {point.log2_hps["alpha_attn"] for point in points} == {0}
-
-
 def test_a_grid_of_fewer_points_than_runs_is_taken_whole_and_that_is_said(golden: Golden) -> None:
     search, space = RandomGridStrategy(runs=6, axes=("eta",)), space_of("umup")
     assert search.plan(space)[0].trials == len(search.propose(space, History())) == 5

@@ -32,7 +32,6 @@ def losses(curvature: float, noise: float, draw: int) -> Objective:
 
 
 def race(history: History) -> dict[float, int]:
-    """Seeds of the race by log2 eta."""
     counts = dict[float, int]()
     for result in history.results:
         if result.trial.phase == SETTLE:

@@ -44,11 +44,6 @@ def test_expected_best_is_the_average_over_all_orders(values: list[float]) -> No
     assert [loss for _, loss in curve] == pytest.approx(expected, abs=1e-9)
 
 
-@given(st.lists(st.floats(allow_nan=False), max_size=20))
-def test_running_best_is_the_best_of_every_beginning(values: list[float]) -> None:
-    assert running_best(values) == tuple((n, min(values[:n])) for n in range(1, len(values) + 1))
-
-
 def test_points_that_differ_by_rounding_alone_are_one() -> None:
     history = History([point_result(point(0.1 + 0.2), 2.0)])
     assert point(0.3) in history and point(0.3, seed=1) not in history

@@ -1,5 +1,3 @@
-"""A study's folder, with and without Optuna's study beside it."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Results to record, and what a study's files and Optuna's study then hold."""
-
 import json
 import math
 import os
@@ -32,7 +30,6 @@ def make(number: int, status: str = "complete", **changes: Any) -> Result:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that are the record, oldest first."""
     return sorted((folder / "results").glob("*.jsonl"))
 
 
@@ -54,20 +51,17 @@ def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float
 
 
 def status_of(trial: FrozenTrial) -> str:
-    """The status of the result that a trial of Optuna's shows."""
     if trial.state is TrialState.COMPLETE:
         return "complete" if math.isfinite(trial.value or 0.0) else "diverged"
     return {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}[trial.state]
 
 
 def journal_trials(folder: Path) -> list[FrozenTrial]:
-    """The trials in the study's journal, read as a dashboard reads it."""
     storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
     return optuna.load_study(study_name=folder.name, storage=storage).trials
 
 
 def in_database(url: str, name: str) -> list[FrozenTrial]:
-    """The trials of a study in a database."""
     storage = optuna.storages.RDBStorage(url)
     try:
         return optuna.load_study(study_name=name, storage=storage).trials

@@ -120,7 +120,6 @@ PLAN = own_plan(Size(width=16, depth=2), Size(width=64, depth=2), {"eta": 2.0}, 
 
 
 def flops(spec: TrialSpec) -> float:
-    """As many as a model's weights, times its steps."""
     return float(spec.width**2 * spec.train.steps)
 
 
@@ -163,7 +162,7 @@ def test_what_is_not_known_is_said(golden: Golden) -> None:
     # A command's FLOPs are those of the model beside it; one that scales by itself names none.
     engine = tiny_trials.trial().spec
     spec = replace(engine, runner={"name": "command"})
-    assert flops_of(spec) == flops_of(engine) > 0
+    assert flops_of(spec) == prepare(engine).flops() > 0
     assert math.isnan(flops_of(replace(spec, parameterization=PluginSpec(name="own"))))
     cost = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
     assert cost is not None
@@ -186,14 +185,3 @@ def test_flops_that_a_driver_counted_are_read_where_no_class_is_imported(tmp_pat
     kept = read_json(StudyFolder(tmp_path).flops)
     assert kept == {gone.digest: 5.0, spec.digest: flops_of(spec)}
     assert flops_in(tmp_path)(gone) == 5.0
-
-
-def test_flops_are_those_of_the_engine() -> None:
-    """Those that `compare` counts: 6 a weight and token, and the attention's."""
-    data = {"digest": "0" * 64, "classes": 16}
-    spec = spec_of({"data": data, "model": {"width": 64, "depth": 1}, "train": {"seq_len": 4}})
-    prepared = prepare(spec)
-    weights = sum(
-        math.prod(spec_part.shape) for spec_part in prepared.specs if spec_part.role != "embedding"
-    )
-    assert flops_of(spec) == 10 * 4 * (6 * weights + 12 * 64 * 4)

@@ -1,5 +1,3 @@
-"""Files of a study by their names, the newest first, and documents that cannot be read."""
-
 from __future__ import annotations
 
 import os

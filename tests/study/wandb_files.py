@@ -1,5 +1,3 @@
-"""Reading an offline W&B run back from the disk."""
-
 from __future__ import annotations
 
 import json
@@ -15,8 +13,6 @@ SETTLE_SECONDS = 10.0
 
 @dataclass
 class Run:
-    """What a run's file says."""
-
     id: str = ""
     group: str = ""
     job_type: str = ""
@@ -30,7 +26,6 @@ class Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """All runs in the W&B folder `folder`, one a run folder."""
     return [read_whole(path) for path in sorted(folder.glob("*run-*/run-*.wandb"))]
 
 

@@ -115,33 +115,24 @@ def test_axes_that_no_ladder_climbs_are_not_validated(
 
 
 @pytest.mark.parametrize(
-    ("hours", "least"), [(None, None), (2.0, None), (1.9, "2"), (0.001, "2"), (1e-9, "2")]
+    ("hours", "seconds", "least"),
+    [(1.9, [3600.0] * 4, "2"), (1e-9, [1.0], "0.001"), (1e-9, [5000.0, 2400.0], "1.1")],
 )
 def test_hours_without_room_for_the_first_runs_are_refused(
-    hours: float | None, least: str | None
+    hours: float, seconds: list[float], least: str
 ) -> None:
-    seconds = [3600.0] * 4
-    if least is None:
+    check_hours(None, seconds, slots=2)
+    check_hours(2.0, seconds, slots=2)
+    check_hours(hours, [math.nan], slots=1)  # nobody knows
+    with raises_config_error("budget", f"{hours:g}h") as caught:
         check_hours(hours, seconds, slots=2)
-        check_hours(hours, [math.nan], slots=1)  # nobody knows
-        return
-    with raises_config_error("hours", hours) as caught:
-        check_hours(hours, seconds, slots=2)
-    assert f"at least {least}, which the 4 runs" in str(caught.value)
-
-
-@pytest.mark.parametrize(("seconds", "least"), [(1.0, "0.001"), (3700.0, "1.1")])
-def test_the_least_hours_are_rounded_up(seconds: float, least: str) -> None:
-    with raises_config_error("hours") as caught:
-        check_hours(1e-9, [seconds], slots=1)
-    assert f"at least {least}, which" in str(caught.value)
+    assert f"at least {least}h, which the {len(seconds)} run" in str(caught.value)
 
 
 SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "train.steps=40"]
 
 
 def opened(*words: str, precision: str = "float32") -> settings_module.Experiment:
-    """A small experiment whose data nobody has read."""
     settings = resolve(compose_tree([*SMALL, "transfer.widths=[16,32]", *words]))
     corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
     return settings_module.Experiment(settings=settings, corpus=corpus, precision=precision)

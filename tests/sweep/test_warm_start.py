@@ -1,5 +1,3 @@
-"""A search that begins at another study's answer: its ranges, and what lies outside them."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,7 +16,6 @@ from tests.cli.driver import TINY, make_workplace, run_in
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies with one finished search over eta, named a."""
     folder = make_workplace(tmp_path_factory.mktemp("warm"))
     run_in(folder, "search", *TINY, "study=a")
     return folder / "runs"
