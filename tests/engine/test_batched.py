@@ -23,29 +23,17 @@ from sweeper.errors import ConfigError
 from sweeper.models import loss
 from sweeper.scaling.umup import UMuP
 from sweeper.trial import PluginSpec, Result, TrainSettings, Trial
-from tests.engine.runs import assert_as_alone, train_trials
-from tests.engine.tiny_trials import ONE_PARAMETERIZATION, corpus, points, tokens, tree, trial
+from tests.engine.runs import train_trials
+from tests.engine.tiny_trials import corpus, tokens, tree, trial
 from tests.models.arrays import images
 from tests.models.arrays import trials as array_trials
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
-LONG = {"steps": 12}
-
 
 def alone(single: Trial) -> Result:
     return train_trials([single])[0]
-
-
-@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str) -> None:
-    """float64, 12 steps, trials that differ in everything that a batch allows."""
-    trials = [
-        trial(parameterization, seed=i % 2, train=LONG, **hps)
-        for i, hps in enumerate(points(parameterization))
-    ]
-    assert_as_alone(trials)
 
 
 def test_a_diverging_neighbour_changes_nothing() -> None:
@@ -62,13 +50,6 @@ def test_the_objective_is_the_mean_of_the_last_stretch() -> None:
     run = BatchedRun(BatchedTrials(trials=(single,), corpus=tokens()))
     losses = [float(run.step()[0]) for _ in range(12)]
     assert alone(single).objective == pytest.approx(sum(losses[-3:]) / 3, rel=1e-12)
-
-
-def test_training_learns() -> None:
-    result = alone(trial(train={"steps": 40, "batch_size": 8}))
-    assert result.curve[0] == pytest.approx(math.log(32), rel=0.1)
-    assert result.objective < result.curve[0] - 0.1
-    assert result.heldout < result.curve[0] - 0.1
 
 
 def grad_scaled(run: BatchedRun, steps: int) -> tuple[list[float], list[bool], list[torch.Tensor]]:

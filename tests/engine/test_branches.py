@@ -129,27 +129,6 @@ def test_branches_are_runs_from_zero_bit_for_bit(
     assert steps.count == trained
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "muon.Muon",
-        *(pytest.param(f"first_order.{n}", marks=pytest.mark.long) for n in ("SGD", "Lion")),
-    ],
-)
-def test_every_optimizer_has_its_moments(name: str, tmp_path: Path) -> None:
-    batches = []
-    for n in (10, 20):
-        made = tree("spectral", steps=n, warmup=2 / n, schedule=WSD)
-        rule = "inverse_fan_in" if name.endswith("SGD") else "matched"
-        made["parameterization"] = made["parameterization"] | {"rule": rule}
-        made["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{name}"}
-        batches.append(
-            tuple(replace(tiny_trial("spectral", seed=i), spec=spec_of(made)) for i in (0, 1))
-        )
-    expected = from_zero(batches)
-    check(run(batches, tmp_path), expected)
-
-
 # In the trunk, just before and at what it saves, in the first branch, between, and in the second.
 @pytest.mark.parametrize(
     "step",

@@ -166,14 +166,6 @@ def test_trials_that_are_dropped_are_as_if_they_never_were(
     assert_alike(run.train(3), alone.train(6))
 
 
-def test_atan2_s_first_step_is_the_learning_rate_whatever_the_gradients_scale() -> None:
-    """Erratum E3 (docs/papers.md): at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
-    run = OptimizerRun(shipped("adamw", atan2=True), [Member(lr=0.5)], [spec(Role.VECTOR, 2)])
-    start = run.params[0].detach().clone()
-    run.step(1.0, [torch.tensor([[3e-60, -2e60]], dtype=torch.float64)])
-    assert_alike([run.params[0].detach() - start], [torch.tensor([[-0.5, 0.5]]).double()])
-
-
 def test_the_bias_correction_keeps_its_digits_in_float32() -> None:
     """1 - beta2^t at t = 2, beta2 near 1: the power itself has lost the last five of them."""
     optimizer = shipped("adamw", beta2=1 - 2.0**-14)

@@ -50,18 +50,6 @@ def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result]
     return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
-def test_batches_hold_trials_of_one_specification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    monkeypatch.setattr(jobs, "train", stand_in(sizes))
-    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    results, work = run(trials, tmp_path, batched_trials=3)
-    assert sizes == [2, 3, 2]
-    assert [result.key for result in results] == [t.key for t in trials]
-    assert work == pytest.approx(7)
-
-
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
