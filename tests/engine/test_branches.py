@@ -16,7 +16,6 @@ from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Leave
-from sweeper.launch.local import Local
 from sweeper.trial import Result, Trial
 from tests.engine.runs import leave_at, same_result, train_trials
 from tests.engine.tiny_trials import tokens, tree
@@ -229,26 +228,12 @@ def test_trials_of_a_horizon_follow_batches_that_were_begun() -> None:
     assert train.NO_BRANCHES in branchings([long, short[1:]])
 
 
-def sweep_of(batches: Sequence[tuple[Trial, ...]], folder: Path) -> TrialSweep:
-    trials = [trial for batch in batches for trial in batch]
-    return TrialSweep(trials=trials, corpus=tokens(), folder=folder)
-
-
-@pytest.mark.long
-def test_a_ladder_trains_its_horizons_as_one_job_in_workers(tmp_path: Path) -> None:
-    batches = ladder()
-    pairs = [pair for batch in batches for pair in (batch[:2], batch[2:])]
-    expected, sweep = from_zero(pairs), sweep_of(batches, tmp_path)
-    check(list(sweep.run(Local(workers=1), batched_trials=2).values()), expected)
-    assert sweep.work_done == pytest.approx(12)
-    assert not list((tmp_path / "checkpoints").glob("*"))
-
-
 def test_a_driver_that_was_killed_goes_on_with_the_same_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = ladder(etas=(0.0,))
-    expected, sweep = from_zero(batches), sweep_of(batches, tmp_path)
+    trials, expected = [trial for batch in batches for trial in batch], from_zero(batches)
+    sweep = TrialSweep(trials=trials, corpus=tokens(), folder=tmp_path)
     steps, killed = Steps(monkeypatch), [41]
     step = BatchedRun.step
 
