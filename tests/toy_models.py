@@ -164,24 +164,6 @@ class TransposedDecoder(PlainDecoder):
         return x @ self.rows.weight.T
 
 
-class TwiceTiedDecoder(PlainDecoder):
-    """The sum of two heads by calls, each tied; the second divides by the root of the width."""
-
-    def change(self, width: int, classes: int, seq_len: int) -> None:
-        self.tables = nn.ModuleList([self.rows, nn.Embedding(classes, width)])
-        del self.head, self.rows
-        self.head, self.rows = self.heads, self.rows_of
-
-    def rows_of(self, tokens: Tensor) -> Tensor:
-        first, second = (table(tokens) for table in self.tables)
-        return first + second  # type: ignore[no-any-return]
-
-    def heads(self, x: Tensor) -> Tensor:
-        tables: Any = self.tables
-        first, second = (F.linear(x, table.weight) for table in tables)
-        return first + second / x.shape[-1] ** 0.5
-
-
 class MemoryDecoder(PlainDecoder):
     """Slots that are keys and values, before the head."""
 
@@ -241,8 +223,8 @@ class Recurrent(nn.RNN):
         return super().forward(x)[0]
 
 
-LINEAR = {"linear": lambda w: nn.Linear(w, w)}
-LAYERS = LINEAR | {"conv": Causal, "attention": Mixing, "rnn": Recurrent}
+LAYERS: dict[str, Any] = {"conv": Causal, "attention": Mixing, "rnn": Recurrent}
+LAYERS |= {"linear": lambda w: nn.Linear(w, w)}
 
 
 class PlainNet(nn.Module):

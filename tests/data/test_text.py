@@ -47,15 +47,6 @@ def test_the_header_counts_the_tokens(tmp_path: Path, count: int) -> None:
     assert np.load(prepare(tmp_path / "a.txt").path).shape == (count,)
 
 
-def test_bpe_round_trip(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_CHARACTERS", 100)
-    corpus = prepare(prose, tokenizer="bpe", vocab_size=300)
-    assert 256 < corpus.classes <= 300 and corpus.tokens.dtype == np.uint16
-    assert len(corpus.tokens) < len(PROSE.encode())
-    assert corpus.tokens.max() < corpus.classes
-    assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
-
-
 @pytest.fixture(scope="module")
 def bpe() -> Tokenizer:
     return train_bpe([PROSE], 400)
@@ -89,6 +80,8 @@ def test_a_bpe_is_trained_on_a_sample_of_long_text(
     monkeypatch.setattr(text, "train_bpe", spy)
     corpus = prepare(prose, tokenizer="bpe", vocab_size=300)
     assert 5 <= len(seen) <= 10 and seen[0] == PROSE[:100]
+    assert 256 < corpus.classes <= 300 and corpus.tokens.dtype == np.uint16
+    assert len(corpus.tokens) < len(PROSE.encode()) and corpus.tokens.max() < corpus.classes
     assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
 
 

@@ -77,9 +77,7 @@ def run(
     """One job of all of them."""
     (trials,) = joined(batches)
     task = TrainTrials(
-        trials=trials,
-        corpus=tokens(),
-        execution=Execution(checkpoints=folder / "checkpoints"),
+        trials=trials, corpus=tokens(), execution=Execution(checkpoints=folder / "checkpoints")
     )
     outcome = task.run(control)
     assert outcome.failure is None
@@ -165,9 +163,7 @@ def test_a_lost_or_broken_trunk_costs_time_alone(
     assert steps.count == 10 + 20 and any("cannot be used" in sentence for sentence in notices)
 
 
-def test_where_a_trial_stops_in_the_trunk_the_others_begin_at_zero(
-    tmp_path: Path,
-) -> None:
+def test_where_a_trial_stops_in_the_trunk_the_others_begin_at_zero(tmp_path: Path) -> None:
     # Its slice is dropped at a step that the horizon fixes, which changes how the others round.
     batches = [
         tuple(

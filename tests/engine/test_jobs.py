@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sweeper.launch.local import Local
 from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import Role
 from sweeper.trial import PluginSpec, Trial
+from tests.engine.runs import failing
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -343,13 +344,6 @@ def test_what_cannot_be_measured_trains_in_one_process(
 # What failures become.
 
 
-def failing(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize("error", jobs.UNTRAINABLE, ids=lambda error: error.__name__)
 def test_what_a_model_raises_is_its_trials_failure(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -364,17 +358,16 @@ def test_what_a_model_raises_is_its_trials_failure(
     assert caught.value.key == "model._target_" and "a shape does not fit" in caught.value.allowed
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("the disk is full")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("the disk is full")])
 def test_what_is_not_the_model_s_fault_goes_through(
     error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchedRun, "step", failing(error))
-    kind = error if isinstance(error, type) else type(error)
     for task in (
         TrainTrials(**vars(batch_of(1)), execution=Execution()),
         MeasureSize(**vars(batch_of(1)), device="cpu"),
     ):
-        with pytest.raises(kind):
+        with pytest.raises(type(error)):
             task.run(UNCONTROLLED)
 
 
@@ -421,15 +414,6 @@ def test_what_a_run_measures_comes_back_from_its_record() -> None:
     assert result.trial.measurement == "coordinates" and result.status == "complete"
     [record] = json.loads(json.dumps(result.measurements, allow_nan=False))
     assert repr(from_json(ModuleMeasurement, record)) == repr(row)
-
-
-def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
-    class Plain:
-        pass
-
-    task = MeasureSize(**vars(replace(batch_of(1), corpus=Plain())), device="cpu")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Plain is no dataclass"):
-        to_json(Job(task=task))
 
 
 # A step before anything is written.

@@ -53,21 +53,16 @@ def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize(("unit", "backend", "batched"), UNIT_MODES)
 def test_loss_and_gradients_are_the_plain_ones(unit: bool, backend: str, batched: bool) -> None:
-    assert_as_plain(unit=unit, readout=True, backend=backend, batched=batched)
-
-
-def test_a_head_without_a_backward_multiplier() -> None:
-    assert_as_plain(unit=True, readout=False, backend="", batched=True)
-
-
-def assert_as_plain(*, unit: bool, readout: bool, backend: str, batched: bool) -> None:
-    params, buffers, inputs = draw(torch.float64)
-    own = dict(Head(unit=unit, readout=readout).named_buffers())
-    buffers = {name: value for name, value in buffers.items() if name in own}
-    plain, chunked = (Head(unit=unit, readout=readout, plain=p).double() for p in (True, False))
-    expected = run(plain, params, buffers, inputs, backend="", batched=False)
-    results = run(chunked, params, buffers, inputs, backend=backend, batched=batched)
-    torch.testing.assert_close(results, expected, rtol=1e-12, atol=1e-12)
+    """With and, of unit scaling, without a backward multiplier of the head."""
+    for readout in {True, not unit}:
+        params, buffers, inputs = draw(torch.float64)
+        plain, chunked = (
+            Head(unit=unit, readout=readout, plain=way).double() for way in (True, False)
+        )
+        buffers = {name: buffers[name] for name, _ in plain.named_buffers() if name in buffers}
+        expected = run(plain, params, buffers, inputs, backend="", batched=False)
+        results = run(chunked, params, buffers, inputs, backend=backend, batched=batched)
+        torch.testing.assert_close(results, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)

@@ -115,15 +115,14 @@ def test_attention_s_is_the_fused_kernel_s_on_average(causal: bool) -> None:
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    "llama": {"dropout": P},
-    "moe": {"dropout": P, "experts": 4, "granularity": 2, "shared": 1, "balance": 0.1},
+    "llama.Llama": {"dropout": P},
+    "moe.MoE": {"dropout": P, "experts": 4, "granularity": 2, "shared": 1, "balance": 0.1},
 }
 
 
 def decoders(name: str) -> tuple[Trial, ...]:
     settings = tree("mup", steps=6)
-    target = {"llama": "sweeper.models.llama.Llama", "moe": "sweeper.models.moe.MoE"}[name]
-    settings["model"] |= {"_target_": target} | MODELS[name]
+    settings["model"] |= {"_target_": f"sweeper.models.{name}"} | MODELS[name]
     spec = spec_of(settings)
     return tuple(Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points("mup")))
 
@@ -148,7 +147,7 @@ def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> Non
 
 
 def test_steps_and_seeds_have_masks_of_their_own() -> None:
-    batch, data = decoders("llama"), tokens()
+    batch, data = decoders("llama.Llama"), tokens()
     run, seen = BatchedRun(BatchedTrials(trials=batch, corpus=data)), set[int]()
     name = run.program.seeds[0]
     for _ in range(3):
@@ -158,7 +157,7 @@ def test_steps_and_seeds_have_masks_of_their_own() -> None:
 
 
 def test_a_resumed_run_has_the_masks_of_an_undisturbed_one() -> None:
-    batched = BatchedTrials(trials=decoders("llama"), corpus=tokens())
+    batched = BatchedTrials(trials=decoders("llama.Llama"), corpus=tokens())
     run = BatchedRun(batched)
     first = [run.step() for _ in range(3)]
     kept = {name: value.clone() for name, value in run.tensors().items()}

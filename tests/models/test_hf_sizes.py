@@ -76,7 +76,6 @@ def test_tied_matrices_are_one_parameter(name: str, tie: bool | None, tied: int)
     [
         ({"name": "LamaForCausalLM"}, "name", "did you mean LlamaForCausalLM"),
         ({"name": "T5ForConditionalGeneration"}, "name", "ForCausalLM"),
-        ({"name": "Trainer"}, "name", "ForMaskedLM"),
         ({"name": "XLNetLMHeadModel"}, "name", "sees what follows"),
         ({"name": "BeitForImageClassification"}, "name", "arrays, such as data=digits"),
         ({"width": 36}, "width", "a multiple of head_size, which is 8"),

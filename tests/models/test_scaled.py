@@ -11,7 +11,6 @@ import unit_scaling.functional as U
 from torch import Tensor, nn
 from torch.func import vmap
 
-from sweeper.classifier.classify import scaled_ops
 from sweeper.models.scaled import (
     Attention,
     CrossEntropy,
@@ -24,7 +23,6 @@ from sweeper.models.scaled import (
     scale_gradient,
 )
 from sweeper.scaling.umup import attention_scale, gated_silu_scale
-from tests.models.own import made
 from tests.refusals import raises_config_error
 
 
@@ -184,8 +182,3 @@ def test_scale_forward_passes_the_gradient() -> None:
     y = scale_forward(x, torch.tensor(3e-5, dtype=torch.float64))
     assert torch.equal(y, 3e-5 * x)
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(x))
-
-
-def test_every_block_names_its_scaled_op() -> None:
-    kinds = {op.kind for op in scaled_ops(made("llama", unit=True))}
-    assert kinds == {"attention", "gated_silu", "residual", "loss"}
