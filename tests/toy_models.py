@@ -1,9 +1,4 @@
-"""Small models that tests train, classify, plan and measure, as users write them.
-
-In sections: nanoGPT's layers and sizes, the same decoder of torch's modules and of scaled ones,
-nets of one kind of layer, nets that batched trials find hard, and nets whose weights are hard to
-see. All but the first take width and depth, and return the mean loss.
-"""
+"""Small models that tests train, classify, plan and measure, as users write them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -58,17 +59,11 @@ def ladder(
     ]
 
 
-class Steps:
-    """Counts the steps that are trained."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, step = 0, BatchedRun.step
-
-        def counted(run: BatchedRun) -> Any:
-            self.count += 1
-            return step(run)
-
-        monkeypatch.setattr(BatchedRun, "step", counted)
+def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts the steps that are trained, as a mock does its calls."""
+    steps = create_autospec(BatchedRun.step, side_effect=BatchedRun.step)
+    monkeypatch.setattr(BatchedRun, "step", steps)
+    return steps
 
 
 def run(
@@ -121,9 +116,9 @@ def test_branches_are_runs_from_zero_bit_for_bit(
     """Trained are as many steps as the longest run and the decays of the others take."""
     batches = ladder(schedule, etas=(0.0,), precision=precision, clip=1.0)
     expected = from_zero(batches)
-    steps = Steps(monkeypatch)
+    steps = counted(monkeypatch)
     check(run(batches, tmp_path), expected)
-    assert steps.count == trained
+    assert steps.call_count == trained
 
 
 # In the trunk, just before and at what it saves, in the first branch, between, and in the second.
@@ -136,11 +131,11 @@ def test_a_kill_anywhere_changes_no_result(
 ) -> None:
     batches = ladder(etas=(0.0,))
     expected = from_zero(batches)
-    steps = Steps(monkeypatch)
+    steps = counted(monkeypatch)
     with pytest.raises(Leave):
         run(batches, tmp_path, leave_at(step))
     check(run(batches, tmp_path), expected)
-    assert steps.count == 40 + 3 + 6  # nothing was trained twice
+    assert steps.call_count == 40 + 3 + 6  # nothing was trained twice
 
 
 def test_a_lost_or_broken_trunk_costs_time_alone(
@@ -158,9 +153,9 @@ def test_a_lost_or_broken_trunk_costs_time_alone(
     for path in folder.glob(f"*{checkpoint.SUFFIX}"):  # the branch's own, which it left in
         if checkpoint.saved_keys(path) != [t.key for t in batches[-1]]:
             path.unlink()
-    steps, notices = Steps(monkeypatch), list[str]()
+    steps, notices = counted(monkeypatch), list[str]()
     check(run(batches, tmp_path, Control(notify=notices.append)), expected)
-    assert steps.count == 10 + 20 and any("cannot be used" in sentence for sentence in notices)
+    assert steps.call_count == 10 + 20 and any("cannot be used" in sentence for sentence in notices)
 
 
 def test_where_a_trial_stops_in_the_trunk_the_others_begin_at_zero(tmp_path: Path) -> None:
@@ -230,7 +225,7 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_job(
     batches = ladder(etas=(0.0,))
     trials, expected = [trial for batch in batches for trial in batch], from_zero(batches)
     sweep = TrialSweep(trials=trials, corpus=tokens(), folder=tmp_path)
-    steps, killed = Steps(monkeypatch), [41]
+    steps, killed = counted(monkeypatch), [41]
     step = BatchedRun.step
 
     def dies(run: BatchedRun) -> Any:
@@ -243,9 +238,9 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_job(
         patch.setattr(BatchedRun, "step", dies)
         with pytest.raises(KeyboardInterrupt):
             sweep.run(Inline(), batched_trials=2)
-    assert steps.count == 40 and not sweep.results
+    assert steps.call_count == 40 and not sweep.results
     check(list(sweep.run(Inline(), batched_trials=2).values()), expected)
-    assert steps.count == 40 + 3 + 6
+    assert steps.call_count == 40 + 3 + 6
     assert not list((tmp_path / "checkpoints").glob("*"))
 
 

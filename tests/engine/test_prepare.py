@@ -97,13 +97,11 @@ def test_a_model_must_be_a_module(golden: Golden) -> None:
 def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     prepared = prepare(spec_of(tree("mup")))
     hps = trial("mup").hps
-    plain, more = (
-        prepared.prescriptions(hps),
-        prepared.prescriptions({**hps, "weight_decay": 4.0}),
-    )
-    assert {n: s.weight_decay for n, s in more.items()} == {
-        n: 4 * s.weight_decay for n, s in plain.items()
-    }
+    decays = [
+        {name: each.weight_decay for name, each in prepared.prescriptions(values).items()}
+        for values in (hps, {**hps, "weight_decay": 4.0})
+    ]
+    assert decays[1] == {name: 4 * value for name, value in decays[0].items()}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -125,35 +126,22 @@ def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:
     return model
 
 
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Shapes of the logits' chunks to come."""
-    seen: list[tuple[int, ...]] = []
-    losses = loss._losses
-
-    def recorded(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        seen.append(tuple(logits.shape))
-        return losses(logits, *rest)
-
-    monkeypatch.setattr(loss, "_losses", recorded)
-    return seen
-
-
 def test_the_decoder_takes_it_from_the_threshold_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES)
-    seen, tokens = calls(monkeypatch), torch.randint(200, (2, 4))
+    tokens = torch.randint(200, (2, 4))
     for model, chunks in ((llama(classes=MIN_CHUNKED_CLASSES - 1), 0), (llama(), 2)):
         logits = model(tokens)
-        assert logits.shape == (2, 4, model.head.out_features) and not seen
-        torch.testing.assert_close(model(tokens, tokens), model.loss(logits, tokens))
-        assert len(seen) == chunks
+        with patch.object(loss, "_losses", wraps=loss._losses) as chunk:
+            torch.testing.assert_close(model(tokens, tokens), model.loss(logits, tokens))
+        assert logits.shape == (2, 4, model.head.out_features) and chunk.call_count == chunks
 
 
-def test_a_head_in_fp8_takes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = llama(), calls(monkeypatch)
+def test_a_head_in_fp8_takes_the_plain_way() -> None:
+    model, tokens = llama(), torch.randint(200, (2, 4))
     model.head.formats = Formats(gradient="e5m2")
-    tokens = torch.randint(200, (2, 4))
-    model(tokens, tokens)
-    assert not seen
+    with patch.object(loss, "_losses", wraps=loss._losses) as chunk:
+        model(tokens, tokens)
+    assert not chunk.called
 
 
 def test_the_head_is_still_seen_as_a_readout() -> None:

@@ -35,17 +35,6 @@ def test_one_layer_has_unit_scale(values: dict[str, float]) -> None:
             assert 0.3 < value < 2.0, name
 
 
-@pytest.mark.parametrize(
-    "values",
-    [CASES[2], *(pytest.param(case, marks=pytest.mark.long) for case in CASES if case != CASES[2])],
-    ids=str,
-)
-def test_width_changes_no_scale(values: dict[str, float]) -> None:
-    narrow, wide = llama_scales(64, 2, values), llama_scales(256, 2, values)
-    for name in narrow.keys() - {"head"}:
-        assert wide[name] == pytest.approx(narrow[name], rel=0.25), name
-
-
 def test_depth_changes_no_scale() -> None:
     """Beyond what attention's model leaves out: positions grow alike from layer to layer."""
     for name, value in llama_scales(64, 8, {"alpha_residual": 0.5}).items():
