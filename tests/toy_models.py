@@ -1,12 +1,8 @@
-"""Small models that tests train, classify, plan and measure, as users write them.
-
-In sections: nanoGPT's layers and sizes, the same decoder of torch's modules and of scaled ones,
-nets of one kind of layer, nets that batched trials find hard, and nets whose weights are hard to
-see. All but the first take width and depth, and return the mean loss.
-"""
+"""Small models that tests train, classify, plan and measure, as users write them."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +15,6 @@ TOKENS = torch.zeros(2, 6, dtype=torch.long)
 
 DECAY = 2.0**-13
 """Of a step: what a search tunes with where nothing is said."""
-
-# Of somebody else: torch's own layers, biases, no scales.
 
 
 class Residual(nn.Module):
@@ -82,6 +76,10 @@ class NanoBlock(nn.Module):
 HEAD_SIZE = 8
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Decoder(nn.Module):
     """Pre-norm layers of attention and a perceptron; subclasses say what of."""
 
@@ -97,9 +95,12 @@ class Decoder(nn.Module):
         self.up = nn.ModuleList(self.linear(width, 2 * width) for _ in range(depth))
         self.down = nn.ModuleList(self.linear(2 * width, width) for _ in range(depth))
         self.head = self.linear(width, classes)
+        self.change(width, classes, seq_len)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        raise NotImplementedError
+    def change(self, width: int, classes: int, seq_len: int) -> None:
+        """Where a subclass has other modules."""
+
+    attend = staticmethod(causal_attention)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Any:
         raise NotImplementedError
@@ -115,17 +116,10 @@ class Decoder(nn.Module):
         return self.loss(self.head(self.norms[-1](x)), targets)
 
 
-def plain_linear(into: int, out: int) -> nn.Linear:
-    return nn.Linear(into, out, bias=False)
-
-
 class PlainDecoder(Decoder):
     """Returns `(logits, loss)`, as nanoGPT does."""
 
-    linear, embedding = staticmethod(plain_linear), nn.Embedding
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    linear, embedding = staticmethod(partial(nn.Linear, bias=False)), nn.Embedding
 
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -136,14 +130,12 @@ class ScaledDecoder(Decoder):
 
     linear, embedding = scaled.Linear, scaled.Embedding
 
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+    def change(self, width: int, classes: int, seq_len: int) -> None:
         self.core = scaled.Attention(HEAD_SIZE, seq_len, causal=True)
         self.cross_entropy = scaled.CrossEntropy(classes)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        attended: Tensor = self.core(q, k, v)
-        return attended
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Any:  # type: ignore[override]
+        return self.core(q, k, v)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Any:
         return self.cross_entropy(logits, targets)
@@ -152,16 +144,14 @@ class ScaledDecoder(Decoder):
 class TiedDecoder(PlainDecoder):
     """Its head is the embedding's matrix."""
 
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+    def change(self, width: int, classes: int, seq_len: int) -> None:
         self.head.weight = self.rows.weight
 
 
-class TransposedDecoder(TiedDecoder):
+class TransposedDecoder(PlainDecoder):
     """Tied by a product that is no call of a linear layer."""
 
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+    def change(self, width: int, classes: int, seq_len: int) -> None:
         del self.head
         self.head = self.product
 
@@ -169,47 +159,24 @@ class TransposedDecoder(TiedDecoder):
         return x @ self.rows.weight.T
 
 
-class TwiceTiedDecoder(PlainDecoder):
-    """The sum of two heads by calls, each tied; the second divides by the root of the width."""
-
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
-        self.tables = nn.ModuleList([self.rows, nn.Embedding(classes, width)])
-        del self.head, self.rows
-        self.head, self.rows = self.heads, self.rows_of
-
-    def rows_of(self, tokens: Tensor) -> Tensor:
-        first, second = (table(tokens) for table in self.tables)
-        total: Tensor = first + second
-        return total
-
-    def heads(self, x: Tensor) -> Tensor:
-        tables: Any = self.tables
-        first, second = (F.linear(x, table.weight) for table in tables)
-        total: Tensor = first + second / x.shape[-1] ** 0.5
-        return total
-
-
 class MemoryDecoder(PlainDecoder):
     """Slots that are keys and values, before the head."""
 
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+    def change(self, width: int, classes: int, seq_len: int) -> None:
         self.slots = nn.Parameter(torch.randn(6, width))
         self.readout = self.head
         del self.head
         self.head = self.read
 
     def read(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.readout(x + F.linear(x, self.slots).softmax(-1) @ self.slots)
-        return logits
+        values = F.linear(x, self.slots).softmax(-1) @ self.slots
+        return self.readout(x + values)  # type: ignore[no-any-return]
 
 
 class PaddedDecoder(PlainDecoder):
     """Its third token is padding."""
 
-    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+    def change(self, width: int, classes: int, seq_len: int) -> None:
         self.rows = nn.Embedding(classes, width, padding_idx=2)
 
 
@@ -251,12 +218,8 @@ class Recurrent(nn.RNN):
         return super().forward(x)[0]
 
 
-LAYERS = {
-    "linear": lambda w: nn.Linear(w, w),
-    "conv": Causal,
-    "attention": Mixing,
-    "rnn": Recurrent,
-}
+LAYERS: dict[str, Any] = {"conv": Causal, "attention": Mixing, "rnn": Recurrent}
+LAYERS |= {"linear": lambda w: nn.Linear(w, w)}
 
 
 class PlainNet(nn.Module):
@@ -309,6 +272,10 @@ class Base(nn.Module):
         self.embedding = nn.Embedding(classes, width)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.head = nn.Linear(width, classes, bias=False)
+        self.change(width)
+
+    def change(self, width: int) -> None:
+        """Where a subclass has other modules."""
 
     def middle(self, x: Tensor) -> Tensor:
         return x
@@ -340,8 +307,7 @@ class WithStatistics(Base):
 
     running: Tensor
 
-    def __init__(self, *, width: int, depth: int, classes: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes)
+    def change(self, width: int) -> None:
         self.register_buffer("running", torch.zeros(()))
 
     def middle(self, x: Tensor) -> Tensor:
@@ -365,16 +331,14 @@ class WithReplacedBuffers(WithStatistics):
 class Tied(Base):
     """Look-up and head are one matrix, as GPT-2's."""
 
-    def __init__(self, *, width: int, depth: int, classes: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes)
+    def change(self, width: int) -> None:
         self.head.weight = self.embedding.weight
 
 
 class Shared(Base):
     """One block with a norm, under several names and called as often."""
 
-    def __init__(self, *, width: int, depth: int, classes: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes)
+    def change(self, width: int) -> None:
         self.norm = nn.BatchNorm1d(width)
         block = nn.Linear(width, width)
         self.blocks = nn.ModuleList([block, block])
@@ -412,8 +376,7 @@ class ReadsItsValues(Base):
 class Frozen(Base):
     """Does not train all of its parameters."""
 
-    def __init__(self, *, width: int, depth: int, classes: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes)
+    def change(self, width: int) -> None:
         self.head.weight.requires_grad_(False)
 
 

@@ -55,17 +55,10 @@ def test_images_and_labels_belong_together(folder: Path) -> None:
     assert (corpus.classes, corpus.train_size) == (3, 6)
     for x, y in (corpus.batch(3, 1, 6, 1), *corpus.heldout(2, 1, 3)):
         assert np.allclose(x[:, 1, 1] * corpus.std + corpus.mean, y, atol=1e-4)
-    assert corpus.identity() == {
-        "digest": corpus.digest,
-        "classes": 3,
-        "input_shape": [4, 5],
-        "heldout": 4,
-    }
-
-
-def test_the_heldout_samples_are_those_of_the_test_file(folder: Path) -> None:
-    labels = [int(label) for _, y in prepare(folder).heldout(2, 1, 2) for label in y]
-    assert labels == [0, 1, 2, 0]
+    sizes = {"classes": 3, "input_shape": [4, 5], "heldout": 4}
+    assert corpus.identity() == {"digest": corpus.digest} | sizes
+    labels = [int(label) for _, y in corpus.heldout(2, 1, 2) for label in y]
+    assert labels == [0, 1, 2, 0], "those of the test file"
 
 
 def test_gz_is_the_same_corpus_and_either_will_do(folder: Path) -> None:
@@ -97,20 +90,13 @@ def test_names_of_emnist(folder: Path, refused: Refused) -> None:
         prepare(folder)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\x1f\x8b\x08\x00",
-        idx(np.zeros((6, 4, 5)), kind=0x0D),
-        idx(np.zeros((6, 4, 5)))[:9],
-        idx(np.zeros((6, 4, 5)))[:-1],
-        idx(np.zeros((5, 4, 5))),
-        idx(np.zeros((6, 4, 4))),
-        idx(np.zeros((6, 4, 5))),
-    ],
-    ids=["empty", "gz", "kind", "header", "cut", "labels", "shapes", "constant"],
-)
+BLACK = np.zeros((6, 4, 5))
+BROKEN = {"empty": b"", "gz": b"\x1f\x8b\x08\x00", "kind": idx(BLACK, kind=0x0D)}
+BROKEN |= {"header": idx(BLACK)[:9], "cut": idx(BLACK)[:-1], "labels": idx(BLACK[:5])}
+BROKEN |= {"shapes": idx(BLACK[..., :4]), "constant": idx(BLACK)}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_broken_files(folder: Path, content: bytes, refused: Refused) -> None:
     (folder / NAMES[0]).write_bytes(content)
     with refused():

@@ -139,12 +139,6 @@ def test_a_corpus_is_pickled_without_its_tokens(folder: Path) -> None:
     assert copy == data and np.array_equal(joined(copy.batch(1, 2, 3, 4)), before)
 
 
-def test_tokens_are_mapped_once_and_read_only(folder: Path) -> None:
-    data = corpus(folder)
-    assert data.tokens is data.tokens
-    assert not data.tokens.flags.writeable
-
-
 @pytest.mark.parametrize("name", ["t.txt", "t", "t.npz"])
 def test_other_names_are_no_token_files(tmp_path: Path, name: str, refused: Refused) -> None:
     with refused():

@@ -38,22 +38,13 @@ def test_packages_are_mixed() -> None:
 
 
 def test_only_the_library_proper(fake: Path) -> None:
-    for name in ("a.py", "pkg/b.py", "testing.py", "pkg/test.py"):
-        write(fake, name)
-    for name in (
-        "site-packages/x.py",
-        "dist-packages/x.py",
-        "test/x.py",
-        "lib2to3/tests/data/x.py",
-        "idlelib/idle_test/x.py",
-        "pkg/__pycache__/x.py",
-        "config-3.11/x.py",
-        "_sysconfigdata__linux.py",
-        "pkg/notes.txt",
-    ):
+    proper = {"a.py", "pkg/b.py", "testing.py", "pkg/test.py"}
+    others = ["site-packages/x.py", "dist-packages/x.py", "test/x.py", "lib2to3/tests/data/x.py"]
+    others += ["idlelib/idle_test/x.py", "pkg/__pycache__/x.py", "config-3.11/x.py"]
+    for name in (*proper, *others, "_sysconfigdata__linux.py", "pkg/notes.txt"):
         write(fake, name)
     names = {path.relative_to(fake).as_posix() for path in Stdlib().files()}
-    assert names == {"a.py", "pkg/b.py", "testing.py", "pkg/test.py"}
+    assert names == proper
 
 
 def test_files_that_are_not_utf8_are_left_out(fake: Path, tmp_path: Path) -> None:

@@ -110,11 +110,9 @@ NO_TOKENS = {
     "none": npy(np.zeros(0, np.uint16)),
     "objects": npy(np.array([Bomb(), 1], dtype=object)),
     "a pickle": pickle.dumps(Bomb()),
-    **{f"cut at {cut}": WHOLE[:cut] for cut in (0, 3, 9, 60, 128, 500)},
-    **{
-        f"header {i}": WHOLE[:10] + header + WHOLE[24:]
-        for i, header in enumerate((b"{'descr': foo(", b"(" * 14, b"\0" * 14))
-    },
+    **{f"cut at {cut}": WHOLE[:cut] for cut in (0, 9, 60, 500)},
+    "header": WHOLE[:10] + b"{'descr': foo(" + WHOLE[24:],
+    "header of nothing": WHOLE[:10] + b"\0" * 14 + WHOLE[24:],
 }
 
 

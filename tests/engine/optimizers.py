@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,8 @@ class OptimizerRun:
         """The next step's: of scales from 1e-2 to 1, so that averages have something to average."""
         t = self.steps
         return [
-            torch.stack(
-                [
-                    normal(s.shape, seed, i, t + 1, dtype=self.dtype) * 10 ** -((t + i) % 3)
-                    for seed in self.seeds
-                ]
-            )
+            torch.stack([normal(s.shape, k, i, t + 1, dtype=self.dtype) for k in self.seeds])
+            * 10 ** -((t + i) % 3)
             for i, s in enumerate(self.specs)
         ]
 
@@ -147,12 +143,9 @@ class OptimizerRun:
         hps, self.params = self.update_hps, [p.requires_grad_() for p in each(self.params)]
         self.state = {name: each(tensors) for name, tensors in self.state.items()}
         settings = {name: function(values) for name, values in hps.settings.items()}
-        self.update_hps = UpdateHps(
-            kinds=hps.kinds,
-            lr=each(hps.lr),
-            eps=each(hps.eps),
-            weight_decay=each(hps.weight_decay),
-            settings=settings,
+        decay = each(hps.weight_decay)
+        self.update_hps = replace(
+            hps, lr=each(hps.lr), eps=each(hps.eps), weight_decay=decay, settings=settings
         )
 
     def select(self, rows: list[int]) -> None:
@@ -171,15 +164,6 @@ class ScaledAdam(AdamW):
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        dims = [tuple(range(1, p.dim())) for p in params]
-        rms = [
-            p.square().mean(dim, keepdim=True).sqrt() for p, dim in zip(params, dims, strict=True)
-        ]
-        scaled = UpdateHps(
-            kinds=hps.kinds,
-            lr=list(torch._foreach_mul(hps.lr, rms)),
-            eps=hps.eps,
-            weight_decay=hps.weight_decay,
-            settings=hps.settings,
-        )
+        rms = [p.square().mean([*range(1, p.dim())], keepdim=True).sqrt() for p in params]
+        scaled = replace(hps, lr=list(torch._foreach_mul(hps.lr, rms)))
         super().update(params, grads, state, scaled, now)

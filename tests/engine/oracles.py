@@ -6,7 +6,7 @@ torch's own, pytorch_optimizer's SOAP, and Lion and Shampoo from their papers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import atan2, pi, sqrt
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -66,24 +66,21 @@ def adamw(
 
 
 def adam_by_atan2(settings: dict[str, float], params: list[Tensor], member: Member) -> Step:
-    """4/pi atan2(m, sqrt v) of bias-corrected moments (arXiv:2407.05872), no eps, on numbers."""
+    """4/pi atan2(m, sqrt v) of bias-corrected moments (arXiv:2407.05872), no eps."""
     beta1, beta2 = settings["beta1"], settings["beta2"]
-    moments = [[[0.0, 0.0] for _ in range(p.numel())] for p in params]
+    moments = [torch.zeros(2, *p.shape, dtype=p.dtype) for p in params]
     count = 0
 
     def step(grads: list[Tensor], factor: float) -> None:
         nonlocal count
         count += 1
-        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
-            theta = p.flatten().tolist()
-            for j, g in enumerate(grad.flatten().tolist()):
-                m, v = moments[i][j]
-                m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-                moments[i][j] = [m, v]
-                angle = atan2(m / (1 - beta1**count), sqrt(v / (1 - beta2**count)))
-                theta[j] *= 1 - factor * member.weight_decay
-                theta[j] -= factor * member.lr_of(i) * 4 / pi * angle
-            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+            m, v = moments[i]
+            m.copy_(beta1 * m + (1 - beta1) * g)
+            v.copy_(beta2 * v + (1 - beta2) * g * g)
+            angle = torch.atan2(m / (1 - beta1**count), (v / (1 - beta2**count)).sqrt())
+            p.data.mul_(1 - factor * member.weight_decay)
+            p.data.sub_(factor * member.lr_of(i) * 4 / pi * angle)
 
     return step
 
@@ -105,19 +102,16 @@ def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: M
 
 
 def lion(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
-    """Algorithm 2 of the paper on numbers; lambda is the decay over the learning rate."""
+    """Algorithm 2 of the paper; lambda is the decay over the learning rate."""
     settings = optimizer.settings(member.values)
-    m = [[0.0] * p.numel() for p in params]
+    beta1, beta2 = settings["beta1"], settings["beta2"]
+    m = [torch.zeros_like(p) for p in params]
 
     def step(grads: list[Tensor], factor: float) -> None:
-        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
-            theta, g = p.flatten().tolist(), grad.flatten().tolist()
-            eta, lam = factor * member.lr_of(i), member.weight_decay / member.lr_of(i)
-            for j in range(p.numel()):
-                c = settings["beta1"] * m[i][j] + (1 - settings["beta1"]) * g[j]
-                theta[j] -= eta * ((c > 0) - (c < 0) + lam * theta[j])
-                m[i][j] = settings["beta2"] * m[i][j] + (1 - settings["beta2"]) * g[j]
-            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+            eta, decay = factor * member.lr_of(i), member.weight_decay / member.lr_of(i)
+            p.data.sub_(eta * ((beta1 * m[i] + (1 - beta1) * g).sign() + decay * p.data))
+            m[i] = beta2 * m[i] + (1 - beta2) * g
 
     return step
 
@@ -137,8 +131,7 @@ def adafactor(
 
 def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
     """torch's Muon for hidden matrices, its factor of shape divided out; else torch's AdamW."""
-    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
-    others = [i for i in range(len(params)) if i not in hidden]
+    hidden, others, plain = _beside_adamw(optimizer, params, kinds, member)
     flat = [params[i].detach().view(len(params[i]), -1) for i in hidden]
     chosen = groups(flat, member, hidden)
     for group, p, i in zip(chosen, flat, hidden, strict=True):
@@ -152,12 +145,11 @@ def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
         "ns_steps": optimizer.steps,
     }
     orthogonal = stepper(torch.optim.Muon(chosen, **fixed)) if hidden else None
-    plain = adamw(optimizer, [params[i] for i in others], kinds, member, others) if others else None
 
     def step(grads: list[Tensor], factor: float) -> None:
-        for part, inner in ((hidden, orthogonal), (others, plain)):
-            if inner:
-                inner([grads[i] for i in part], factor)
+        plain([grads[i] for i in others], factor)
+        if orthogonal:
+            orthogonal([grads[i] for i in hidden], factor)
 
     return step
 
@@ -201,13 +193,12 @@ def shampoo(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], membe
 def _beside_adamw(
     optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member
 ) -> tuple[list[int], list[int], Step]:
-    """Indices of hidden matrices, of all else, and torch's AdamW for that."""
-    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
-    others = [i for i in range(len(params)) if i not in hidden]
+    """Indices of matrices with a rule of their own, of all else, and torch's AdamW for that."""
+    own = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL or kind.holds_norm]
+    others = [i for i in range(len(params)) if i not in own]
     if not others:
-        return hidden, others, lambda grads, factor: None
-    chosen = [params[i] for i in others]
-    return hidden, others, adamw(optimizer, chosen, kinds, member, others)
+        return own, others, lambda grads, factor: None
+    return own, others, adamw(optimizer, [params[i] for i in others], kinds, member, others)
 
 
 def _seen(sides: Sequence[Tensor], bases: Sequence[Tensor]) -> list[Tensor]:
@@ -255,10 +246,7 @@ def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
 def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
     """The rule in plain torch, a matrix at a time, as marin's description of it has it."""
     settings = optimizer.settings(member.values)
-    on_spheres = [i for i, kind in enumerate(kinds) if kind.holds_norm]
-    others = [i for i in range(len(params)) if i not in on_spheres]
-    chosen = [params[i] for i in others]
-    plain = adamw(optimizer, chosen, kinds, member, others) if others else None
+    on_spheres, others, plain = _beside_adamw(optimizer, params, kinds, member)
     moments = {i: [torch.zeros_like(params[i]), torch.zeros_like(params[i])] for i in on_spheres}
     muon = {i: torch.zeros_like(params[i]) for i in on_spheres}
     rows: dict[int, Tensor] = {}
@@ -286,8 +274,7 @@ def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member:
     def step(grads: list[Tensor], factor: float) -> None:
         nonlocal count
         count += 1
-        if plain:
-            plain([grads[i] for i in others], factor)
+        plain([grads[i] for i in others], factor)
         for i in on_spheres:
             u = (orthogonal if kinds[i].orthogonal else adam)(i, grads[i])
             p = params[i].data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +79,13 @@ def leave_at(step: int) -> Control:
         return remaining[0] == 0
 
     return Control(should_leave=should_leave)
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
 
 
 def diverging_trial(**changed: Any) -> Trial:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,35 +16,21 @@ from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.engine import program
 from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials, Feed
-from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
-from sweeper.errors import ConfigError
 from sweeper.models import loss
-from sweeper.scaling.umup import UMuP
 from sweeper.trial import PluginSpec, Result, TrainSettings, Trial
-from tests.engine.runs import assert_as_alone, train_trials
-from tests.engine.tiny_trials import ONE_PARAMETERIZATION, corpus, points, tokens, tree, trial
+from tests.engine.runs import train_trials
+from tests.engine.tiny_trials import corpus, tokens, tree, trial
 from tests.models.arrays import images
 from tests.models.arrays import trials as array_trials
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
-LONG = {"steps": 12}
-
 
 def alone(single: Trial) -> Result:
     return train_trials([single])[0]
-
-
-@pytest.mark.parametrize("parameterization", ONE_PARAMETERIZATION)
-def test_batched_equals_alone(parameterization: str) -> None:
-    """float64, 12 steps, trials that differ in everything that a batch allows."""
-    trials = [
-        trial(parameterization, seed=i % 2, train=LONG, **hps)
-        for i, hps in enumerate(points(parameterization))
-    ]
-    assert_as_alone(trials)
 
 
 def test_a_diverging_neighbour_changes_nothing() -> None:
@@ -62,13 +47,6 @@ def test_the_objective_is_the_mean_of_the_last_stretch() -> None:
     run = BatchedRun(BatchedTrials(trials=(single,), corpus=tokens()))
     losses = [float(run.step()[0]) for _ in range(12)]
     assert alone(single).objective == pytest.approx(sum(losses[-3:]) / 3, rel=1e-12)
-
-
-def test_training_learns() -> None:
-    result = alone(trial(train={"steps": 40, "batch_size": 8}))
-    assert result.curve[0] == pytest.approx(math.log(32), rel=0.1)
-    assert result.objective < result.curve[0] - 0.1
-    assert result.heldout < result.curve[0] - 0.1
 
 
 def grad_scaled(run: BatchedRun, steps: int) -> tuple[list[float], list[bool], list[torch.Tensor]]:
@@ -152,9 +130,8 @@ def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share() -
         optimizer=PluginSpec(name="sweeper.engine.optimizers.preconditioned.SOAP"),
     )
     shared = replace(batched, trials=(replace(batched.trials[0], spec=soap),))
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("train.precision", "float16"):
         BatchedRun(shared)
-    assert (caught.value.key, caught.value.value) == ("train.precision", "float16")
 
 
 @pytest.mark.parametrize(
@@ -179,25 +156,6 @@ def test_bfloat16_is_an_autocast_over_float32_weights(precision: str, stream: to
     assert all(value.dtype == torch.float32 for value in run.params.values())
     result, right = alone(rounded[1]), alone(exact[1])
     assert result.objective != right.objective == pytest.approx(result.objective, rel=0.02)
-
-
-def test_a_scale_without_a_place_in_the_model_is_told() -> None:
-    """Hidden layers have a multiplier; they lack the backward scale that is asked for."""
-    asking = tree()
-    asking["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
-    prepared = prepare(spec_of(asking))
-    missing = prepared.not_applied(trial().hps)
-    hidden = next(spec for spec in prepared.specs if spec.role == "hidden")
-    name = f"{hidden.name.rpartition('.')[0]}.backward_multiplier"
-    assert missing[name] == pytest.approx(0.5 * hidden.fan_in**0.5)
-    assert name not in prepared.buffers(trial().hps)
-
-
-class EverythingScaled(UMuP):
-    """Asks hidden layers for a backward scale of their own, which they lack."""
-
-    def scale(self, *arguments: Any) -> Any:
-        return replace(super().scale(*arguments), backward_multiplier=0.5)
 
 
 @pytest.mark.slow

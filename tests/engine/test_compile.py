@@ -104,10 +104,6 @@ def test_a_cpu_compiles_only_what_takes_long(monkeypatch: pytest.MonkeyPatch) ->
     assert (short.compiled, long.compiled) == (False, True)
 
 
-def test_a_batch_that_begins_compiled_decides_nothing() -> None:
-    assert CompileDecision(Run(compiled=True), 100, 0.0).points == []  # type: ignore[arg-type]
-
-
 def test_a_smaller_batch_is_compiled_where_the_steps_left_earn_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,9 +120,10 @@ def test_a_smaller_batch_is_compiled_where_the_steps_left_earn_it(
 def test_a_batch_that_begins_compiled_shrinks_by_what_others_measured() -> None:
     record = CompileRecord(seconds=30.0, gain=2.0, per_slice=0.1)
     run = Run(compiled=True, record=record)
-    assert CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
+    decision = CompileDecision(run, 1000, 0.0)  # type: ignore[arg-type]
+    assert decision.shrinks(size=1) and decision.points == []
     run.step_index = 950
-    assert not CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
+    assert not decision.shrinks(size=1)
 
 
 def test_a_batch_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(

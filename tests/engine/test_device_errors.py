@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
+from tests.engine.runs import failing
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
@@ -75,13 +75,6 @@ def test_a_device_that_answers_no_more_is_broken() -> None:
 def task(count: int = 2) -> TrainTrials:
     trials = tuple(trial(seed=i) for i in range(count))
     return TrainTrials(trials=trials, corpus=tokens(), execution=Execution())
-
-
-def failing(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    return fail
 
 
 @pytest.mark.parametrize("where", ["_gradients", "_update"])

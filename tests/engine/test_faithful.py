@@ -63,34 +63,23 @@ def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> 
     """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
     rules = parameterization_config(parameterization)
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
-    config = configs("model")[model]
+    train = {"steps": STEPS, "batch_size": 2, "seq_len": 8, "heldout_batches": 2}
     tree = {
         "parameterization": {k: v for k, v in rules.items() if k != "space"},
-        "model": {k: size.get(k, v) for k, v in config.items()},
+        "model": {k: size.get(k, v) for k, v in configs("model")[model].items()},
         "base": {"width": 8, "depth": 1},
         "optimizer": configs("optimizer")[optimizer],
         "data": where.identity(),
-        "train": {
-            "steps": STEPS,
-            "batch_size": 2,
-            "seq_len": 8,
-            "precision": "float64",
-            "heldout_batches": 2,
-        },
+        "train": train | {"precision": "float64"},
     }
-    prepared = prepare(spec_of(tree))
-    space = read_space(rules, optional_hyperparameters(prepared.optimizer))
-    extra = dict.fromkeys(optional_hyperparameters(prepared.optimizer), 0.0)
+    spec = spec_of(tree)
+    extra = optional_hyperparameters(prepare(spec).optimizer)
+    usual = defaults(read_space(rules, extra))
     # Far below the edge of stability, beyond which rounding grows from step to step.
-    middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
+    middle = {**dict.fromkeys(extra, 0.0), **usual, "eta": usual["eta"] - CALM}
+    moves = {name: 0.25 * (-1) ** j for j, name in enumerate(middle)}
     return [
-        Trial(
-            spec=spec_of(tree),
-            seed=i % 2,
-            log2_hps={
-                name: value + i * 0.25 * (-1) ** j for j, (name, value) in enumerate(middle.items())
-            },
-        )
+        Trial(spec=spec, seed=i % 2, log2_hps={n: middle[n] + i * moves[n] for n in middle})
         for i in range(3)
     ]
 

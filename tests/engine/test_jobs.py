@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,23 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from sweeper.engine import jobs, measurements
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.jobs import MeasureSize, TrainTrials, TryStep
 from sweeper.engine.measure import ModuleMeasurement
-from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
 from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
+from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave
 from sweeper.launch.local import Local
 from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import Role
 from sweeper.trial import PluginSpec, Trial
+from tests.engine.runs import failing
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -218,11 +219,9 @@ def test_a_measured_size_is_the_last_that_paid(
     ("times", "size", "more"),
     [
         ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 4, False),
-        ({1: 1.0, 2: 2.0, 4: 4.0}, 1, False),
         ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, True),
         ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 8, False),
     ],
-    ids=["no longer pays", "no gain", "nine are one batch", "nine are slower than eight"],
 )
 def test_measured_size(
     times: dict[int, float], size: int, more: bool, monkeypatch: pytest.MonkeyPatch
@@ -345,13 +344,6 @@ def test_what_cannot_be_measured_trains_in_one_process(
 # What failures become.
 
 
-def failing(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize("error", jobs.UNTRAINABLE, ids=lambda error: error.__name__)
 def test_what_a_model_raises_is_its_trials_failure(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -366,17 +358,16 @@ def test_what_a_model_raises_is_its_trials_failure(
     assert caught.value.key == "model._target_" and "a shape does not fit" in caught.value.allowed
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("the disk is full")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("the disk is full")])
 def test_what_is_not_the_model_s_fault_goes_through(
     error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchedRun, "step", failing(error))
-    kind = error if isinstance(error, type) else type(error)
     for task in (
         TrainTrials(**vars(batch_of(1)), execution=Execution()),
         MeasureSize(**vars(batch_of(1)), device="cpu"),
     ):
-        with pytest.raises(kind):
+        with pytest.raises(type(error)):
             task.run(UNCONTROLLED)
 
 
@@ -392,102 +383,40 @@ def test_a_measurement_is_left_when_it_is_told_to() -> None:
 # Tasks that go to other processes as files.
 
 
-def through_file(task: Task) -> Task:
-    record = json.loads(json.dumps(to_json(Job(task=task)), allow_nan=False))
-    return from_json(Job, record).task
+def test_a_task_comes_back_from_its_file_as_it_was() -> None:
+    execution = Execution(
+        device="cuda", compile="on", pending=7.5, checkpoints=Path("/a folder"), save_every=0.1
+    )
+    train, measure = batch_of(2), batch_of(3)
+    for task in (
+        TrainTrials(**vars(train), execution=execution),
+        MeasureSize(**vars(measure), device="cuda"),
+        TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1"),
+    ):
+        record = json.loads(json.dumps(to_json(Job(task=task)), allow_nan=False))
+        assert from_json(Job, record).task == task
 
 
-@given(
-    device=st.sampled_from(["cpu", "cuda"]),
-    compile=st.sampled_from(["auto", "on", "off"]),
-    pending=st.floats(0, 1e6),
-    checkpoints=st.sampled_from([None, Path("/a folder/checkpoints")]),
-    save_every=st.floats(0.001, 1e9),
-)
-def test_a_job_comes_back_from_its_file_as_it_was(**fields: Any) -> None:
-    task = TrainTrials(**vars(batch_of(2)), execution=Execution(**fields))
-    assert through_file(task) == task
-
-
-def test_what_is_measured_and_tried_comes_back_from_its_file() -> None:
-    size = MeasureSize(**vars(batch_of(3)), device="cuda")
-    assert through_file(size) == size
-    step = TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1")
-    assert through_file(step) == step
-
-
-def test_a_worker_tries_a_step_on_the_one_gpu_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[TryStep] = []
-
-    def call(self: Any, tasks: Any, layout: int) -> list[Any]:
-        asked.extend(tasks)
-        return [{}]
-
-    monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
-    step = TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1")
-    step.run_in_worker(Local(workers=1), Machine())
-    assert asked == [replace(step, device="cuda")]
-
-
-MEASURED = {
-    "coordinates": (
-        "measure_modules",
-        ModuleMeasurement(
-            name="head",
-            role=Role.READOUT,
-            entries=2**40,
-            rms=math.inf,
-            changes=(0.5, math.nan),
-            direct_changes=(),
-        ),
-    ),
-    "scales": (
-        "operand_scales",
-        OperandScale(
-            product="head",
-            operand="gradient",
-            step=10**9,
-            rms=math.nan,
-            e4m3=OutOfRange(underflow=0.25, overflow=0.0),
-            e5m2=OutOfRange(underflow=0.0, overflow=1.0),
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_what_a_run_measures_comes_back_from_its_record(name: str) -> None:
+def test_what_a_run_measures_comes_back_from_its_record() -> None:
     """As plain JSON, infinite values and what is not a number included."""
-    function, row = MEASURED[name]
-    batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
-    with patch.object(measurements, function, lambda *_: [row]):
+    row = ModuleMeasurement(
+        name="head",
+        role=Role.READOUT,
+        entries=2**40,
+        rms=math.inf,
+        changes=(0.5, math.nan),
+        direct_changes=(),
+    )
+    batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement="coordinates"),))
+    with patch.object(measurements, "measure_modules", lambda *_: [row]):
         outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
     [result] = outcome.results
-    assert result.trial.measurement == name and result.status == "complete"
+    assert result.trial.measurement == "coordinates" and result.status == "complete"
     [record] = json.loads(json.dumps(result.measurements, allow_nan=False))
-    assert repr(from_json(type(row), record)) == repr(row)
-
-
-def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
-    class Plain:
-        pass
-
-    task = MeasureSize(**vars(replace(batch_of(1), corpus=Plain())), device="cpu")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Plain is no dataclass"):
-        to_json(Job(task=task))
+    assert repr(from_json(ModuleMeasurement, record)) == repr(row)
 
 
 # A step before anything is written.
-
-
-def step() -> TryStep:
-    return TryStep(trials=(trial(),), corpus=tokens(), device="cpu")
-
-
-@pytest.mark.long  # `tests/launch` has calls of workers, and the next test what they answer
-def test_a_worker_answers_as_this_process_does() -> None:
-    step().check()
-    step().run_in_worker(Local(workers=1), Machine(threads=1))
 
 
 def test_a_gpu_s_step_is_a_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,36 +434,37 @@ def test_a_gpu_s_step_is_a_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_comes_back_from_the_worker(
     monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
+    asked: list[TryStep] = []
+
     def call(self: Any, tasks: Any, layout: int) -> list[Any]:
+        asked.extend(tasks)
         return answers
 
     monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
+    step = TryStep(trials=(trial(),), corpus=tokens(), device="cuda:1")
     answers: list[Any] = [{"key": "model.width", "value": "7", "allowed": "an even number"}]
     with raises_config_error("model.width", "7"):
-        step().run_in_worker(Local(workers=1), Machine())
+        step.run_in_worker(Local(workers=1), Machine())
+    assert asked == [replace(step, device="cuda")], "the one GPU that it sees"
     answers = [None]
     with raises_config_error("model._target_", "sweeper.models.llama.Llama", golden):
-        step().run_in_worker(Local(workers=1), Machine())
+        step.run_in_worker(Local(workers=1), Machine())
 
 
-SMALL_VOCABULARY = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-class Net(nn.Module):
-    def __init__(self, width: int, depth: int, seq_len: int, vocab: int = 128, block: int = 64):
+class SmallVocabulary(nn.Module):
+    def __init__(
+        self, width: int, depth: int, seq_len: int, vocab: int = 128, block: int = 64
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(block, width)
         self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.head = nn.Linear(width, vocab)
 
-    def forward(self, x, y):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         h = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
         for layer in self.body:
             h = h + torch.tanh(layer(h))
-        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
-"""
+        return nn.functional.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
 
 
 class Ascii:
@@ -549,18 +479,12 @@ class Ascii:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "small_vocabulary.py").write_text(SMALL_VOCABULARY)
-    monkeypatch.syspath_prepend(tmp_path)
-    spec = replace(
-        trial().spec, model=PluginSpec(name="small_vocabulary.Net"), data={"classes": 256}
-    )
-    tried: Any = TryStep(
-        trials=(replace(trial(), spec=spec),),
-        corpus=Ascii(),  # type: ignore[arg-type]
-        device=device,
-    )
+    name = f"{__name__}.SmallVocabulary"
+    spec = replace(trial().spec, model=PluginSpec(name=name), data={"classes": 256})
+    trials: Any = (replace(trial(), spec=spec),)
+    tried = TryStep(trials=trials, corpus=Ascii(), device=device)  # type: ignore[arg-type]
     devices: list[str] = []
     step = TryStep._step
     monkeypatch.setattr(TryStep, "_step", lambda s, on, n: devices.append(on) or step(s, on, n))
@@ -571,10 +495,10 @@ def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
     assert "all 256 classes" in advice and "takes 128" in advice and "+model.vocab=256" in advice
     assert set(devices) == {"cpu"}
 
-    wide = replace(spec, model=PluginSpec(name="small_vocabulary.Net", arguments={"vocab": 256}))
+    wide = replace(spec, model=PluginSpec(name=name, arguments={"vocab": 256}))
     replace(tried, trials=(replace(trial(), spec=wide),), device="cpu").check()
     # A table of positions that is too short fails with any class: its rows and its line are told.
-    short = replace(wide, model=PluginSpec(name=wide.model.name, arguments={"block": 1}))
+    short = replace(wide, model=PluginSpec(name=name, arguments={"block": 1}))
     with pytest.raises(ConfigError, match="has so many rows") as caught:
         replace(tried, trials=(replace(trial(), spec=short),), device="cpu").check()
     assert (caught.value.key, caught.value.value) == ("train.seq_len", short.train.seq_len)

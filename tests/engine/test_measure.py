@@ -143,12 +143,6 @@ def test_it_is_the_same_each_time_and_leaves_no_hooks(tokens: TokenCorpus) -> No
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_without_a_learning_rate_nothing_moves(tokens: TokenCorpus) -> None:
-    trial = plain_trial()
-    still = Trial(spec=trial.spec, log2_hps={**trial.log2_hps, "eta": -60.0}, seed=0)
-    assert all(max(row.changes) < 1e-12 for row in measure_modules(still, tokens))
-
-
 def test_a_head_of_many_classes_is_seen_too(tokens: TokenCorpus) -> None:
     """From 4096 classes on, training computes the loss in chunks and calls no head."""
     trial = plain_trial()
@@ -177,16 +171,3 @@ def test_outputs_of_any_form_have_names() -> None:
     tensors = dict(tensors_in("m", Pair()(torch.ones(3))))
     assert list(tensors) == ["m[states][0]", "m[states][1]"]
     assert list(tensors_in("m", None)) == []
-
-
-def test_the_root_mean_square_is_over_all_tensors() -> None:
-    values = [torch.full((4,), 3.0), torch.full((12,), 1.0)]
-    assert rms(values) == pytest.approx(3**0.5)
-
-
-def test_a_repeated_corpus_has_one_batch(tokens: TokenCorpus) -> None:
-    repeated = RepeatedBatch(tokens)
-    for step in (0, 7):
-        batches = zip(repeated.batch(1, step, 2, 4), tokens.batch(1, 0, 2, 4), strict=True)
-        assert all((again == first).all() for again, first in batches)
-    assert (repeated.classes, repeated.identity()) == (tokens.classes, tokens.identity())

@@ -14,30 +14,25 @@ from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.checkpoint import path_of
 from sweeper.engine.runner import Engine
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import Control
 from sweeper.trial import Result, Trial
+from tests.engine.runs import failing
 from tests.engine.tiny_trials import tokens, trial
 from tests.launch.trial_sweep import TrialSweep
 from tests.refusals import raises_config_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-Train = Callable[..., list[Result]]
 
 
-def stand_in(
-    sizes: list[int], refuse: Callable[[BatchedTrials], None] = lambda batched: None
-) -> Train:
-    """A `train` that notes the sizes of the batches it gets and takes no time."""
+def stand_in(refuse: Callable[[BatchedTrials], None]) -> Callable[..., list[Result]]:
+    """A `train` that takes no time."""
 
-    def train(
-        batched: BatchedTrials, execution: Any, control: Control, pruner: Any, branching: Any
-    ) -> list[Result]:
+    def train(batched: BatchedTrials, execution: Any, control: Control, *_: Any) -> list[Result]:
         control.progress(0.5)
         refuse(batched)
-        sizes.append(len(batched.trials))
         control.progress(1.0)
         return [Result(trial=t, status="complete", objective=1.0) for t in batched.trials]
 
@@ -50,34 +45,6 @@ def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result]
     return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
-def test_batches_hold_trials_of_one_specification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    monkeypatch.setattr(jobs, "train", stand_in(sizes))
-    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    results, work = run(trials, tmp_path, batched_trials=3)
-    assert sizes == [2, 3, 2]
-    assert [result.key for result in results] == [t.key for t in trials]
-    assert work == pytest.approx(7)
-
-
-def test_out_of_memory_halves_the_batch_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(batched: BatchedTrials) -> None:
-        if len(batched.trials) > 2:
-            raise torch.OutOfMemoryError("too large")
-
-    sizes: list[int] = []
-    monkeypatch.setattr(jobs, "train", stand_in(sizes, refuse))
-    trials = [trial(seed=i) for i in range(7)]
-    results, work = run(trials, tmp_path, batched_trials=8)
-    assert sorted(r.key for r in results) == sorted(t.key for t in trials)
-    assert all(result.status == "complete" for result in results) and max(sizes) == 2
-    assert work == pytest.approx(7)
-
-
 def test_a_trial_that_cannot_be_trained_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,14 +52,14 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
         if any(t.seed == 3 for t in batched.trials):
             raise RuntimeError("a bad kernel")
 
-    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
-    results, _ = run([trial(seed=i) for i in range(5)], tmp_path, batched_trials=5)
+    monkeypatch.setattr(jobs, "train", stand_in(refuse))
+    results, work = run([trial(seed=i) for i in range(5)], tmp_path, batched_trials=5)
     failed = [result for result in results if result.status == "failed"]
     assert [result.trial.seed for result in failed] == [3]
     reason, *places = failed[0].error.splitlines()
     assert reason == "RuntimeError: a bad kernel:" and math.isnan(failed[0].objective)
     assert f"{Path(__file__).name}:" in places[-1], "where the model raised it"
-    assert len(results) == 5
+    assert len(results) == 5 and work == pytest.approx(5)
 
 
 def test_a_batch_that_goes_on_in_parts_leaves_no_checkpoint(
@@ -107,17 +74,14 @@ def test_a_batch_that_goes_on_in_parts_leaves_no_checkpoint(
             path.touch()
             raise torch.OutOfMemoryError("too large")
 
-    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    monkeypatch.setattr(jobs, "train", stand_in(refuse))
     assert len(run(trials, tmp_path, batched_trials=2)[0]) == 2 and not path.exists()
 
 
 def test_an_error_of_the_configuration_is_not_a_failed_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(batched: BatchedTrials) -> None:
-        raise SweeperError("the model cannot apply these scales")
-
-    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    monkeypatch.setattr(jobs, "train", failing(SweeperError("the model cannot apply these scales")))
     with pytest.raises(SweeperError):
         run([trial()], tmp_path, batched_trials=1)
 
@@ -126,9 +90,8 @@ def test_an_error_of_the_configuration_is_not_a_failed_trial(
     ("key", "value"), [("batched_trials", 0), ("batched_trials", -1), ("save_every", 0.0)]
 )
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         Engine(**{key: value})
-    assert caught.value.key == key
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
@@ -136,18 +99,6 @@ def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     with raises_config_error("device"):
         Engine(device=device).precision(Inline())
     assert Engine(device="cpu").precision(Inline()) == "float32"
-
-
-def test_the_size_is_measured_again_when_there_are_more_trials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A step costs the same whatever the batch: larger is always better."""
-    monkeypatch.setattr(jobs, "_MEASURED", {})
-    monkeypatch.setattr("sweeper.engine.jobs.step_seconds", lambda *_, **__: 1.0)
-    engine, where = Engine(device="cpu"), tokens()
-    batches = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
-    sizes = [engine.estimate(trials, where, Inline())[0] for trials in batches]
-    assert sizes == [1, 3, 9, 9]
 
 
 def test_batches_that_were_begun_wait_as_well(

@@ -10,25 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.trial import Trial
 from tests.specs import spec_of
 
 GAMMAS = ("eta", "gamma_embedding", "gamma_hidden", "gamma_readout")
+ALPHAS = ("alpha_attn", "alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio")
 PARAMETERIZATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "umup": (
-        "sweeper.scaling.umup.UMuP",
-        (
-            "eta",
-            "alpha_attn",
-            "alpha_ffn_act",
-            "alpha_residual",
-            "alpha_residual_attn_ratio",
-            "alpha_loss_softmax",
-        ),
-    ),
+    "umup": ("sweeper.scaling.umup.UMuP", ("eta", *ALPHAS, "alpha_loss_softmax")),
     "mup": (
         "sweeper.scaling.relative.MuP",
         ("eta", "eta_emb", "sigma_init", "alpha_emb", "alpha_attn", "alpha_output"),
@@ -42,11 +32,6 @@ PARAMETERIZATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("eta", "weight_decay"),
     ),
 }
-ONE_PARAMETERIZATION, TWO_PARAMETERIZATIONS = (
-    [pytest.param(n, marks=() if n in often else pytest.mark.long) for n in PARAMETERIZATIONS]
-    for often in (("mup",), ("mup", "umup"))
-)
-"""One or two in every run of the tests; `test_faithful.py` has all of them with a decoder."""
 ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
 ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 
@@ -70,22 +55,12 @@ def tokens() -> TokenCorpus:
 
 def tree(parameterization: str = "umup", **train: Any) -> dict[str, Any]:
     """A configuration of a tiny decoder, base width 16, target width 32."""
-    settings = {
-        "steps": 8,
-        "batch_size": 2,
-        "seq_len": 8,
-        "precision": "float64",
-        "warmup": 0.25,
-        "heldout_batches": 2,
-    }
+    settings = {"steps": 8, "batch_size": 2, "seq_len": 8, "precision": "float64"}
+    settings |= {"warmup": 0.25, "heldout_batches": 2}
+    llama = "sweeper.models.llama.Llama"
     return {
         "parameterization": {"_target_": PARAMETERIZATIONS[parameterization][0]},
-        "model": {
-            "_target_": "sweeper.models.llama.Llama",
-            "width": 32,
-            "depth": 2,
-            "head_size": 8,
-        },
+        "model": {"_target_": llama, "width": 32, "depth": 2, "head_size": 8},
         "base": {"width": 16, "depth": 1},
         "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.AdamW"},
         "data": {"digest": "0" * 64, "classes": 32, "heldout_fraction": 0.1},
@@ -95,15 +70,8 @@ def tree(parameterization: str = "umup", **train: Any) -> dict[str, Any]:
 
 def check_tree(parameterization: str, steps: int, precision: str = "float32") -> dict[str, Any]:
     """The configuration of a run of a coordinate check: at one rate, on 4 sequences of 16."""
-    return tree(
-        parameterization,
-        steps=steps,
-        batch_size=4,
-        seq_len=16,
-        warmup=0.0,
-        final_lr=1.0,
-        precision=precision,
-    )
+    rates = {"warmup": 0.0, "final_lr": 1.0, "precision": precision}
+    return tree(parameterization, steps=steps, batch_size=4, seq_len=16, **rates)
 
 
 def trial(
@@ -113,12 +81,8 @@ def trial(
     **changed: float,
 ) -> Trial:
     """A trial at the parameterization's defaults but for `changed` (log2)."""
-    hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
-        "eta": ETA[parameterization]
-    }
-    return Trial(
-        spec=spec_of(tree(parameterization, **(train or {}))), log2_hps=hps | changed, seed=seed
-    )
+    spec, hps = spec_of(tree(parameterization, **(train or {}))), points(parameterization)[0]
+    return Trial(spec=spec, log2_hps=hps | changed, seed=seed)
 
 
 def points(parameterization: str) -> list[dict[str, float]]:

@@ -14,34 +14,13 @@ from sweeper.models.hf import HfModel, masked_positions
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
 
-CAUSAL = [
-    "LlamaForCausalLM",
-    "GPT2LMHeadModel",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "GPTNeoXForCausalLM",
-    "OPTForCausalLM",
-    "PhiForCausalLM",
-    "RobertaForCausalLM",
-]
-
-
+LLAMAS = ("Llama", "Qwen2", "Qwen3", "Gemma2", "Gemma3", "Mistral", "Mixtral")
+FAMILIES = (*LLAMAS, "GPTNeoX", "OPT", "Phi", "Roberta")
+CAUSAL = [*(f"{family}ForCausalLM" for family in FAMILIES), "GPT2LMHeadModel"]
 MASKED = ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM"]
-
-
 IMAGES = ["ViTForImageClassification", "DeiTForImageClassification"]
-
-
 EVERY = [*CAUSAL, *MASKED, *IMAGES]
-
-
 POST_NORM = ("BertForMaskedLM", "RobertaForMaskedLM", "RobertaForCausalLM")
-
-
 CLASSES, SEQ = 61, 12
 
 

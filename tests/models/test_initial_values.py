@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import nn
 
-from sweeper.models.initial_values import (
-    hold_padding,
-    own_values,
-    padding_rows,
-    special_parameters,
-)
+from sweeper.models.initial_values import own_values, special_parameters
 
 
 class Model(nn.Module):
@@ -76,35 +70,3 @@ def test_memory_that_nobody_wrote_is_told() -> None:
     values = own_values(Model, 0)
     assert values["drawn_unset"].isnan().all()
     assert not any(v.isnan().any() for name, v in values.items() if name != "drawn_unset")
-
-
-# A padding's row gets no gradient, mapped over trials or not.
-
-
-TOKENS = torch.tensor([[0, 2, 1, 2], [0, 3, 2, 2], [2, 0, 0, 1]])
-
-
-def gradients(model: nn.Module, tables: Tensor, tokens: Tensor) -> Tensor:
-    """Of every trial's output, by its table [K, rows, width]."""
-
-    def output(table: Tensor, tokens: Tensor) -> Tensor:
-        return functional_call(model, {"0.weight": table}, (tokens,)).square().sum()  # type: ignore[no-any-return]
-
-    leaf = tables.clone().requires_grad_()
-    return torch.autograd.grad(vmap(output)(leaf, tokens).sum(), leaf)[0]
-
-
-def test_the_row_of_the_padding_gets_no_gradient_in_any_trial() -> None:
-    model = nn.Sequential(nn.Embedding(4, 3, padding_idx=2))
-    assert padding_rows(model) == {"0.weight": 2}
-    tables = torch.randn(3, 4, 3)
-    alone = torch.cat([gradients(model, tables[k : k + 1], TOKENS[k : k + 1]) for k in range(3)])
-    hold_padding(model)
-    assert torch.equal(gradients(model, tables, TOKENS), alone)
-    assert not alone[:, 2].any() and alone[:, 0].all()
-
-
-def test_tables_without_padding_stay_as_they_are() -> None:
-    model = nn.Sequential(nn.Embedding(4, 3))
-    hold_padding(model)
-    assert padding_rows(model) == {} and "forward" not in vars(model[0])

@@ -8,15 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sweeper.check.judge import CheckRule, check_coordinates
 from sweeper.engine.architecture import architecture
-from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.engine.prepare import prepare
 from sweeper.models.moe import Experts, Routing
-from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import ETA, points, tokens, tree
-from tests.models.own import drawn, made
+from tests.engine.tiny_trials import points, tree
+from tests.models.own import drawn
 from tests.specs import spec_of
 
 ROUTER = "layers.0.experts.router.weight"
@@ -66,21 +63,6 @@ def test_biases_move_by_what_a_load_lacks_in_training_alone() -> None:
     torch.testing.assert_close(routing.bias, torch.tensor([-0.05, -0.05, 0.05, 0.05]))
 
 
-def test_loads_even_out() -> None:
-    torch.manual_seed(0)
-    routing = Routing(8, 2, 0.02)
-    logits = torch.randn(256, 8) + torch.linspace(-2, 2, 8)
-
-    def uneven() -> float:
-        taken = routing(logits)[1].flatten().bincount(minlength=8)
-        return float((taken / 256 - 0.25).abs().max())
-
-    first = uneven()
-    for _ in range(200):
-        last = uneven()
-    assert first > 0.4 and last < 0.08
-
-
 def test_roles_and_fans() -> None:
     specs = {s.name: s for s in architecture(spec_of(moe_tree("mup")), False).specs}
     assert {specs[name].role for name in (ROUTER, UP, DOWN)} == {"hidden"}
@@ -111,51 +93,3 @@ def test_the_rules_of_granularity(parameterization: str) -> None:
         more = cut.multiplier / whole.multiplier
         assert more * cut.lr / whole.lr == pytest.approx(factor)
         assert more * cut.init_std / whole.init_std == pytest.approx(factor)
-
-
-AXES = {"granularity": (1, 4), "experts": (4, 8), "top_k": (1, 2)}
-
-
-def measured(axis: str) -> dict[ModelSize, list[list[ModuleMeasurement]]]:
-    """Two steps at every size, of experts 256 wide or what is left of them."""
-    settings = {"steps": 2, "batch_size": 6, "seq_len": 16, "warmup": 0.0, "final_lr": 1.0}
-    by_size, data = {}, tokens()
-    for value in AXES[axis]:
-        model = {"ffn_ratio": 8.0, axis: value}
-        spec = spec_of(moe_tree("mup", base=32, train=settings, **model))
-        hps = points("mup")[0] | {"eta": ETA["mup"] - 2}
-        runs = [measure_modules(Trial(spec=spec, log2_hps=hps, seed=s), data) for s in range(3)]
-        by_size[ModelSize(width=32, depth=1, **{axis: value})] = runs
-    return by_size
-
-
-RULE = CheckRule(steps=2, seeds=3, threshold=0.35)
-
-
-@pytest.mark.parametrize(
-    "axis", [pytest.param(a, marks=() if a == "experts" else pytest.mark.long) for a in AXES]
-)
-def test_what_experts_move_by_does_not_depend_on_their_number_or_size(
-    axis: str,
-) -> None:
-    check = check_coordinates(axis, measured(axis), RULE)
-    direct = {m.name: s.slope.value for m in check.modules for s in m.slopes if s.step == 2
-              and s.quantity == "direct"}  # fmt: skip
-    assert len(direct) == 7 and max(map(abs, direct.values())) < 0.35, direct
-
-
-def test_all_experts_at_once_are_one_feed_forward_layer() -> None:
-    """top_k = experts, all gates alike: cutting experts changes nothing but the sum's order."""
-    torch.manual_seed(0)
-    whole, cut = (made("moe", experts=1, top_k=1, granularity=g).layers[0].experts for g in (1, 2))
-    for parameter in whole.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    with torch.no_grad():
-        torch.nn.init.zeros_(whole.router.weight)
-        torch.nn.init.zeros_(cut.router.weight)
-        ups, gates = whole.up_gate.weight[0].chunk(2)
-        pairs = zip(ups.chunk(2), gates.chunk(2), strict=True)
-        cut.up_gate.weight.copy_(torch.stack([torch.cat(pair) for pair in pairs]))
-        cut.down.weight.copy_(2 * torch.stack(whole.down.weight[0].chunk(2, 1)))
-    x = torch.randn(1, 4, 16)
-    torch.testing.assert_close(cut(x), whole(x))

@@ -91,6 +91,8 @@ def test_patches_see_each_other_in_both_directions_and_positions_matter() -> Non
 
 
 def test_roles_and_scaled_ops() -> None:
+    specs = specs_between(at("mlp"), base=(32, 1), target=(64, 1))
+    assert [str(spec.role) for spec in specs] == ["embedding", "hidden", "readout"]
     specs = specs_between(at("vit"), base=(32, 2), target=(64, 2))
     roles = {spec.name: str(spec.role) for spec in specs}
     assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}
