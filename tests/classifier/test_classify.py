@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.classifier.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.spec import Role
 
@@ -32,15 +32,3 @@ def test_at_base_undoes_the_target() -> None:
     assert all(spec == spec.at_base() for spec in small.values())
     for spec in specs_between(llama, base=(32, 2), target=(96, 2)):
         assert spec.at_base() == small[spec.name]
-
-
-def test_scaled_ops_of_the_decoder() -> None:
-    ops = {op.name: op for op in scaled_ops(llama(32, 2))}
-    assert sorted({op.kind for op in ops.values()}) == [
-        "attention",
-        "gated_silu",
-        "loss",
-        "residual",
-    ]
-    assert ops["layers.1.ffn_residual"].geometry["branch"] == 4
-    assert ops["layers.0.attention.core"].geometry["causal"] is True

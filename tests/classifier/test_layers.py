@@ -169,22 +169,3 @@ def test_recurrent_layers(golden: Golden) -> None:
     }
     with refused(golden):
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
-
-
-def convnext(width: int, depth: int) -> Any:
-    config = transformers.ConvNextConfig(
-        hidden_sizes=[width, 2 * width, 4 * width, 8 * width],
-        depths=[3, 1, depth, 1],
-        image_size=64,
-        num_labels=7,
-    )
-    return transformers.ConvNextForImageClassification(config)
-
-
-def test_stages_where_another_has_more_layers() -> None:
-    by_name = specs(convnext, (16, 1), (32, 3))
-    last = next(s for n, s in by_name.items() if "stages.2.layers.2.pwconv1.weight" in n)
-    assert (last.role, last.base_fan_in, last.residual) == (Role.HIDDEN, 64, True)
-    # Stages have widths of their own.
-    first = next(s for n, s in by_name.items() if "stages.0.layers.2.pwconv1.weight" in n)
-    assert (first.role, first.base_fan_in, first.residual) == (Role.HIDDEN, 16, True)

@@ -239,15 +239,9 @@ def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], golden: 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_compiled_modules_are_seen_through(whole: bool) -> None:
-    def parts(width: int) -> dict[str, Any]:
-        up = nn.Linear(width, 2 * width)
-        return {"up": up if whole else torch.compile(up)}
-
+def test_compiled_modules_are_seen_through() -> None:
     def build(width: int) -> Any:
-        model = Model(lambda m, x: m.up(x), **parts(width))
-        return torch.compile(model) if whole else model
+        return torch.compile(Model(lambda m, x: m.up(x), up=nn.Linear(width, 2 * width)))
 
     specs = sweeper.classify(build, BASE, WIDE, inputs=lambda s: torch.zeros(2, s["width"]))
     assert facts(specs) == {

@@ -142,7 +142,6 @@ def test_layers_of_a_model_of_seven_billion_parameters() -> None:
 
 
 def calls(layers: int, sizes: dict[str, int]) -> int:
-    """How many functions are called to classify a Llama of so many layers."""
     profile = Profile()
     profile.runcall(sweeper.classify, deep_llama(layers), sizes, doubled(sizes))
     return sum(entry.callcount for entry in profile.getstats())

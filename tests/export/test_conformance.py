@@ -82,12 +82,6 @@ def test_exporters_do_not_know_each_other() -> None:
         assert not imports[name] & (modules - {name} - shared), name
 
 
-def test_every_exporter_has_one_template() -> None:
-    folder = structure.PACKAGE / "export" / "templates"
-    stems = {path.name.partition(".")[0] for path in folder.iterdir()}
-    assert {to.replace("-", "_") for to in EXPORTERS} == {s for s in stems if s[0] != "_"}
-
-
 def test_an_unknown_trainer_is_refused_with_all_that_are_known() -> None:
     with raises_config_error("to", "torchtitn") as caught:
         build_exporter("torchtitn", {})
@@ -136,7 +130,6 @@ def texts(record: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[st
 
 
 def with_text(record: Any, path: tuple[str | int, ...], text: str) -> Any:
-    """The record with `text` at a path."""
     if path[1:] == ("its name",):
         return {text if name == path[0] else name: item for name, item in record.items()}
     if not path:

@@ -36,7 +36,6 @@ from tests.golden import Golden
 
 
 def assert_planned(settings: Settings, planned: TransferPlan, *, over_lr: bool = True) -> None:
-    """Learning rate, eps and decay of every parameter are the plan's to the last digits."""
     expected = planned_settings(planned, over_lr=over_lr)
     assert settings.keys() == expected.keys()
     for name, numbers in expected.items():

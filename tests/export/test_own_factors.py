@@ -51,8 +51,6 @@ class PlainDecoder(OwnDecoder):
 
 
 class HalfHead(OwnDecoder):
-    """A head of its own whose logits are halved, at every width."""
-
     tied = False
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -75,7 +73,6 @@ def planned(build: Any) -> TransferPlan:
 
 
 def asked(plan: TransferPlan, to: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """What is missing, and the files but for their headers."""
     exporter = build_exporter(to, OPTIONS.get(to, {}))
     plan = for_trainer(plan, exporter)
     lacks = {lack.name: lack.details() for lack in lacking(plan, exporter)}

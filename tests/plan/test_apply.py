@@ -27,7 +27,6 @@ from tests.toy_models import Residual
 
 
 def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
-    """Losses of some steps of AdamW."""
     optimizer, losses = torch.optim.AdamW(planned.param_groups(model)), []
     for index in range(steps):
         optimizer.zero_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from functools import cache
@@ -120,15 +119,6 @@ def test_operations_get_what_the_model_has_a_buffer_for(name: str) -> None:
         parameterization(name).scale_op(
             ScaledOp(name="x", kind="convolution", geometry={}), values(name)
         )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_pure(name: str) -> None:
-    made, hps = parameterization(name), values(name)
-    before = copy.deepcopy((made, hps))
-    first = [made.scale(spec, hps, Update.SIGN) for spec in sizes(4)]
-    assert (made, hps) == before
-    assert first == [parameterization(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
 
 
 CLASSES = {name: import_target(plugins()["parameterization"][name]) for name in NAMES}
