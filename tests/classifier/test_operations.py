@@ -101,17 +101,6 @@ def test_attention_with_a_scale_of_its_own_keeps_it() -> None:
     assert "attention" in {site.kind for site in sites}
 
 
-def test_scales_of_one_change_nothing() -> None:
-    model, sites, batch = decoder()
-    before = model(*batch)[1]
-    apply_scales(model, sites)
-    set_scales(model, attention_logit=HEAD_SIZE**-0.5)
-    assert torch.equal(model(*batch)[1], before)
-    assert [name for name, _ in model.named_parameters()] == [
-        name for name, _ in Decoder().named_parameters()
-    ]
-
-
 def reference(model: Decoder, tokens: Tensor, targets: Tensor, s: dict[str, float]) -> Tensor:
     x = F.embedding(tokens, model.rows.weight)
     for layer in model.layers:

@@ -30,7 +30,6 @@ def planned(name: str, *gammas: str) -> TransferPlan:
 
 @pytest.mark.parametrize("to", EXPORTERS)
 def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
-    """The exporter's own account of its trainer counts; other tests hold that to the trainer."""
     exporter, whole = build_exporter(to, OPTIONS.get(to, {})), plan("umup")
     lacks = {lack.name for lack in lacking(whole, exporter)}
     asked, silent = {setting.name: setting.lr for setting in whole.absorbed()}, []

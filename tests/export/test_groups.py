@@ -50,7 +50,6 @@ NAMES = st.sets(st.lists(PARTS, min_size=1, max_size=4).map(".".join), min_size=
 
 @given(NAMES, st.randoms(use_true_random=False))
 def test_every_name_matches_its_own_row_alone(names: set[str], random: Any) -> None:
-    """Patterns are regular expressions and a shell's, whatever the rows."""
     split: dict[int, list[str]] = {}
     for name in sorted(names):
         split.setdefault(random.randrange(3), []).append(name)
@@ -65,7 +64,6 @@ def test_every_name_matches_its_own_row_alone(names: set[str], random: Any) -> N
 
 
 def test_a_name_that_would_break_the_files_is_refused(golden: Golden) -> None:
-    """A space parted it in two; a quote made a file that is no Python or YAML."""
     whole = plan("mup")
     for name in ("a\nb", 'a"', "a'", "a\\", "a*", "a[0", "a]0", "a?", "a\x07", "a b"):
         first = replace(whole.parameters[0], name=name)

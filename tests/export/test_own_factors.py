@@ -22,8 +22,6 @@ OWN = {"n_embd": 128, "n_layer": 2}
 
 
 class OwnBlock(NanoBlock):
-    """Attention over the head size, as the README asks."""
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / q.shape[-1])
 

@@ -209,15 +209,9 @@ def small(optimizer: str) -> TransferPlan:
     def build(width: int) -> nn.Module:
         return nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
 
-    return sweeper.plan_for(
-        build,
-        {"width": 8},
-        {"width": 32},
-        "mup",
-        {"eta": 2.0**-6},
-        optimizer={"name": optimizer, "weight_decay": 0.01},
-        inputs=torch.zeros(2, 6),
-    )
+    sizes, x = ({"width": 8}, {"width": 32}), torch.zeros(2, 6)
+    rules = {"name": optimizer, "weight_decay": 0.01}
+    return sweeper.plan_for(build, *sizes, "mup", {"eta": 2.0**-6}, optimizer=rules, inputs=x)
 
 
 def test_adafactor_trains_by_the_plan() -> None:

@@ -28,7 +28,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the first of two processes printed, by kind."""
     folder = tmp_path_factory.mktemp("rendezvous")
     common = {"WORLD_SIZE": "2", "RENDEZVOUS": str(folder / "store"), "OMP_NUM_THREADS": "1"}
     started = [

@@ -29,22 +29,11 @@ from tests.golden import Golden
 from tests.plan.helpers import plain_plan, plan
 from tests.plan.test_planning import HPS, decoder_plan
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 from tests.toy_models import TOKENS, NanoDecoder
 
 ONES = PlainHps(dict.fromkeys((*MuP.hyperparameters, *UMuP.hyperparameters, "gamma_hidden"), 1.0))
-BRANCH = ParamSpec(
-    name="h.0.weight",
-    role=Role.HIDDEN,
-    shape=(4, 4),
-    base_shape=(4, 4),
-    fan_in=4,
-    fan_out=4,
-    base_fan_in=4,
-    base_fan_out=4,
-    residual=True,
-    depth=8,
-    base_depth=2,
-)
+BRANCH = weight(Role.HIDDEN, 4, 4, name="h.0.weight", residual=True, depth=8, base_depth=2)
 
 
 def by_kind(planned: TransferPlan, kind: str, factor: str) -> list[tuple[str, float, float]]:
@@ -104,14 +93,6 @@ def hidden_needs(
 
 def lines(parameterization: Parameterization, *heads: SeenAttention, **hps: float) -> list[str]:
     return hidden_needs(parameterization, PlainHps({**ONES, **hps}), [BRANCH], (2, 2), heads)
-
-
-def test_mup_at_a_known_head_size() -> None:
-    """1/64 = 0.015625; depth-muP: (8 / 2)^-1/2 = 0.5."""
-    assert lines(MuP(), SeenAttention(64, 0.125)) == [
-        "attention: 1/d instead of 1/sqrt(d): at head size 64 multiply q k^T by 0.0156",
-        "residual branches: multiply each branch's output by 0.5",
-    ]
 
 
 def test_what_the_model_does_already_is_not_asked_for(golden: Golden) -> None:
@@ -314,14 +295,6 @@ def test_what_the_comparison_finds_reaches_the_plan() -> None:
         need.startswith("mind: ") and "11.3" in need and "test_factors.py:" in need
         for need in plan.needs
     )
-
-
-def test_layers_that_are_shared_over_depth_have_branches_all_the_same() -> None:
-    """No parameter tells its branch: the depths are the target's and the base's."""
-    shared = hidden_needs(MuP(), ONES, [], (8, 2), [SeenAttention(64, 1 / 64)])
-    start = "residual branches, if the model has any (shared layers): "
-    assert shared == [f"{start}multiply each branch's output by 0.5"]
-    assert hidden_needs(MuP(), ONES, [], (8, 8), [SeenAttention(64, 1 / 64)]) == []
 
 
 @pytest.mark.parametrize(

@@ -198,16 +198,6 @@ def test_what_a_step_is_is_said_by_class_and_options(
     assert (convention and (convention.orthogonal, convention.factor)) == step
 
 
-@pytest.mark.parametrize("muon", ["keller_jordan", "dion"])
-def test_one_optimizer_of_two_kinds_of_groups(muon: str) -> None:
-    plan, model = planned(), Net(16)
-    plan.check(Foreign(plan.param_groups(model, muon=muon)), model)
-    option = {"use_muon": True, "algorithm": "muon"}
-    groups = [{**group, **option} for group in plan.param_groups(model, muon=muon)]
-    with pytest.raises(BadInput, match="orthogonal matrices, the plan's entry by entry"):
-        plan.check(Foreign(groups), model)
-
-
 def test_an_unknown_implementation() -> None:
     with pytest.raises(
         ConfigError, match="one of torch, keller_jordan, moonlight, dion, normuon, plain"
@@ -248,6 +238,12 @@ def test_an_export_says_it() -> None:
 # many matrices are stacked. A count of heads that grows with the width is part of the matrix.
 
 
+@cache
+def by_muon(build: Callable[[int], nn.Module], *shape: int) -> TransferPlan:
+    rules: Any = {"optimizer": "muon", "inputs": torch.randn(shape)}
+    return sweeper.plan_for(build, {"d": 16}, {"d": 64}, "spectral_mup", {"eta": 1.0}, **rules)
+
+
 class Stacked(nn.Module):
     """Experts in three ways of writing, and heads of a growing number in one parameter."""
 
@@ -272,15 +268,7 @@ class Stacked(nn.Module):
 
 def test_a_stack_is_so_many_matrices() -> None:
     experts = 6
-    plan = sweeper.plan_for(
-        lambda d: Stacked(d, experts),
-        {"d": 16},
-        {"d": 64},
-        "spectral_mup",
-        {"eta": 1.0},
-        optimizer="muon",
-        inputs=torch.randn(3, 6),
-    )
+    plan = by_muon(lambda d: Stacked(d, experts), 3, 6)
     rates = {p.name: (str(p.update), p.target.lr) for p in plan.parameters}
     assert rates["shared"] == ("orthogonal", pytest.approx(2.0))
     assert rates["own"] == ("orthogonal", pytest.approx(0.5))
@@ -358,14 +346,6 @@ class Convolutions(nn.Module):
         return out
 
 
-@cache
-def convolved(build: Callable[[int], nn.Module]) -> TransferPlan:
-    return sweeper.plan_for(
-        build, {"d": 16}, {"d": 64}, "spectral_mup", {"eta": 1.0}, optimizer="muon",
-        inputs=torch.randn(2, 3, 5, 5),
-    )  # fmt: skip
-
-
 def test_matrices_of_more_than_two_dimensions() -> None:
     """Derived: of a step with singular values of 1 along a group's own [out / groups, in / groups].
 
@@ -383,7 +363,8 @@ def test_matrices_of_more_than_two_dimensions() -> None:
 
         return build
 
-    plan = convolved(Convolutions)
+    images = (2, 3, 5, 5)
+    plan = by_muon(Convolutions, *images)
     matrices = {p.name: (p.matrix, p.target.lr) for p in plan.parameters}
     assert matrices["grouped.weight"] == ((2, 128), pytest.approx(2.0))
     # A matrix [64, 9 x 64] moves an output by as much as all of its 576 inputs do.
@@ -394,12 +375,12 @@ def test_matrices_of_more_than_two_dimensions() -> None:
             plan.param_groups(Convolutions(64), muon=name)
     build = without("grouped")
     with pytest.raises(ConfigError, match=r"conv1.weight \[64, 64, 3\]"):
-        convolved(build).param_groups(build(64), muon="keller_jordan")
+        by_muon(build, *images).param_groups(build(64), muon="keller_jordan")
     # Dion's flattens a group's convolutions where it says so: [64, 576], of which its factor is.
     model = build(64)
     flat = {
         tuple(p.shape): (group["flatten"], group["lr"])
-        for group in convolved(build).param_groups(model, muon="dion")
+        for group in by_muon(build, *images).param_groups(model, muon="dion")
         if group["algorithm"] == "muon"
         for p in group["params"]
     }
@@ -409,7 +390,7 @@ def test_matrices_of_more_than_two_dimensions() -> None:
     build = without("grouped", "conv1")
     rates = {
         tuple(p.shape): group["lr"]
-        for group in convolved(build).param_groups(build(64), muon="keller_jordan")
+        for group in by_muon(build, *images).param_groups(build(64), muon="keller_jordan")
         if group["use_muon"]
         for p in group["params"]
     }

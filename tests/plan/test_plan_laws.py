@@ -102,7 +102,6 @@ def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
 
 
 def test_a_trial_is_trained_by_what_a_plan_says() -> None:
-    """The engine reads a law's factors as hyperparameters: betas, eps and decay among them."""
     prepared = prepare(spec_of(tree("mup")))
     hps = plain(LAW.apply({"eta": -6.0}))
     assert prepared.optimizer.settings(hps)["beta2"] == pytest.approx(1 - 4 * 0.001)

@@ -45,7 +45,6 @@ def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
 
 
 def test_it_is_the_plan_that_a_study_makes() -> None:
-    """`plain_plan` comes from a trial's specification, as `sweeper transfer`'s does."""
     hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
     made = sweeper.plan_for(
         Residual,

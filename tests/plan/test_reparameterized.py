@@ -213,15 +213,8 @@ class Made(nn.Linear):
 
 
 def layers(layer: Callable[[int], nn.Module], **more: Any) -> TransferPlan:
-    return sweeper.plan_for(
-        lambda w: Layers(w, layer),
-        {"w": 16},
-        {"w": 64},
-        "mup",
-        {"eta": 2.0**-7},
-        inputs=torch.zeros(2, 6),
-        **more,
-    )
+    build, x, hps = lambda w: Layers(w, layer), torch.zeros(2, 6), {"eta": 2.0**-7}
+    return sweeper.plan_for(build, {"w": 16}, {"w": 64}, "mup", hps, inputs=x, **more)
 
 
 REFUSED: dict[str, Callable[[int], nn.Module]] = {

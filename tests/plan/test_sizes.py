@@ -88,7 +88,6 @@ def test_a_size_of_the_task_changes_no_role(first: bool) -> None:
 
 
 def test_the_task_alone_may_differ() -> None:
-    """Nothing grows with the width: all is at the target as it is at the base."""
     plan = planned(BASE, {**BASE, "classes": 100})
     assert all(p.target == p.base for p in plan.parameters)
     assert {p.name: p.role for p in plan.parameters}["head.weight"] == Role.READOUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from sweeper.scaling.relative import MuP, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
@@ -129,39 +130,29 @@ def test_everett_s_convention_is_the_same_parameterization(shape: Shape) -> None
         assert scale.eps / scale.multiplier == pytest.approx(printed.eps / printed.multiplier)
 
 
-def hidden(**more: Any) -> ParamSpec:
-    fields = {"fan_in": 64, "fan_out": 64, "base_fan_in": 16, "base_fan_out": 16}
-    shape, base_shape = (64, 64), (16, 16)
-    return ParamSpec(
-        name="w", role=Role.HIDDEN, shape=shape, base_shape=base_shape, **fields | more
-    )
-
-
+DEEP = weight(Role.HIDDEN, 64, 64, (16, 16), residual=True, depth=8, base_depth=2)
 BRANCH = ScaledOp(
     name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4}
 )
 
 
 def test_depth_mup() -> None:
-    deep = hidden(residual=True, depth=8, base_depth=2)
-    assert MuP().scale(deep, DEFAULTS).lr == 0.25 * 0.5
-    assert MuP().scale(deep, DEFAULTS, Update.GRADIENT).lr == 1.0
+    assert MuP().scale(DEEP, DEFAULTS).lr == 0.25 * 0.5
+    assert MuP().scale(DEEP, DEFAULTS, Update.GRADIENT).lr == 1.0
     assert MuP().scale_op(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
 
 
 def test_completep() -> None:
     """Branch m_L^-alpha; rate m^-1 m_L^(alpha-1); eps m^-1 m_L^-alpha; decay times m."""
-    deep = hidden(residual=True, depth=8, base_depth=2)
     for alpha in (0.5, 0.75, 1.0):
         parameterization = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
-        scale = parameterization.scale(deep, DEFAULTS)
+        scale = parameterization.scale(DEEP, DEFAULTS)
         assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
         assert scale.eps == pytest.approx(0.25 * 4**-alpha)
         assert scale.weight_decay / scale.lr == pytest.approx(4.0)
         assert parameterization.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
-    assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
-        deep, DEFAULTS
-    )
+    half = MuP(depth="completep", completep_alpha=0.5)
+    assert half.scale(DEEP, DEFAULTS) == MuP().scale(DEEP, DEFAULTS)
 
 
 def test_hyperparameters_act_where_their_names_say() -> None:

@@ -15,6 +15,7 @@ from sweeper.scaling.abc import STANDARD, exponents
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import RULES, Spectral, SpectralMup
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 
 TABLE = """
  256 x  256 | .286 | .286 | 4.58 | .995 | .995 | 3.2
@@ -82,12 +83,7 @@ def moved(update: Update, shape: Shape, batch: int = BATCH) -> float:
 
 
 def factor(rule: str, shape: Shape, update: Update) -> float:
-    d_out, d_in = shape
-    spec = ParamSpec(
-        name="w", role=Role.HIDDEN, shape=shape, base_shape=shape,
-        fan_in=d_in, fan_out=d_out, base_fan_in=d_in, base_fan_out=d_out,
-    )  # fmt: skip
-    return Spectral(rule=rule).scale(spec, ONES, update).lr  # type: ignore[arg-type]
+    return Spectral(rule=rule).scale(weight(Role.HIDDEN, *shape), ONES, update).lr  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("column", range(6), ids=[rule for rule, _ in COLUMNS])
@@ -143,10 +139,7 @@ def test_for_adam_the_matched_rule_is_the_standard_parameterization_with_full_al
 
 
 def test_rows_of_a_table_move_by_one() -> None:
-    spec = ParamSpec(
-        name="e", role=Role.EMBEDDING, shape=(50, 64), base_shape=(50, 16),
-        fan_in=50, fan_out=64, base_fan_in=50, base_fan_out=16, lookup=True,
-    )  # fmt: skip
+    spec = weight(Role.EMBEDDING, 64, 50, (16, 50), lookup=True)
     for rule in ("matched", *RULES):
         assert Spectral(rule=rule).scale(spec, ONES, Update.ORTHOGONAL).lr == 1.0  # type: ignore[arg-type]
 
@@ -154,10 +147,7 @@ def test_rows_of_a_table_move_by_one() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_of_muon_s_leaves_the_readout_to_adam_s(rule: str) -> None:
     """Muon trains hidden matrices alone: sqrt(d_out / d_in) is no rate for Adam's readout."""
-    spec = ParamSpec(
-        name="head", role=Role.READOUT, shape=(16, 64), base_shape=(16, 16),
-        fan_in=64, fan_out=16, base_fan_in=16, base_fan_out=16,
-    )  # fmt: skip
+    spec = weight(Role.READOUT, 16, 64, (16, 16))
     adam = Spectral(rule=rule).scale(spec, ONES, Update.SIGN).lr  # type: ignore[arg-type]
     assert adam == (1 / 64 if rule.startswith(("root", "inverse_fan")) else RULES[rule](64, 16))
     hidden = Spectral(rule=rule).scale(replace(spec, role=Role.HIDDEN), ONES, Update.ORTHOGONAL)  # type: ignore[arg-type]
@@ -178,10 +168,7 @@ BASE, CLASSES, BATCH = 64, 8, 4
 def spec(role: Role, width: int) -> ParamSpec:
     rows = CLASSES if role is Role.READOUT else width
     base = CLASSES if role is Role.READOUT else BASE
-    return ParamSpec(
-        name=str(role), role=role, shape=(rows, width), base_shape=(base, BASE), fan_in=width,
-        fan_out=rows, base_fan_in=BASE, base_fan_out=base, width=width, base_width=BASE,
-    )  # fmt: skip
+    return weight(role, rows, width, (base, BASE), width=width, base_width=BASE)
 
 
 def logits_moved(made: Spectral, width: int) -> float:
