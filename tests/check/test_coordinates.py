@@ -31,7 +31,6 @@ from tests.specs import spec_of
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128)
-HIDDEN = ("attention.qkv", "attention.out", "ffn.up_gate", "ffn.down")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,6 @@ def over_width(
 
 
 def reasons(check: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
-    """Why slopes of a kind fail, by module."""
     failed: dict[str, set[str]] = {}
     for module in check.modules:
         for slope in module.slopes:
@@ -89,11 +87,8 @@ def reasons(check: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
     return failed
 
 
-@pytest.mark.parametrize(
-    ("parameterization", "seeds"), [("umup", 6), pytest.param("mup", 4, marks=pytest.mark.long)]
-)
-def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str, seeds: int) -> None:
-    check = over_width(tokens, parameterization, seeds=seeds)
+def test_the_right_rules_pass(tokens: TokenCorpus) -> None:
+    check = over_width(tokens, "umup", seeds=RULE.seeds)
     assert check.answer == "pass" and check.origins == ()
     head = next(module for module in check.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
@@ -109,48 +104,6 @@ def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus
     assert expected["embedding"] == -0.5 and expected["layers.0.attention_norm"] == 0.0
 
 
-@pytest.mark.long
-def test_umup_s_embedding_would_fail_if_it_were_not_known_to_shrink(tokens: TokenCorpus) -> None:
-    runs = measured(tokens, "umup", [Size(width=width, depth=1) for width in WIDTHS])
-    assert check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5}).answer != "fail"
-    check = check_coordinates("width", runs, RULE)
-    assert reasons(check, "direct") == {"embedding": {"vanishes"}}
-    assert reasons(check, "change") == {"layers.0.attention_norm": {"vanishes"}}
-
-
-def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
-    check = over_width(tokens, "standard")
-    assert check.answer == "fail"
-    grown = reasons(check, "direct")
-    assert set(grown) == set(check.origins)
-    assert "embedding" not in grown and grown["head"] == {"grows"}
-    assert set(map(frozenset, grown.values())) == {frozenset({"grows"})}
-    assert (
-        {"layers.0.attention.qkv", "layers.0.ffn.down"}
-        <= set(grown)
-        <= {"head", *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN)}
-    )
-
-
-@pytest.mark.long  # in every run `standard`'s grows, and `test_odd_nets.py` has what vanishes
-@pytest.mark.parametrize(
-    ("planted", "reason"),
-    [("LargeReadout", "grows"), ("SmallReadout", "vanishes")],
-)
-def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(
-    tokens: TokenCorpus, planted: str, reason: str
-) -> None:
-    check = over_width(tokens, "mup", planted)
-    assert check.origins == ("head",) and reasons(check, "direct")["head"] == {reason}
-
-
-@pytest.mark.long  # one rate for all of `standard` shows the same, in every run
-def test_hidden_rates_without_the_rule_of_width_are_found(tokens: TokenCorpus) -> None:
-    check = over_width(tokens, "mup", "FastHidden")
-    assert check.answer == "fail"
-    assert "layers.0.attention.qkv" in check.origins and "embedding" not in check.origins
-
-
 def test_one_wrong_matrix_is_found_where_it_is(tokens: TokenCorpus) -> None:
     check = over_width(tokens, "mup", "FastDown")
     assert check.origins == ("layers.1.ffn.down",)
@@ -158,22 +111,12 @@ def test_one_wrong_matrix_is_found_where_it_is(tokens: TokenCorpus) -> None:
     assert not any(name.startswith("layers.0") for name in changed)
 
 
-@pytest.mark.long
-def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCorpus) -> None:
-    check = over_width(tokens, "mup", "LargeHidden")
-    assert reasons(check, "output")["layers.0.attention.qkv"] == {"grows"}
-
-
-@pytest.mark.parametrize("depths", [(1, 2, 4), pytest.param((1, 2, 4, 8), marks=pytest.mark.long)])
-def test_over_the_depth_the_sum_of_the_layers_is_judged(
-    tokens: TokenCorpus, depths: tuple[int, ...]
-) -> None:
-    sizes = [Size(width=32, depth=depth) for depth in depths]
+def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
+    sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4)]
     right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
     assert [module.name for module in right.modules] == ["embedding", "norm", "head", LOGITS]
-    assert right.answer == "pass" and right.sizes == depths
-    fewer = measured(tokens, "mup", sizes[:3], seeds=4, depth="none")
-    wrong = check_coordinates("depth", fewer, RULE)
+    assert right.answer == "pass" and right.sizes == (1, 2, 4)
+    wrong = check_coordinates("depth", measured(tokens, "mup", sizes, seeds=4, depth="none"), RULE)
     assert "grows" in reasons(wrong, "change")["norm"]
 
 
@@ -323,18 +266,11 @@ def test_noise_that_hides_the_slope_cannot_be_judged() -> None:
 
 
 def replaced(runs: Runs, value: float, where: int | None) -> Runs:
-    """Changes of `value` at the width `where`, or everywhere."""
+    changed = {"changes": (value,) * RULE.steps}
     return {
         size: [
             [
-                ModuleMeasurement(
-                    name=m.name,
-                    role=m.role,
-                    entries=m.entries,
-                    rms=m.rms,
-                    changes=(value,) * RULE.steps if where in (None, size.width) else m.changes,
-                    direct_changes=(),
-                )
+                replace(m, direct_changes=(), **changed if where in (None, size.width) else {})
                 for m in run
             ]
             for run in seeds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -98,28 +97,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
         hidden_sizes=lambda width: [width, 2 * width],
         depths=[2, 2],
     ),
-    "switch": model("SwitchTransformersForConditionalGeneration", **T5, num_experts=4),
 }
-EXPECTED = {
-    "*layernorm*.weight": "vector",
-    "*layer_norm*.weight": "vector",
-    "*LayerNorm.weight": "vector",
-    "*norm.weight": "vector",
-    "*.bias": "vector",
-    "*embed_tokens.weight": "embedding",
-    "*_embeddings.weight": "embedding",
-    "*.shared.weight": "embedding",
-    "*.router.classifier.weight": "readout",
-    "lm_head.weight": "readout",
-    "*[qkvo]_proj.weight": "hidden",
-    "*.[qkvo].weight": "hidden",
-    "*_key_proj.weight": "hidden",
-    "*.dense*.weight": "hidden",
-    "*.experts.*": "hidden",
-    "*.fc[12].weight": "hidden",
-    "*.w[io].weight": "hidden",
-}
-"""Roles by module type; the first pattern that matches counts, others are not looked at."""
 
 
 def classified(build: Callable[..., Any], inputs: Any = None) -> Comparison:
@@ -128,7 +106,6 @@ def classified(build: Callable[..., Any], inputs: Any = None) -> Comparison:
 
 @cache
 def plain(name: str) -> Comparison:
-    """The comparison without inputs, at which several tests look."""
     return classified((TEXT | OTHERS)[name])
 
 
@@ -136,21 +113,11 @@ def roles(comparison: Comparison) -> dict[str, tuple[str, int, int]]:
     return {s.name: (str(s.role), s.fan_in, s.fan_out) for s in comparison.specs}
 
 
-def check_by_type(comparison: Comparison) -> None:
-    matched = 0
-    for spec in comparison.specs:
-        expected = next((r for p, r in EXPECTED.items() if fnmatchcase(spec.name, p)), None)
-        assert expected in (None, spec.role), spec.name
-        matched += expected is not None
-    assert matched > len(comparison.specs) // 2
-
-
 @pytest.mark.parametrize(
     ("name", "calls"),
     [*EVERY_RUN.items(), *(pytest.param(name, [*CALLS], marks=pytest.mark.long) for name in TEXT)],
 )
 def test_every_call_gives_the_same(name: str, calls: list[str]) -> None:
-    check_by_type(plain(name))
     for call in calls:
         if "cache" in call and name == "bert":
             continue
@@ -160,15 +127,9 @@ def test_every_call_gives_the_same(name: str, calls: list[str]) -> None:
         assert roles(classified(TEXT[name], inputs)) == roles(plain(name)), call
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.long if n == "switch" else ()) for n in OTHERS],
-)
+@pytest.mark.parametrize("name", OTHERS)
 def test_models_that_say_what_they_take(name: str) -> None:
-    comparison = plain(name)
-    if name != "resnet":
-        check_by_type(comparison)
-    unused = [spec.name for spec in comparison.specs if "never used" in spec.note]
+    unused = [spec.name for spec in plain(name).specs if "never used" in spec.note]
     assert unused == (["wav2vec2.masked_spec_embed"] if name == "wav2vec2" else [])
 
 
@@ -181,14 +142,9 @@ def test_a_call_that_the_model_refuses_is_told_with_its_line() -> None:
     assert ".py:" in message and "roles={" not in message
 
 
-def test_factors_that_depend_on_the_width_are_told() -> None:
+def test_a_factor_that_depends_on_the_width_is_told() -> None:
+    """With fake tensors it is written into its buffer when the weights are drawn."""
     (gemma,) = plain("gemma").cautions
-    # With fake tensors the scale is written into its buffer when the weights are drawn.
     call = {"input_ids": TOKENS, "use_cache": False}
     assert classified(TEXT["gemma"], call).cautions == [gemma]
     assert "model.embed_tokens multiplies by 5.657 at width=32 and 8 at width=64" in gemma
-    assert "(width^0.5)" in gemma and "modeling_gemma.py:" in gemma
-    t5 = plain("t5")
-    (head,) = t5.tied
-    assert head.name == "lm_head" and head.geometry["built_in"] == pytest.approx(2**-0.5)
-    assert t5.cautions == []  # the plan's factor of the tied head counts it

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sweeper.classifier.classify import compare
@@ -35,6 +34,7 @@ def specs(
         # A layer that the base lacks stands for the nearest one of its kind.
         ("layers.5.attn.q", "layers.2.attn.q"),
         ("layers.4.ssm.a", "layers.1.ssm.a"),
+        ("values.0", "values.1"),
         # The number that is not in the base is replaced, not the first one.
         ("stages.1.blocks.3.w", "stages.1.blocks.1.w"),
         ("stages.1.blocks.0.w", "stages.1.blocks.0.w"),
@@ -53,6 +53,7 @@ def test_counterparts(name: str, counterpart: str | None) -> None:
         "rnn.weight_ih_l0": (32, 5),
         "rnn.weight_ih_l1": (32, 8),
         "fc1.w": (8, 8),
+        "values.1": (50, 8),
     }
     target = {
         **{f"layers.{i}.attn.q": (16, 16) for i in (0, 2, 3, 5)},
@@ -62,6 +63,7 @@ def test_counterparts(name: str, counterpart: str | None) -> None:
         **{f"rnn.weight_ih_l{i}": (64, 16) for i in (1, 2, 3)},
         "rnn.weight_ih_l2_reverse": (64, 32),
         "fc1.w": (16, 16),
+        **{f"values.{i}": (50, 16) for i in (0, 2, 4)},
         "fc3.w": (16, 16),
     }
     assert LayerMatching(base, target).counterpart(name) == counterpart
@@ -122,32 +124,6 @@ def test_a_base_without_a_kind_of_layer_is_told_which_depth_has_it(golden: Golde
         specs(deepseek, (32, 1), (64, 6))
 
 
-class Alternating(nn.Module):
-    """Tables at every other layer, counted from the last one (nanochat's value embeddings)."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(50, width)
-        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
-        at = [i for i in range(depth) if i % 2 == (depth - 1) % 2]
-        self.values = nn.ModuleDict({str(i): nn.Embedding(50, width) for i in at})
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.table(tokens)
-        for i, layer in enumerate(self.layers):
-            more = self.values[str(i)](tokens) if str(i) in self.values else 0
-            x = x + layer(F.rms_norm(x, x.shape[-1:])) + more
-        return x
-
-
-@pytest.mark.parametrize("depth", [5, 6])
-def test_layers_that_are_counted_from_the_end(depth: int) -> None:
-    by_name = specs(Alternating, (16, 2), (32, depth), torch.zeros(2, 3, dtype=torch.long))
-    values = [spec for name, spec in by_name.items() if name.startswith("values.")]
-    assert len(values) == 3 and {spec.role for spec in values} == {Role.EMBEDDING}
-    assert {spec.base_shape for spec in values} == {(50, 16)}
-
-
 class Recurrent(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -169,22 +145,3 @@ def test_recurrent_layers(golden: Golden) -> None:
     }
     with refused(golden):
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
-
-
-def convnext(width: int, depth: int) -> Any:
-    config = transformers.ConvNextConfig(
-        hidden_sizes=[width, 2 * width, 4 * width, 8 * width],
-        depths=[3, 1, depth, 1],
-        image_size=64,
-        num_labels=7,
-    )
-    return transformers.ConvNextForImageClassification(config)
-
-
-def test_stages_where_another_has_more_layers() -> None:
-    by_name = specs(convnext, (16, 1), (32, 3))
-    last = next(s for n, s in by_name.items() if "stages.2.layers.2.pwconv1.weight" in n)
-    assert (last.role, last.base_fan_in, last.residual) == (Role.HIDDEN, 64, True)
-    # Stages have widths of their own.
-    first = next(s for n, s in by_name.items() if "stages.0.layers.2.pwconv1.weight" in n)
-    assert (first.role, first.base_fan_in, first.residual) == (Role.HIDDEN, 16, True)

@@ -13,7 +13,6 @@ STEPS = ("transpose", "narrow", "select", "split", "merge", "copy", "expand")
 
 
 def step(x: Tensor, name: str, draw: st.DrawFn) -> Tensor:
-    """One random view (or copy) of `x`."""
     dim = draw(st.integers(0, x.dim() - 1)) if x.dim() else 0
     if name == "transpose" and x.dim() > 1:
         return x.transpose(dim, (dim + 1) % x.dim())

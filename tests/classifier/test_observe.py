@@ -31,7 +31,6 @@ def fused_with_a_scale(x: Tensor) -> Tensor:
 
 
 def by_hand(x: Tensor) -> Tensor:
-    """What nanoGPT does without its flash."""
     att = (heads(x) @ heads(x).transpose(-2, -1)) * 0.5
     att = att.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
     return F.softmax(att, dim=-1) @ heads(x)
@@ -47,7 +46,6 @@ def whole(x: Tensor) -> Tensor:
 
 
 def none(x: Tensor) -> Tensor:
-    """A router, and a classifier's softmax."""
     weight = nn.Parameter(torch.randn(12, 5))
     return torch.softmax(F.linear(x, torch.randn(7, 12)), -1) @ torch.ones(7, 12) @ weight
 
@@ -79,7 +77,6 @@ def test_the_results_are_the_same() -> None:
 
 
 def fast_arguments(layer: nn.TransformerEncoderLayer, *, gelu: bool, first: bool) -> list[object]:
-    """What torch's encoder gives to its fast path."""
     a, norms = layer.self_attn, (layer.norm1, layer.norm2)
     return [
         *(12, 3, a.in_proj_weight, a.in_proj_bias, a.out_proj.weight, a.out_proj.bias),

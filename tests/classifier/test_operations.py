@@ -73,7 +73,6 @@ def decoder(**arguments: Any) -> tuple[Decoder, tuple[OpSite, ...], tuple[Tensor
 
 
 def set_scales(model: nn.Module, **values: float) -> None:
-    """Every buffer by the end of its name."""
     for name, buffer in model.named_buffers():
         kind, _, scale = name.rpartition("scaled_")[2].partition(".")
         buffer.data = torch.tensor(values.get(f"{kind}_{scale}", 1.0), dtype=torch.float64)
@@ -102,19 +101,7 @@ def test_attention_with_a_scale_of_its_own_keeps_it() -> None:
     assert "attention" in {site.kind for site in sites}
 
 
-def test_scales_of_one_change_nothing() -> None:
-    model, sites, batch = decoder()
-    before = model(*batch)[1]
-    apply_scales(model, sites)
-    set_scales(model, attention_logit=HEAD_SIZE**-0.5)
-    assert torch.equal(model(*batch)[1], before)
-    assert [name for name, _ in model.named_parameters()] == [
-        name for name, _ in Decoder().named_parameters()
-    ]
-
-
 def reference(model: Decoder, tokens: Tensor, targets: Tensor, s: dict[str, float]) -> Tensor:
-    """The scaled forward pass, written out."""
     x = F.embedding(tokens, model.rows.weight)
     for layer in model.layers:
         inner: Any = layer
@@ -179,8 +166,6 @@ def test_of_modules_within_each_other_the_outermost_is_the_branch() -> None:
 
 
 class Heads(nn.Module):
-    """Two heads, each tied to an embedding of its own, and those of a child."""
-
     def __init__(self, child: nn.Module | None = None) -> None:
         super().__init__()
         self.a, self.b = nn.Embedding(CLASSES, 8), nn.Embedding(CLASSES, 8)
@@ -198,8 +183,6 @@ class Losses(nn.Module):
 
 
 class Auxiliary(Losses):
-    """Its loss has a child's beside it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.child = Losses()
@@ -209,8 +192,6 @@ class Auxiliary(Losses):
 
 
 class Sizes(nn.Module):
-    """Attention with heads of 4 and of 2 in one module."""
-
     def forward(self, x: Tensor) -> Tensor:
         a, b = x.reshape(-1, 5, 4), x.reshape(-1, 10, 2)
         whole, half = (F.scaled_dot_product_attention(t, t, t) for t in (a, b))

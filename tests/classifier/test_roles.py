@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from sweeper.classifier.classify import Comparison, compare, specs_between
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, Update
-from tests.classifier.test_transformers import llama
 from tests.classifier.test_uses import Model
 from tests.golden import Golden
 from tests.refusals import refused
@@ -85,86 +84,6 @@ def test_keys_and_values_of_fixed_heads_are_hidden(
     )
     assert (specs["k.weight"].fan_in, specs["k.weight"].fan_out) == (64, 16)
     golden.says(specs["v.weight"].note)
-
-
-def test_attention_of_a_fixed_size_is_a_bottleneck() -> None:
-    forward = partial(attend, heads=lambda t: t, fused=True)
-    specs = by_name(compared(forward, projections(lambda w: 16, lambda w: 16)))
-    assert [str(s.role) for s in specs.values()] == ["down", "down", "down", "up"]
-
-
-def routed(m: Any, x: Tensor) -> Tensor:
-    shares = m.router(x).softmax(-1)
-    outputs = torch.stack([expert(x) for expert in m.experts], -2)
-    return torch.einsum("bse,beh->bsh", shares, outputs[:, 0])
-
-
-def adapted(m: Any, x: Tensor) -> Tensor:
-    return m.w(x) + m.b(m.a(x))
-
-
-NARROW: dict[str, tuple[Any, Any, str]] = {
-    "router": (
-        routed,
-        lambda w: {
-            "router": nn.Linear(w, 4, bias=False),
-            "experts": nn.ModuleList(nn.Linear(w, w, bias=False) for _ in range(4)),
-        },
-        "router.weight",
-    ),
-    "LoRA": (
-        adapted,
-        lambda w: {
-            "w": nn.Linear(w, w),
-            "a": nn.Linear(w, 4, bias=False),
-            "b": nn.Linear(4, w, bias=False),
-        },
-        "a.weight",
-    ),
-    "bottleneck": (
-        lambda m, x: m.b(F.relu(m.a(x))),
-        lambda w: {"a": nn.Linear(w, 4), "b": nn.Linear(4, w)},
-        "a.weight",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", NARROW)
-def test_what_no_product_of_growing_number_reads_is_no_hidden_weight(case: str) -> None:
-    """It goes down, or ends there: shares of a router are of one size whatever they are made of."""
-    forward, parts, name = NARROW[case]
-    spec = by_name(compared(forward, parts))[name]
-    role = Role.READOUT if case == "router" else Role.DOWN
-    assert (spec.role, spec.fan_in) == (role, 64)
-
-
-def hf_llama(width: int, depth: int) -> Any:
-    return llama(width, width, num_key_value_heads=2, num_hidden_layers=depth)
-
-
-def size_of_values(width: int) -> float:
-    """The RMS of v, measured with weights that muP draws for a Llama of two KV heads."""
-    specs = {s.name: s for s in specs_between(hf_llama, base=(64, 1), target=(width, 1))}
-    assert [n for n, spec in specs.items() if spec.role is Role.READOUT] == ["lm_head.weight"]
-    model = hf_llama(width, 1)
-    measured: list[float] = []
-    for name, parameter in model.named_parameters():
-        if specs[name].init == "normal":
-            scale = MuP().scale(specs[name], DEFAULTS)
-            generator = torch.Generator().manual_seed(len(name))
-            drawn = torch.randn(parameter.shape, generator=generator)
-            parameter.data = drawn * scale.init_std * scale.multiplier
-    v = model.model.layers[0].self_attn.v_proj
-    v.register_forward_hook(lambda m, i, out: measured.append(float(out.square().mean()) ** 0.5))
-    with torch.no_grad():
-        model(torch.arange(400).reshape(50, 8) % 50)
-    return measured[0]
-
-
-def test_values_of_fixed_heads_keep_their_size_at_every_width() -> None:
-    pytest.importorskip("transformers")
-    measured = [size_of_values(width) for width in (64, 512)]
-    assert measured == pytest.approx([1.0] * 2, rel=0.1)
 
 
 # -- tied embeddings
@@ -418,18 +337,6 @@ def test_a_vector_given_by_hand_has_no_fan_in_and_starts_at_zero(golden: Golden)
     spec = by_name(compared(biased_experts, parts, roles={"b": "vector"}))["b"]
     assert (spec.role, spec.fan_in, spec.fan_out, spec.base_fan_out) == (Role.VECTOR, 1, 64, 16)
     assert (spec.init, spec.width_ratio, spec.lookup) == ("zeros", 4.0, False)
-
-
-def test_a_query_from_a_learned_latent_has_a_vector_bias() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(m.q(m.ask.expand(2, -1, -1)), x, x)
-
-    specs = by_name(compared(forward, lambda w: {"ask": (1, 1, w), "q": nn.Linear(w, w)}))
-    assert {name: (str(s.role), s.fan_in, s.fan_out) for name, s in specs.items()} == {
-        "ask": ("embedding", 1, 64),
-        "q.weight": ("hidden", 64, 64),
-        "q.bias": ("vector", 1, 64),
-    }
 
 
 def test_frozen_parameters_are_told_and_need_no_role() -> None:

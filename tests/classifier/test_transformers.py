@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from cProfile import Profile
 from typing import Any
 
 import pytest
@@ -139,19 +138,3 @@ def test_layers_of_a_model_of_seven_billion_parameters() -> None:
     specs = sweeper.classify(deep_llama(4), SEVEN_BILLION, doubled(SEVEN_BILLION))
     assert len(specs) == 3 + 4 * 9
     assert specs["model.layers.3.mlp.down_proj.weight"].base_fan_in == 11008
-
-
-def calls(layers: int, sizes: dict[str, int]) -> int:
-    """How many functions are called to classify a Llama of so many layers."""
-    profile = Profile()
-    profile.runcall(sweeper.classify, deep_llama(layers), sizes, doubled(sizes))
-    return sum(entry.callcount for entry in profile.getstats())
-
-
-@pytest.mark.long  # every run classifies four layers of seven billion
-def test_each_layer_takes_the_same_work_at_any_width() -> None:
-    narrow = {"hidden_size": 256, "intermediate_size": 688}
-    calls(1, narrow)  # fills caches of torch and transformers
-    shallow, deep, deepest = (calls(layers, narrow) for layers in (1, 2, 4))
-    assert deepest - deep == pytest.approx(2 * (deep - shallow), rel=0.002)
-    assert calls(2, SEVEN_BILLION) == pytest.approx(deep, rel=0.002)

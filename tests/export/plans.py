@@ -62,27 +62,23 @@ def nano_plan(
 
 
 def made(planned: TransferPlan, to: str, **options: Any) -> dict[str, str]:
-    """The files of an export, everything accepted."""
     exporter = build_exporter(to, {**OPTIONS.get(to, {}), **options})
     lacks = lacking(planned, exporter)
     return exporter.files(planned, header(planned, exporter, lacks, {lack.name for lack in lacks}))
 
 
 def missing(planned: TransferPlan, to: str, **options: Any) -> dict[str, list[str]]:
-    """What the trainer cannot say, with its details."""
     exporter = build_exporter(to, {**OPTIONS.get(to, {}), **options})
     return {lack.name: lack.details() for lack in lacking(planned, exporter)}
 
 
 def executed(text: str) -> dict[str, Any]:
-    """The names that an exported Python file defines."""
     names: dict[str, Any] = {}
     exec(compile(text, "export", "exec"), names)
     return names
 
 
 def decoder(planned: TransferPlan) -> nn.Module:
-    """The model that `plan` is for, with values of torch's own."""
     torch.manual_seed(0)
     return NanoDecoder(planned.target.width, planned.target.depth)
 
@@ -113,5 +109,4 @@ def planned_settings(planned: TransferPlan, *, over_lr: bool = True) -> Settings
 
 
 def names_of(model: nn.Module) -> dict[int, str]:
-    """Parameters' names by identity."""
     return {id(parameter): name for name, parameter in model.named_parameters()}

@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 
 from sweeper.export.exporter import EXPORTERS, build_exporter, is_table
-from sweeper.export.groups import rows
 from sweeper.export.lacks import lacking
 from sweeper.export.megatron import Megatron
 from sweeper.plan.plan import TransferPlan
@@ -31,7 +30,6 @@ def planned(name: str, *gammas: str) -> TransferPlan:
 
 @pytest.mark.parametrize("to", EXPORTERS)
 def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
-    """The exporter's own account of its trainer counts; other tests hold that to the trainer."""
     exporter, whole = build_exporter(to, OPTIONS.get(to, {})), plan("umup")
     lacks = {lack.name for lack in lacking(whole, exporter)}
     asked, silent = {setting.name: setting.lr for setting in whole.absorbed()}, []
@@ -44,14 +42,6 @@ def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
             if f"{key}_lr" not in lacks:
                 silent.append(parameter.name)
     assert not silent
-
-
-def test_trainers_with_groups_by_name_keep_a_layer_s_own_rate() -> None:
-    """The first layer is a row of its own beside those of all others."""
-    row_of = {name: row for row in rows(plan("umup")) for name in row.names}
-    assert row_of["h.0.qkv.weight"].patterns != row_of["h.1.qkv.weight"].patterns
-    assert row_of["h.0.qkv.weight"].lr == pytest.approx(FIRST * row_of["h.1.qkv.weight"].lr)
-    assert row_of["h.1.qkv.weight"] == row_of["h.3.qkv.weight"]
 
 
 @pytest.mark.parametrize("name", ["mup", "umup"])

@@ -36,7 +36,6 @@ from tests.golden import Golden
 
 
 def assert_planned(settings: Settings, planned: TransferPlan, *, over_lr: bool = True) -> None:
-    """Learning rate, eps and decay of every parameter are the plan's to the last digits."""
     expected = planned_settings(planned, over_lr=over_lr)
     assert settings.keys() == expected.keys()
     for name, numbers in expected.items():
@@ -51,7 +50,6 @@ NAMES = st.sets(st.lists(PARTS, min_size=1, max_size=4).map(".".join), min_size=
 
 @given(NAMES, st.randoms(use_true_random=False))
 def test_every_name_matches_its_own_row_alone(names: set[str], random: Any) -> None:
-    """Patterns are regular expressions and a shell's, whatever the rows."""
     split: dict[int, list[str]] = {}
     for name in sorted(names):
         split.setdefault(random.randrange(3), []).append(name)
@@ -66,7 +64,6 @@ def test_every_name_matches_its_own_row_alone(names: set[str], random: Any) -> N
 
 
 def test_a_name_that_would_break_the_files_is_refused(golden: Golden) -> None:
-    """A space parted it in two; a quote made a file that is no Python or YAML."""
     whole = plan("mup")
     for name in ("a\nb", 'a"', "a'", "a\\", "a*", "a[0", "a]0", "a?", "a\x07", "a b"):
         first = replace(whole.parameters[0], name=name)

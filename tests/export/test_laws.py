@@ -9,7 +9,6 @@ import pytest
 from sweeper.export.exporter import EXPORTERS
 from sweeper.laws.law import AppliedLaw, Factors, Scale
 from sweeper.plan.plan import TransferPlan
-from sweeper.records import from_json, to_json
 from sweeper.trial import PlainHps, log2, plain
 from tests.export.plans import made
 from tests.export.plans import plan as planned
@@ -39,10 +38,3 @@ def test_a_law_s_betas_and_words_are_in_the_files(to: str) -> None:
     text = "\n".join(made(exported, to).values())
     assert "Law: batch, from 512 tokens" in text
     assert "0.996" in text and "0.6" in text
-
-
-def test_a_plan_with_a_law_is_read_back() -> None:
-    exported = with_law()
-    assert from_json(TransferPlan, to_json(exported)) == exported
-    assert exported.betas == (0.6, 0.996)
-    assert "law" not in to_json(planned("mup")) and planned("mup").betas is None

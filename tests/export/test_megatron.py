@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.export.megatron import Megatron, output_multiplier
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from tests.export.plans import decoder, made, missing, nano_plan, plan
+from tests.export.plans import decoder, made, missing, nano_plan
 from tests.golden import Golden
 
 EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
@@ -31,7 +31,6 @@ def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
 
 
 def flags(plan: TransferPlan, **options: Any) -> dict[str, str]:
-    """The flags of the exported file, as a shell would hand them on."""
     text = made(plan, "megatron", **options)["plan_megatron.args"]
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     pairs = [(shlex.split(line)[0].removeprefix("--"), shlex.split(line)[1:]) for line in lines]
@@ -81,12 +80,6 @@ def test_an_output_multiplier_of_1_is_silently_replaced_and_so_it_is_refused(
     assert "output" not in missing(planned(1, alpha_output=1.0), "megatron")
 
 
-def test_an_embedding_rate_of_its_own_is_refused(golden: Golden) -> None:
-    (line,) = missing(planned(4, eta_emb=4.0), "megatron")["embedding_lr"]
-    golden.says(line)
-    assert "embedding_lr" not in missing(planned(4), "megatron")
-
-
 def test_independent_decay_is_refused(golden: Golden) -> None:
     lines = missing(planned(4, decay=2.0**-13), "megatron")["weight_decay"]
     golden.says("\n".join(lines))
@@ -112,17 +105,10 @@ def test_eps_of_embedding_and_output_is_the_base_s(golden: Golden) -> None:
     assert "eps" not in missing(planned(4, "lion"), "megatron")
 
 
-def test_branches_have_no_multiplier(golden: Golden) -> None:
-    (line,) = missing(plan("completep"), "megatron")["residual"]
-    assert line.startswith("residual branches (8): 0.5 asked, 1 given")
-    golden.says(line)
-
-
 # Its own code -----------------------------------------------------------------------------------
 
 
 def settings(plan: TransferPlan) -> dict[str, tuple[float, float, float]]:
-    """Learning rate, eps and decay that Megatron's own overrides give every parameter."""
     core = pytest.importorskip("megatron.core.optimizer")
     utils = pytest.importorskip("megatron.core.optimizer_param_scheduler")
     flag = flags(plan)

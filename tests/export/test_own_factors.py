@@ -22,8 +22,6 @@ OWN = {"n_embd": 128, "n_layer": 2}
 
 
 class OwnBlock(NanoBlock):
-    """Attention over the head size, as the README asks."""
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / q.shape[-1])
 
@@ -51,8 +49,6 @@ class PlainDecoder(OwnDecoder):
 
 
 class HalfHead(OwnDecoder):
-    """A head of its own whose logits are halved, at every width."""
-
     tied = False
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -75,7 +71,6 @@ def planned(build: Any) -> TransferPlan:
 
 
 def asked(plan: TransferPlan, to: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """What is missing, and the files but for their headers."""
     exporter = build_exporter(to, OPTIONS.get(to, {}))
     plan = for_trainer(plan, exporter)
     lacks = {lack.name: lack.details() for lack in lacking(plan, exporter)}

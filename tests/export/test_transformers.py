@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +34,6 @@ BRANCH_ENDS = {"granite": r"(o_proj|down_proj)\.weight$", "hyperclovax": r"post_
 
 
 def model(family: str, width: int, depth: int, **fields: Any) -> Any:
-    """A tiny causal model without dropout, on any device."""
     config = getattr(transformers, f"{CLASSES_OF[family]}Config")(
         hidden_size=width,
         num_hidden_layers=depth,
@@ -80,7 +78,6 @@ def exact_norms(net: nn.Module) -> Iterator[None]:
 
 
 def with_fields(family: str, plan: TransferPlan, **changed: float) -> tuple[Any, Any]:
-    """The model with the exported fields and weights, and its groups."""
     names = executed(made(plan, "hf", family=family)["plan_hf.py"])
     tied = not any(p.role == "readout" for p in plan.parameters)
     fields = {**names["CONFIG"], **changed}
@@ -142,18 +139,6 @@ def test_fields_train_as_folded_weights(family: str) -> None:
         ours, theirs = losses(*exported), losses(*neutral)
     assert ours[-1] < ours[0]
     assert (ours - theirs).abs().max() <= 1e-9
-
-
-def test_the_wrong_direction_of_logits_scaling_is_seen() -> None:
-    plan = planned("granite")
-    granite, clova = (
-        json.loads(made(plan, "hf", family=name)["plan_config.json"])["logits_scaling"]
-        for name in CLASSES_OF
-    )
-    assert granite == pytest.approx(1 / clova) != 1
-    wrong = with_fields("granite", plan, logits_scaling=clova)
-    right = folded("granite", plan)
-    assert (losses(*wrong, steps=3) - losses(*right, steps=3)).abs().max() > 1e-2
 
 
 def test_a_plan_of_arrays_is_no_family_of_text() -> None:
@@ -231,8 +216,6 @@ def test_fields_that_the_study_s_model_had_stay_in_force() -> None:
     plan.init_(engine)
 
     class Logits(nn.Module):
-        """The engine's model, called as transformers' are."""
-
         def forward(self, input_ids: Tensor) -> Any:
             return type("Out", (), {"logits": engine(input_ids)})
 
@@ -259,7 +242,6 @@ def test_a_base_that_is_no_whole_number_leaves_the_rest_to_the_groups() -> None:
 
 
 def replace_output(plan: TransferPlan, factor: float) -> TransferPlan:
-    """The plan with another multiplier of the head."""
     changed = []
     for parameter in plan.parameters:
         target = parameter.target

@@ -34,12 +34,10 @@ def config(name: str) -> dict[str, Any]:
 
 
 def law(name: str, **changed: Any) -> Law:
-    """The law of a config, with some of its keys changed."""
     return build_plugin({**config(name), **changed})  # type: ignore[no-any-return]
 
 
 def at(batch: int = 16, steps: int = 100, **changed: Any) -> Scale:
-    """The base with another batch or other steps."""
     return replace(BASE, batch=batch, steps=steps, tokens=batch * steps, **changed)
 
 
@@ -169,7 +167,6 @@ def every_exponent() -> list[tuple[str, str]]:
 
 @st.composite
 def powers(draw: st.DrawFn, name: str) -> Law:
-    """A law of a name with any exponents."""
     return law(name, **{field: draw(st.floats(-4, 4)) for field in EXPONENTS[name]})
 
 
@@ -184,7 +181,6 @@ def covered(name: str, base: Scale, scale: Scale) -> Scale:
 
 
 def factors_or_assume(rule: Law, base: Scale, target: Scale) -> Factors:
-    """The factors, where no beta would have to be negative."""
     try:
         return rule.factors(base, target)
     except OutsideLaw as error:
@@ -195,12 +191,6 @@ def factors_or_assume(rule: Law, base: Scale, target: Scale) -> Factors:
 sizes = st.builds(
     at, st.integers(1, 64), st.integers(1, 500), width=st.integers(1, 999), parameters=st.just(7)
 )
-
-
-@pytest.mark.parametrize("name", EXPONENTS)
-@given(data=st.data(), base=sizes)
-def test_nothing_changes_where_nothing_grows(name: str, data: st.DataObject, base: Scale) -> None:
-    assert data.draw(powers(name)).factors(base, base) == Factors()
 
 
 @pytest.mark.parametrize("name", EXPONENTS)
@@ -222,40 +212,6 @@ def test_a_way_in_two_steps_is_the_way(
 
 
 # What each law keeps, by the words of its paper and without its formula.
-
-
-@given(base=sizes, target=sizes)
-def test_batch_keeps_what_adam_forgets_by_the_token(base: Scale, target: Scale) -> None:
-    """2205.10287: 1 - beta an example, eta^2 an example and eps^2 times the batch stay."""
-    target = covered("batch", base, target)
-    factors = factors_or_assume(law("batch"), base, target)
-    for name in ADAM:
-        after = {**ADAM, **factors.betas}[name]
-        assert (1 - after) / target.batch == pytest.approx((1 - ADAM[name]) / base.batch)
-    assert factors.eta**2 / target.batch == pytest.approx(1 / base.batch)
-    assert factors.eps**2 * target.batch == pytest.approx(base.batch)
-
-
-@given(base=sizes, target=sizes)
-def test_joint_keeps_a_squared_gradients_half_life_in_tokens(base: Scale, target: Scale) -> None:
-    after = {**ADAM, **law("joint").factors(base, target).betas}
-    half_lives = [
-        s.batch / math.log(b) for s, b in ((base, ADAM["beta2"]), (target, after["beta2"]))
-    ]
-    assert half_lives[1] == pytest.approx(half_lives[0], rel=1e-9) and after["beta1"] == 0.9
-
-
-@given(base=sizes, target=sizes)
-def test_timescale_keeps_the_share_of_a_run_that_weights_average(
-    base: Scale, target: Scale
-) -> None:
-    """2405.13698: tau = B / (eta lambda D); with 2505.13738's exponent tau goes as (D/N)^-0.527."""
-    decay = law("timescale").factors(base, target).weight_decay
-    tau, new_tau = base.batch / base.tokens, target.batch / (decay * target.tokens)
-    assert new_tau == pytest.approx(tau)
-    powered = law("timescale", ratio=-0.527).factors(base, target).weight_decay
-    per_parameter = target.tokens / base.tokens  # both have 7
-    assert decay / powered == pytest.approx(per_parameter**-0.527)
 
 
 def test_what_is_applied_multiplies_what_was_tuned(golden: Golden) -> None:

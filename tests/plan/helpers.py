@@ -66,7 +66,6 @@ def plain_model(planned: TransferPlan, made: dict[str, Any]) -> nn.Module:
 
 
 def residual_tree(parameterization: str = "mup", width: int = 16) -> dict[str, Any]:
-    """`Residual`, tuned at width 8."""
     made = tree(parameterization)
     made["model"] = {"_target_": "tests.toy_models.Residual", "width": width, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
@@ -76,14 +75,12 @@ def residual_tree(parameterization: str = "mup", width: int = 16) -> dict[str, A
 
 @cache
 def plain_plan(width: int = 16) -> TransferPlan:
-    """The plan of `Residual`, with decay."""
     made = residual_tree(width=width)
     made["optimizer"]["weight_decay"] = 0.01
     return plan("mup", made, eta_emb=2.0, alpha_emb=1.0, alpha_output=2.0)
 
 
 def batch(step: int, size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and targets [size, 6] for `Residual`."""
     generator = torch.Generator().manual_seed(step)
     drawn = torch.randint(11, (size, 7), generator=generator)
     return drawn[:, :-1], drawn[:, 1:]

@@ -168,27 +168,3 @@ def test_other_rules() -> None:
         rates = {s.name: s.lr for s in planned(256, parameterization=rule, hps=hps).absorbed()}
         assert rates["a.weight"] == pytest.approx(3 / 256)
         assert rates["b.weight"] == pytest.approx(3 / RANK)
-
-
-def test_measured_over_widths() -> None:
-    """RMS of what each matrix makes, and by how much Adam's first step of it alone moves that."""
-    made, moved = [], []
-    x, y = torch.randn(64, 6), torch.randn(64, 5)
-    for width in (64, 256, 1024):
-        plan = planned(width, hps={"eta": 2.0**-6})
-        model = plan.init_(Adapter(width), seed=1)
-        rates = {s.name: s.lr for s in plan.absorbed()}
-        h = torch.relu(model.first(x)).detach()
-        z = model.a(h).detach()
-        F.mse_loss(model(x), y).backward()
-        made.append([float(t.detach().pow(2).mean().sqrt()) for t in (z, model.b(z))])
-        steps = [of.weight.grad.sign() * rates[name] for name, of in
-                 (("a.weight", model.a), ("b.weight", model.b))]  # fmt: skip
-        moved.append(
-            [float((t @ s.T).pow(2).mean().sqrt()) for t, s in zip((h, z), steps, strict=True)]
-        )
-    for numbers in (made, moved):
-        columns = torch.tensor(numbers)
-        slopes = (columns[-1] / columns[0]).log2() / 4
-        # Four numbers are noisy; a readout's start would be -1/2, and a hidden rate for B -1.
-        assert slopes.abs().max() < 0.25, (made, moved)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import sweeper
 from sweeper.errors import BadInput
@@ -23,16 +21,15 @@ from tests.refusals import refused
 from tests.toy_models import Residual
 
 
-def ready(**changed: Any) -> tuple[TransferPlan, nn.Module, torch.optim.Optimizer]:
+def ready() -> tuple[TransferPlan, nn.Module, torch.optim.Optimizer]:
     """A plan whose groups differ in rate, eps and decay, its model, and AdamW."""
     planned, model = plain_plan(), Residual(16, 2)
-    return planned, model, torch.optim.AdamW(planned.param_groups(model, **changed))
+    return planned, model, torch.optim.AdamW(planned.param_groups(model))
 
 
 def complaints(
     planned: TransferPlan, optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> list[str]:
-    """The check's complaints, by names and by parameters."""
     messages = []
     for argument in (None, model):
         try:
@@ -43,37 +40,17 @@ def complaints(
 
 
 def both_say(messages: list[str], pattern: str) -> bool:
-    """Whether both ways of the check complain, in words that match."""
     return len(messages) == 2 and all(re.search(pattern, message) for message in messages)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_the_plan_s_own_groups_pass(scale: float) -> None:
-    planned, model, optimizer = ready(lr_scale=scale)
-    assert all(group["initial_lr"] == group["lr"] for group in optimizer.param_groups)
-    assert complaints(planned, optimizer, model) == []
-
-
-SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
-    "warm-up from 0 and cosine": lambda optimizer: LambdaLR(
-        optimizer, lambda step: min(step / 4, 0.5 + 0.5 * math.cos(step / 10))
-    ),
-    "recursive cosine": lambda optimizer: CosineAnnealingLR(optimizer, 10),
-    "linear": lambda optimizer: LinearLR(optimizer, 0.1, total_iters=5),
-}
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_schedules_that_multiply_pass_at_every_step(
-    schedule: Callable[[torch.optim.Optimizer], Any],
-) -> None:
+def test_a_schedule_that_multiplies_passes_at_every_step() -> None:
     planned, model, optimizer = ready()
-    steps = schedule(optimizer)
+    assert all(group["initial_lr"] == group["lr"] for group in optimizer.param_groups)
+    schedule = LambdaLR(optimizer, lambda step: min(step / 4, 0.5 + 0.5 * math.cos(step / 10)))
     for _ in range(9):
         assert complaints(planned, optimizer, model) == []
         optimizer.step()
-        steps.step()
-    assert complaints(planned, optimizer, model) == []
+        schedule.step()
 
 
 def test_nanogpt_writes_one_rate_into_all_groups() -> None:
@@ -99,24 +76,19 @@ def test_one_rate_is_right_where_the_plan_has_one() -> None:
     assert complaints(planned, optimizer, model) == []
 
 
-def test_an_absolute_minimum_and_a_maximum_of_a_schedule_are_found() -> None:
+def test_an_absolute_minimum_of_a_schedule_is_found() -> None:
     planned, model, optimizer = ready()
     schedule = CosineAnnealingLR(optimizer, 10, eta_min=1e-4)
     for _ in range(9):
         optimizer.step()
         schedule.step()
-    assert both_say(
-        complaints(planned, optimizer, model), "not the plan's times one factor; they differ"
-    )
-    planned, model, optimizer = ready()
-    OneCycleLR(optimizer, max_lr=0.1, total_steps=10, cycle_momentum=False)
-    assert both_say(complaints(planned, optimizer, model), "one rate stands in all groups")
+    messages = complaints(planned, optimizer, model)
+    assert both_say(messages, "not the plan's times one factor; they differ")
 
 
-@pytest.mark.parametrize("rate", [math.nan, math.inf])
-def test_a_rate_that_is_no_number(rate: float) -> None:
+def test_a_rate_that_is_no_number() -> None:
     planned, model, optimizer = ready()
-    optimizer.param_groups[0]["lr"] = rate
+    optimizer.param_groups[0]["lr"] = math.nan
     assert both_say(complaints(planned, optimizer, model), "times one factor")
 
 
@@ -124,21 +96,16 @@ def test_another_eps() -> None:
     planned, model, optimizer = ready()
     for group in optimizer.param_groups:
         group["eps"] = 1e-8
-    assert both_say(
-        complaints(planned, optimizer, model),
-        "eps is not the plan's: tokens.weight has 1e-08, planned 2.5e",
-    )
+    messages = complaints(planned, optimizer, model)
+    assert both_say(messages, "eps is not the plan's: tokens.weight has 1e-08, planned 2.5e")
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_another_decay(decay: float) -> None:
+def test_another_decay() -> None:
     planned, model, optimizer = ready()
     for group in optimizer.param_groups:
-        group["weight_decay"] = decay
-    assert both_say(
-        complaints(planned, optimizer, model),
-        f"weight_decay is not the plan's: .*has {decay:g}, planned",
-    )
+        group["weight_decay"] = 0.1
+    messages = complaints(planned, optimizer, model)
+    assert both_say(messages, "weight_decay is not the plan's: .*has 0.1, planned")
 
 
 def test_groups_whose_peak_is_0_have_no_decay_of_the_plan_s() -> None:
@@ -233,11 +200,6 @@ class TestParameters:
         resumed.load_state_dict(state)
         assert complaints(planned, resumed, model) == []
 
-    def test_a_copy_s_groups_are_not_the_model_s(self, golden: Golden) -> None:
-        planned, model, optimizer = ready()
-        with refused(golden):
-            planned.check(optimizer, copy.deepcopy(model))
-
 
 # Adafactor. Derived: its first step has entries of +-1 but for the factored means, whose product is
 # the gradient's square where that is of rank 1: then each entry moves by lr times the weight's RMS.
@@ -247,15 +209,9 @@ def small(optimizer: str) -> TransferPlan:
     def build(width: int) -> nn.Module:
         return nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
 
-    return sweeper.plan_for(
-        build,
-        {"width": 8},
-        {"width": 32},
-        "mup",
-        {"eta": 2.0**-6},
-        optimizer={"name": optimizer, "weight_decay": 0.01},
-        inputs=torch.zeros(2, 6),
-    )
+    sizes, x = ({"width": 8}, {"width": 32}), torch.zeros(2, 6)
+    rules = {"name": optimizer, "weight_decay": 0.01}
+    return sweeper.plan_for(build, *sizes, "mup", {"eta": 2.0**-6}, optimizer=rules, inputs=x)
 
 
 def test_adafactor_trains_by_the_plan() -> None:
@@ -283,8 +239,6 @@ def test_adafactor_s_groups_and_adam_s_are_told_apart() -> None:
     model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))
     plan, adamw = small("adafactor"), small("adamw")
     groups = plan.param_groups(model)
-    one_rate = torch.optim.Adafactor([{**group, "lr": 0.01} for group in groups])
-    assert both_say(complaints(plan, one_rate, model), "not the plan's times one factor")
     other_eps = torch.optim.Adafactor([{**group, "eps": (1e-3, 1e-3)} for group in groups])
     assert both_say(complaints(plan, other_eps, model), "eps is not the plan's")
     own_eps = torch.optim.Adafactor([{**group, "eps": (None, 1e-3)} for group in groups])
@@ -294,15 +248,3 @@ def test_adafactor_s_groups_and_adam_s_are_told_apart() -> None:
     by_share = [{k: v for k, v in g.items() if k != "eps"} for g in adamw.param_groups(model)]
     messages = complaints(adamw, torch.optim.Adafactor(by_share), model)
     assert both_say(messages, "make the plan with optimizer=adafactor")
-
-
-def test_a_plan_and_its_groups_are_pickled() -> None:
-    plan = small("muon")
-    again = pickle.loads(pickle.dumps(plan))
-    assert again == plan and str(again) == str(plan) and again.absorbed() == plan.absorbed()
-    model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))
-    groups = pickle.loads(pickle.dumps(plan.param_groups(model)))
-    kept = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-    assert kept == [
-        {k: v for k, v in group.items() if k != "params"} for group in again.param_groups(model)
-    ]

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 
-from tests.plan.helpers import batch, plain_plan
-from tests.plan.worker import STEPS
+from tests.plan.worker import STEPS, trained
 from tests.toy_models import Residual
 
 ROOT = Path(__file__).parents[2]
@@ -28,23 +26,13 @@ pytestmark = [
 ]
 
 
-def kinds() -> list[str]:
-    """What this torch can wrap a model in."""
-    try:
-        from torch.distributed.fsdp import fully_shard  # noqa: F401
-    except ImportError:
-        return ["ddp"]
-    return ["ddp", "fsdp"]
-
-
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the first of two processes printed, by kind."""
     folder = tmp_path_factory.mktemp("rendezvous")
     common = {"WORLD_SIZE": "2", "RENDEZVOUS": str(folder / "store"), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.plan.worker", *kinds()],
+            [sys.executable, "-m", "tests.plan.worker"],
             cwd=ROOT,
             env=os.environ | common | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
@@ -63,27 +51,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(outputs[0][0].splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def alone() -> tuple[list[float], dict[str, float]]:
-    """Losses and sums of weights of one process on whole batches."""
-    planned = plain_plan()
-    model = planned.init_(Residual(16, 2))
-    optimizer = torch.optim.AdamW(planned.param_groups(model))
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = model(*batch(step))
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses, {n: float(p.detach().abs().sum()) for n, p in model.named_parameters()}
-
-
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_processes_train_as_one(kind: str, together: dict[str, Any]) -> None:
-    if kind not in together:
-        pytest.skip("this torch has no fully_shard")
-    run, (losses, weights) = together[kind], alone()
-    assert run["losses"] == pytest.approx(losses, rel=1e-5)
-    assert run["weights"] == pytest.approx(weights, rel=1e-4)
-    assert len(set(losses)) == STEPS
+    run, alone = together[kind], trained(lambda: Residual(16, 2))
+    assert run["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    assert run["weights"] == pytest.approx(alone["weights"], rel=1e-4)
+    assert len(set(alone["losses"])) == STEPS
     assert all(name.startswith("module.") for name in run["names"]) == (kind == "ddp")

@@ -1,10 +1,9 @@
-"""`sweeper explain`: its exponents are those of the papers, and the JSON is whole."""
+"""`sweeper explain`: the JSON is whole, and what is kept, frozen, given or tied is told."""
 
 from __future__ import annotations
 
 import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,63 +14,20 @@ from sweeper.errors import SHELL
 from sweeper.plan.explanation import Explained, tied_readouts
 from sweeper.report import console as show
 from sweeper.report.output import Output
-from sweeper.report.present import Silent, ask
+from sweeper.report.present import ask
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import ScaledOp
-from sweeper.verbs.explain import explain
 from sweeper.verbs.requests import ExplainRequest
 from tests.golden import Golden
 from tests.plan.test_planning import decoder_plan
-from tests.refusals import raises_config_error
 from tests.toy_models import NanoDecoder
-
-SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
-
-
-def explained(
-    overrides: list[str],
-    capsys: pytest.CaptureFixture[str],
-    width: int = 128,
-    depth: int | None = None,
-) -> dict[str, dict[str, object]]:
-    """The document's parameters by name."""
-    output = Output(people=Console(stderr=True, width=200), json=True)
-    request = ExplainRequest(to_width=width, to_depth=depth, overrides=(*SMALL, *overrides))
-    assert ask(request, output, SHELL)[0] == 0
-    document = json.loads(capsys.readouterr().out)
-    return {row["name"]: row for row in document["parameters"]}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "embedding", "hidden", "readout"),
-    [
-        (["parameterization=umup"], (0, 0, 0.5), (0.5, 0, 0.5), (1, 0, 0)),
-        (["parameterization=mup"], (0, 0, 0), (0, 0.5, 1), (1, 0, 0)),
-        (
-            ["parameterization=standard", "parameterization.alignment=full"],
-            (0, 0, 0),
-            (0, 0.5, 1),
-            (0, 0.5, 1),
-        ),
-        (["parameterization=mean_field"], (0, 0, 0), (0.5, 0, 0.5), (1, 0, 0)),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_exponents(
-    overrides: list[str],
-    embedding: tuple[float, ...],
-    hidden: tuple[float, ...],
-    readout: tuple[float, ...],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = explained(overrides, capsys)
-    names = ("embedding.weight", "layers.0.attention.qkv.weight", "head.weight")
-    for name, expected in zip(names, (embedding, hidden, readout), strict=True):
-        assert tuple(rows[name][key] for key in "abc") == expected
 
 
 def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = explained(["parameterization=mup"], capsys, width=64, depth=2)
+    output = Output(people=Console(stderr=True, width=200), json=True)
+    small = ("model.width=32", "model.depth=1", "train.seq_len=8", "parameterization=mup")
+    assert ask(ExplainRequest(to_width=64, to_depth=2, overrides=small), output, SHELL)[0] == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["parameters"]}
     assert len(rows) == 2 + 2 * 4
     row = rows["layers.1.ffn.down.weight"]
     base = row.pop("base")
@@ -81,12 +37,8 @@ def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None
     facts |= {"update", "frozen", "gamma", "why"}
     assert row.keys() == facts | numbers | {"a", "b", "c", "norm_of"}
     assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
+    assert (row["a"], row["b"], row["c"]) == (0, 0.5, 1)
     assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
-
-
-def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path, golden: Golden) -> None:
-    with raises_config_error("to_width", 100, golden):
-        explain(ExplainRequest(to_width=100, overrides=tuple(SMALL)), Silent())
 
 
 def test_kept_frozen_and_given_roles_are_shown() -> None:

@@ -33,6 +33,7 @@ from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import Spectral, SpectralMup
 from sweeper.scaling.umup import UMuP
 from tests.plan.helpers import reading_once
+from tests.scaling.weights import weight
 
 
 class Block(nn.Module):
@@ -128,11 +129,7 @@ def test_who_trains_what() -> None:
 
 def matrix(role: Role, out: int, into: int, base: int = 16) -> ParamSpec:
     grows = {Role.HIDDEN: (base * out // into if out > into else base, base)}
-    base_out, base_in = grows.get(role, (out, base))
-    return ParamSpec(
-        name="w", role=role, shape=(out, into), base_shape=(base_out, base_in),
-        fan_in=into, fan_out=out, base_fan_in=base_in, base_fan_out=base_out,
-    )  # fmt: skip
+    return weight(role, out, into, grows.get(role, (out, base)))
 
 
 def moved(update: Update, std: float, out: int, into: int) -> float:

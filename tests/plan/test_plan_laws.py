@@ -12,15 +12,14 @@ from sweeper.decide.target import NO_THEORY
 from sweeper.decide.trend import fit_trend
 from sweeper.engine.prepare import prepare
 from sweeper.laws.law import AppliedLaw, Factors, Scale
-from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
-from sweeper.stats.ladder import Size, SizeCurve
+from sweeper.stats.ladder import SizeCurve
 from sweeper.trial import PlainHps, plain
 from tests.decide.test_ladder_verdict import RULE
 from tests.engine.tiny_trials import tree
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
-from tests.plan.test_prescription import configured
 from tests.refusals import refused
 from tests.specs import spec_of
 from tests.stats.curves import BASE, LARGE, Valley
@@ -36,22 +35,6 @@ LAW = AppliedLaw(
     target=replace(SCALE, batch=32, tokens=2048),
     factors=Factors(eta=2.0, eps=0.5, weight_decay=4.0, betas={"beta2": 0.96}),
 )
-
-
-def test_factors_of_parameterization_and_law_multiply() -> None:
-    spec, (log2_hps, _) = configured("mup", "adamw")
-    base, target = (
-        Size(width=w, depth=d)
-        for w, d in ((spec.base_width, spec.base_depth), (spec.width, spec.depth))
-    )
-    without, with_law = (
-        make_plan(prepare(spec), base, target, plain(log2_hps), {}, law) for law in (None, LAW)
-    )
-    for lawful, bare in zip(with_law.parameters, without.parameters, strict=True):
-        assert lawful.target.lr == pytest.approx(2 * bare.target.lr)
-        assert lawful.target.eps == pytest.approx(0.5 * bare.target.eps)
-        assert lawful.target.weight_decay == pytest.approx(4 * bare.target.weight_decay)
-        assert lawful.target.init_std == bare.target.init_std and lawful.base == bare.base
 
 
 def planned() -> TransferPlan:
@@ -72,12 +55,6 @@ def test_groups_carry_the_betas_and_the_check_asks_for_them(golden: Golden) -> N
         group["betas"] = (0.9, 0.99)
     with refused(golden):
         planned().check(optimizer)
-
-
-def test_a_table_names_the_law(golden: Golden) -> None:
-    text = str(planned())
-    golden.says(text)
-    assert len(text.splitlines()) < 60
 
 
 def judged(shift: float, planned_log2: float) -> Verdict:
@@ -125,7 +102,6 @@ def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
 
 
 def test_a_trial_is_trained_by_what_a_plan_says() -> None:
-    """The engine reads a law's factors as hyperparameters: betas, eps and decay among them."""
     prepared = prepare(spec_of(tree("mup")))
     hps = plain(LAW.apply({"eta": -6.0}))
     assert prepared.optimizer.settings(hps)["beta2"] == pytest.approx(1 - 4 * 0.001)

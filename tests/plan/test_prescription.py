@@ -17,7 +17,6 @@ from sweeper.errors import ConfigError
 from sweeper.models.initial_values import normal
 from sweeper.plan.plan import PlannedParameter, TransferPlan, make_plan
 from sweeper.registry import plugins, takes_eps
-from sweeper.scaling.gamma import gamma
 from sweeper.stats.ladder import Size
 from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
 from tests.engine.tiny_trials import corpus, tree
@@ -68,7 +67,6 @@ def planned(spec: TrialSpec, log2_hps: Log2Hps) -> TransferPlan:
 
 
 def trained_with(run: BatchedRun, index: int, trial: int) -> dict[str, float]:
-    """The numbers of a parameter's slice in the batch."""
     name = list(run.params)[index]
     module = name.rpartition(".")[0]
     multiplier = run.buffers.get(f"{module}.multiplier", torch.ones(len(run.slots)))
@@ -129,20 +127,3 @@ def test_the_engine_trains_with_the_plan_s_numbers(
         for name, factors in plan.operations.items():
             for buffer, value in factors.items():
                 assert run.buffers[f"{name}.{buffer}"][k].item() == value
-
-
-@pytest.mark.parametrize("parameterization", names("parameterization"))
-def test_the_plan_s_numbers_are_the_parameterization_s_times_what_they_scale(
-    parameterization: str,
-) -> None:
-    """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
-    spec, (log2_hps, _) = configured(parameterization, "adamw")
-    prepared, hps, optimizer = prepare(spec), plain(log2_hps), spec.optimizer.arguments
-    for param, parameter in zip(prepared.specs, planned(spec, log2_hps).parameters, strict=True):
-        scale, target = prepared.parameterization.scale(param, hps), parameter.target
-        eps = optimizer["eps"] * hps["eps"] * scale.eps
-        decay = optimizer["weight_decay"] * hps["weight_decay"] * scale.weight_decay
-        lr = hps["eta"] * gamma(param, hps) * scale.lr
-        assert target.lr == pytest.approx(lr, rel=1e-12, abs=0)
-        assert target.eps == pytest.approx(eps, rel=1e-12, abs=0)
-        assert target.weight_decay == pytest.approx(decay, rel=1e-12, abs=0)

@@ -80,7 +80,6 @@ HEAD = """\
 
 
 def lines(family: str, parameterization: str, optimizer: str) -> str:
-    """What one combination is prescribed, layers that are alike in a line."""
     tree = {
         **whole_tree(),
         "model": {**section("model", family), "width": BASE.width, "depth": BASE.depth},
@@ -119,12 +118,10 @@ def lines(family: str, parameterization: str, optimizer: str) -> str:
 
 @cache
 def whole_tree() -> Mapping[str, Any]:
-    """The other settings."""
     return compose_tree(["train.seq_len=16"])
 
 
 def described(row: Explained) -> str:
-    """A parameter's line."""
     target = row.parameter.target
     numbers = [
         f"{target.multiplier:.6g}",

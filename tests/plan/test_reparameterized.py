@@ -39,8 +39,6 @@ def old(module: nn.Module) -> nn.Module:
 
 
 class ByHand(nn.Linear):
-    """A weight over the norm of its rows, times a gain."""
-
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes, bias=False)
         self.gain = nn.Parameter(torch.ones(sizes[1], 1))
@@ -94,27 +92,7 @@ def test_a_weight_norm_multiplies_what_the_plan_prescribes(wrap: Wrap) -> None:
     assert sorted(roles.values()) == ["readout", "vector", "vector", "vector"]
 
 
-def test_the_output_moves_alike_at_all_widths() -> None:
-    """A step of every gain alone, of the plan's size, in the gradient's sign."""
-    moved = []
-    for width in (16, 64, 256):
-        plan = planned(parametrizations.weight_norm, width)
-        model = plan.init_(Net(width, parametrizations.weight_norm), seed=1)
-        rates = {s.name: s.lr for s in plan.absorbed() if s.init == "norm"}
-        x = torch.randn(8, 1, 12, generator=torch.Generator().manual_seed(0))
-        before = model(x)
-        before.sum().backward()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name in rates and name.startswith("out"):
-                    parameter -= rates[name] * parameter.grad.sign()
-            moved.append(float((model(x) - before).pow(2).mean().sqrt()))
-    assert max(moved) < 2 * min(moved), moved
-
-
 class Normed(nn.Module):
-    """Weights in, within and out, normed over what `dim` leaves; words or numbers come in."""
-
     def __init__(self, w: int, dim: int | None, tokens: bool) -> None:
         super().__init__()
         inp = nn.Embedding(11, w) if tokens else nn.Linear(6, w)
@@ -215,8 +193,6 @@ def test_outputs_move_alike_once_a_normed_model_has_trained() -> None:
 
 
 class Layers(nn.Module):
-    """A linear layer of any kind between two plain ones."""
-
     def __init__(self, w: int, layer: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.inp, self.out = nn.Linear(6, w), nn.Linear(w, 3)
@@ -228,8 +204,6 @@ class Layers(nn.Module):
 
 
 class Made(nn.Linear):
-    """A linear layer whose weight a function makes."""
-
     def __init__(self, w: int, make: Wrap) -> None:
         super().__init__(w, w, bias=False)
         self.make = make
@@ -239,15 +213,8 @@ class Made(nn.Linear):
 
 
 def layers(layer: Callable[[int], nn.Module], **more: Any) -> TransferPlan:
-    return sweeper.plan_for(
-        lambda w: Layers(w, layer),
-        {"w": 16},
-        {"w": 64},
-        "mup",
-        {"eta": 2.0**-7},
-        inputs=torch.zeros(2, 6),
-        **more,
-    )
+    build, x, hps = lambda w: Layers(w, layer), torch.zeros(2, 6), {"eta": 2.0**-7}
+    return sweeper.plan_for(build, {"w": 16}, {"w": 64}, "mup", hps, inputs=x, **more)
 
 
 REFUSED: dict[str, Callable[[int], nn.Module]] = {

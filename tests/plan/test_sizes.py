@@ -34,12 +34,6 @@ def test_one_size_stands_for_all() -> None:
     assert NAMED.size(NAMED.target) == Size(width=192, depth=1)
 
 
-def test_the_base_and_the_target_are_as_given() -> None:
-    assert NAMED.at(64, 1) == NAMED.base
-    pair = SizePair.of({"width": 8, "depth": 2}, {"width": 16, "depth": 2})
-    assert pair.at(16, 2) == pair.target
-
-
 def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() -> None:
     pair = SizePair.of(
         {"width": 64, "n_head": 4, "groups": 2, "dims": [8, 16], "n_layer": 2},
@@ -48,7 +42,7 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
     wider = {"width": 128, "n_head": 8, "groups": 2, "dims": [16, 32], "n_layer": 2}
     assert pair.at(128, 2) == wider
     assert pair.at(64, 3) == {**pair.base, "n_layer": 3}
-    assert pair.at(192, 8) == pair.target
+    assert pair.at(192, 8) == pair.target and NAMED.at(64, 1) == NAMED.base
 
 
 # Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
@@ -57,8 +51,6 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
 
 
 class Net(nn.Module):
-    """Features, a hidden layer, places that are added, and a head."""
-
     def __init__(self, hidden: int, classes: int, seq_len: int = 4, n_head: int = 2) -> None:
         super().__init__()
         self.seq_len, self.heads = seq_len, n_head
@@ -96,7 +88,6 @@ def test_a_size_of_the_task_changes_no_role(first: bool) -> None:
 
 
 def test_the_task_alone_may_differ() -> None:
-    """Nothing grows with the width: all is at the target as it is at the base."""
     plan = planned(BASE, {**BASE, "classes": 100})
     assert all(p.target == p.base for p in plan.parameters)
     assert {p.name: p.role for p in plan.parameters}["head.weight"] == Role.READOUT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from functools import cache
@@ -23,6 +22,7 @@ from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update, standard_std
 from sweeper.trial import defaults
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 
 NAMES = sorted(set(plugins()["parameterization"]) - {"own"})
 
@@ -55,20 +55,8 @@ def sizes(growth: int) -> tuple[ParamSpec, ...]:
     for role in Role:
         ins = growth if role in (Role.HIDDEN, Role.READOUT) else 1
         outs = growth if role in (Role.HIDDEN, Role.EMBEDDING, Role.VECTOR) else 1
-        specs.append(
-            ParamSpec(
-                name=f"a.{role}",
-                role=role,
-                shape=(16 * outs, 16 * ins),
-                base_shape=(16, 16),
-                fan_in=16 * ins,
-                fan_out=16 * outs,
-                base_fan_in=16,
-                base_fan_out=16,
-                width=16 * growth,
-                base_width=16,
-            )
-        )
+        more = {"name": f"a.{role}", "width": 16 * growth, "base_width": 16}
+        specs.append(weight(role, 16 * outs, 16 * ins, (16, 16), **more))
     return tuple(specs)
 
 
@@ -122,15 +110,6 @@ def test_operations_get_what_the_model_has_a_buffer_for(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_pure(name: str) -> None:
-    made, hps = parameterization(name), values(name)
-    before = copy.deepcopy((made, hps))
-    first = [made.scale(spec, hps, Update.SIGN) for spec in sizes(4)]
-    assert (made, hps) == before
-    assert first == [parameterization(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
-
-
 CLASSES = {name: import_target(plugins()["parameterization"][name]) for name in NAMES}
 RELATIVE = [name for name in NAMES if getattr(CLASSES[name], "relative", False)]
 
@@ -138,7 +117,6 @@ RELATIVE = [name for name in NAMES if getattr(CLASSES[name], "relative", False)]
 @pytest.mark.parametrize("update", Update)
 @pytest.mark.parametrize("name", RELATIVE)
 def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
-    """Hyperparameters of 1 give the standard init, and factors of exactly 1."""
     made, ones = parameterization(name), dict.fromkeys(values(name), 1.0)
     for spec in [*sizes(1), *(large.at_base() for large in sizes(4))]:
         std = standard_std(spec, spec.fan_in)
@@ -150,7 +128,6 @@ def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
 
 
 def test_depth_alone_leaves_width_s_factors() -> None:
-    """Depth and width compose: the factor of both is the product of each."""
     ones = dict.fromkeys(values("ntk"), 1.0)
     made = parameterization("ntk", depth="completep", completep_alpha=0.75)
     both = {s.name: made.scale(s, ones) for s in sizes(4)}
@@ -159,3 +136,8 @@ def test_depth_alone_leaves_width_s_factors() -> None:
         deep = 4**-0.25 if spec.residual else 1.0
         assert both[spec.name].lr == pytest.approx(deep * wide[spec.name].lr)
         assert both[spec.name].init_std == wide[spec.name].init_std
+
+
+def test_at_base_undoes_the_target() -> None:
+    small, large = ({s.name: s for s in sizes(growth)} for growth in (1, 4))
+    assert {name: large[name].at_base() for name in small} == small

@@ -19,6 +19,7 @@ from sweeper.scaling.gamma import named_by_user
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 
 ETA = {"eta": 1.0}
 N, PATCH, OUT, M = 768, 588, 1000, 4
@@ -26,16 +27,13 @@ N, PATCH, OUT, M = 768, 588, 1000, 4
 
 
 def spec(name: str, role: Role, fan_in: int, fan_out: int, **more: object) -> ParamSpec:
-    shape = (fan_out, fan_in)
-    return ParamSpec(
-        name=name, role=role, shape=shape, base_shape=shape,
-        fan_in=fan_in, fan_out=fan_out, base_fan_in=fan_in, base_fan_out=fan_out,
-        width=N, base_width=N, lookup=role not in (Role.HIDDEN, Role.READOUT), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+    lookup = role not in (Role.HIDDEN, Role.READOUT)
+    fields = {"name": name, "width": N, "base_width": N, "lookup": lookup} | more
+    return weight(role, fan_out, fan_in, **fields)
 
 
 PARTS = {
-    "patch": spec("patch.weight", Role.EMBEDDING, PATCH, N),
+    "patch": spec("patch.weight", Role.EMBEDDING, PATCH, N, lookup=False),
     "word": spec("embedding.weight", Role.EMBEDDING, 32000, N),
     "qkv": spec("layers.0.qkv.weight", Role.HIDDEN, N, 3 * N),
     "w": spec("layers.0.fc1.weight", Role.HIDDEN, N, M * N),
@@ -43,7 +41,6 @@ PARTS = {
     "head": spec("head.weight", Role.READOUT, N, OUT),
     "bias": spec("head.bias", Role.VECTOR, 1, OUT, init="zeros"),
 }
-PARTS["patch"] = replace(PARTS["patch"], lookup=False)
 
 
 def scales(update: Update, **fields: float | None) -> dict[str, ParamScale]:

@@ -1,10 +1,10 @@
-"""Parameterizations relative to a base: standard, muP by mup, the scaled embedding, adjusted."""
+"""Parameterizations relative to a base: muP by mup, the scaled embedding."""
 
 from __future__ import annotations
 
 from functools import cache
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -23,25 +23,13 @@ from sweeper.scaling.relative import MuP, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
 
 def build(width: int, depth: int) -> Llama:
     return Llama(width=width, depth=depth, classes=64, seq_len=16)
-
-
-def test_one_learning_rate_and_fan_in_init() -> None:
-    for spec in specs_between(build, base=(16, 1), target=(64, 2)):
-        scale = Standard().scale(spec, ONES)
-        expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
-        assert scale.init_std == pytest.approx(expected)
-        assert (scale.lr, scale.multiplier, scale.backward_multiplier) == (1.0, 1.0, None)
-
-
-def test_attention_is_over_the_root_of_head_size() -> None:
-    op = ScaledOp(name="a", kind="attention", geometry={"head_size": 16})
-    assert Standard().scale_op(op, ONES) == {"logit": 0.25}
 
 
 # muP against microsoft/mup: learning rates, decay, init and the readout's multiplier.
@@ -72,7 +60,6 @@ class Oracle(nn.Module):
 
 
 def oracle(base: int, m: int, ratio: int = 1, more: int = 0) -> Oracle:
-    """The model at width m x base with mup's shapes."""
     model = Oracle(m * base, ratio, more)
     delta = Oracle(2 * base, ratio, more)
     set_base_shapes(model, Oracle(base, ratio, more), delta=delta)
@@ -143,45 +130,29 @@ def test_everett_s_convention_is_the_same_parameterization(shape: Shape) -> None
         assert scale.eps / scale.multiplier == pytest.approx(printed.eps / printed.multiplier)
 
 
-def hidden(**more: Any) -> ParamSpec:
-    """A square hidden weight, four times wider than its base."""
-    fields = {"fan_in": 64, "fan_out": 64, "base_fan_in": 16, "base_fan_out": 16}
-    shape, base_shape = (64, 64), (16, 16)
-    return ParamSpec(
-        name="w", role=Role.HIDDEN, shape=shape, base_shape=base_shape, **fields | more
-    )
-
-
+DEEP = weight(Role.HIDDEN, 64, 64, (16, 16), residual=True, depth=8, base_depth=2)
 BRANCH = ScaledOp(
     name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4}
 )
 
 
 def test_depth_mup() -> None:
-    deep = hidden(residual=True, depth=8, base_depth=2)
-    assert MuP().scale(deep, DEFAULTS).lr == 0.25 * 0.5
-    assert MuP().scale(deep, DEFAULTS, Update.GRADIENT).lr == 1.0
+    assert MuP().scale(DEEP, DEFAULTS).lr == 0.25 * 0.5
+    assert MuP().scale(DEEP, DEFAULTS, Update.GRADIENT).lr == 1.0
     assert MuP().scale_op(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
 
 
 def test_completep() -> None:
     """Branch m_L^-alpha; rate m^-1 m_L^(alpha-1); eps m^-1 m_L^-alpha; decay times m."""
-    deep = hidden(residual=True, depth=8, base_depth=2)
     for alpha in (0.5, 0.75, 1.0):
         parameterization = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
-        scale = parameterization.scale(deep, DEFAULTS)
+        scale = parameterization.scale(DEEP, DEFAULTS)
         assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
         assert scale.eps == pytest.approx(0.25 * 4**-alpha)
         assert scale.weight_decay / scale.lr == pytest.approx(4.0)
         assert parameterization.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
-    assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
-        deep, DEFAULTS
-    )
-
-
-def test_attention_is_over_head_size() -> None:
-    op = ScaledOp(name="a", kind="attention", geometry={"head_size": 16, "seq_len": 8})
-    assert MuP().scale_op(op, DEFAULTS | {"alpha_attn": 2.0}) == {"logit": 0.125}
+    half = MuP(depth="completep", completep_alpha=0.5)
+    assert half.scale(DEEP, DEFAULTS) == MuP().scale(DEEP, DEFAULTS)
 
 
 def test_hyperparameters_act_where_their_names_say() -> None:
@@ -212,8 +183,6 @@ GAMMAS_OF_ONE = PlainHps(dict.fromkeys(ScaledEmbedding.hyperparameters, 1.0))
 
 @cache
 def gained(width: int = 64, depth: int = 1) -> tuple[ParamSpec, ...]:
-    """A decoder whose norms have gains, from a base of width 16 and one layer."""
-
     def build(width: int, depth: int) -> Llama:
         return Llama(width=width, depth=depth, classes=64, seq_len=16, norm_gain=True)
 
@@ -234,22 +203,6 @@ def test_over_the_width_the_shared_rate_falls_instead() -> None:
     shared = dict.fromkeys((Role.HIDDEN, Role.READOUT, Role.VECTOR), 0.25)
     over = ScaledEmbedding(shared="over_width")
     assert rates(over) == {Role.EMBEDDING: 16.0, **shared}
-
-
-def test_with_the_ratio_it_is_standard_with_full_alignment_but_for_gains() -> None:
-    ours, full = ScaledEmbedding(factor="ratio", shared="over_width"), Standard(alignment="full")
-    for spec in gained():
-        scale, usual = ours.scale(spec, GAMMAS_OF_ONE), full.scale(spec, GAMMAS_OF_ONE)
-        assert (scale.init_std, scale.multiplier) == (usual.init_std, usual.multiplier)
-        assert (scale.lr == usual.lr) is (spec.role is not Role.VECTOR), spec.name
-
-
-def test_the_base_model_is_the_standard_one_with_the_ratio_alone() -> None:
-    for spec in gained(16):
-        standard = Standard().scale(spec, GAMMAS_OF_ONE)
-        assert ScaledEmbedding(factor="ratio").scale(spec, GAMMAS_OF_ONE) == standard
-        times = 16.0 if spec.role is Role.EMBEDDING else 1.0
-        assert ScaledEmbedding().scale(spec, GAMMAS_OF_ONE).lr == times * standard.lr
 
 
 def test_scaled_decay_leaves_the_factor_of_width_out() -> None:

@@ -14,23 +14,13 @@ from unit_scaling.core.functional import transformer_residual_scaling_rule
 from unit_scaling.optim import lr_scale_func_adam
 from unit_scaling.parameter import Parameter
 
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
+from sweeper.scaling.spec import Role, ScaledOp, Update
 from sweeper.scaling.umup import UMuP, attention_scale, gated_silu_scale, residual_tau
 from tests.refusals import raises_config_error
+from tests.scaling.weights import weight as spec
 
 DEFAULTS = dict.fromkeys(UMuP.hyperparameters, 1.0)
 ALPHA = st.floats(0.1, 10.0)
-
-
-def spec(role: Role, fan_out: int, fan_in: int, **more: object) -> ParamSpec:
-    shape = (fan_in, fan_out) if role is Role.EMBEDDING else (fan_out, fan_in)
-    named = {"name": "w", "role": role, "shape": shape, "base_shape": shape}
-    fans = {"fan_in": fan_in, "fan_out": fan_out, "base_fan_in": fan_in, "base_fan_out": fan_out}
-    return ParamSpec(**(named | fans | more))  # type: ignore[arg-type]
-
-
-def test_attention_scale_without_mask() -> None:
-    assert attention_scale(256, 64, 1, causal=False) == pytest.approx(15.828315, abs=5e-7)
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.25, 1.959639), (1, 1.681793), (4, 1.443341)])
