@@ -116,11 +116,6 @@ def test_a_hump_is_not_taken_for_a_basin() -> None:
     assert result is not None and -0.5 <= result.optimum.value <= 0.5
 
 
-def test_noise_is_measured_whatever_the_offset_of_a_seed() -> None:
-    noises = [fitted(Valley(noise=0.01, number=number)).noise ** 2 for number in range(16)]
-    assert np.sqrt(np.mean(noises)) == pytest.approx(0.01, rel=0.2)
-
-
 def test_an_offset_of_a_seed_moves_nothing_but_the_loss() -> None:
     curve = Valley(noise=0.01).curve()
     moved = replace(curve, losses={e: (a, b + 5) for e, (a, b) in curve.losses.items()})

@@ -30,14 +30,6 @@ def test_white_noise_is_estimated_from_the_residuals_of_a_two_way_table() -> Non
     assert result.deviation == pytest.approx(math.sqrt(variance))
 
 
-def test_an_offset_of_a_seed_and_the_curve_itself_change_nothing() -> None:
-    runs = np.random.default_rng(1).normal(size=(9, 3))
-    moved = runs + np.array([5.0, -2.0, 0.0]) + X[:, None] ** 3
-    first, second = Noise.measure(X, runs), Noise.measure(X, moved)
-    np.testing.assert_allclose(first.log_likelihood, second.log_likelihood)
-    np.testing.assert_allclose(first.variance, second.variance)
-
-
 @pytest.mark.parametrize(("rise", "kernel"), [(0.0, 0), (1.0, 0), (0.0, 4), (0.0, 9), (1.5, 4)])
 def test_a_ladder_s_curves_tell_rise_and_kernel(rise: float, kernel: int) -> None:
     weights = model_weights([noise_of(rise, kernel, number) for number in range(80)])

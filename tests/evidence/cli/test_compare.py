@@ -120,11 +120,9 @@ def test_other_training_is_refused_by_name_unless_told(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("a",), "compare takes two studies or more"),
         (("a", "a"), "a is given twice"),
         (("a", "none"), "none"),
         (("a", "b", "--baseline", "c"), "one of a, b"),
-        (("a", "b", "--by", "source", "--budget", "32"), "--budget is of what --settle trains"),
     ],
 )
 def test_bad_input_is_one_message(

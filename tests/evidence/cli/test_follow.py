@@ -135,20 +135,6 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     assert math.isclose(max(band.lr), 1.0, rel_tol=0.1)
 
 
-def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
-    folder: Path, sweeper: Run
-) -> None:
-    losses = run(1)[:450]
-    losses[400:] = math.nan
-    write(losses)
-    answer = follow(sweeper, "--once")
-    assert answer.code == 3
-    assert "none: it diverged" in answer.out
-    write(run(1)[:600])
-    follow(sweeper, "--once")
-    assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
-
-
 def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
     folder: Path, sweeper: Run
 ) -> None:

@@ -172,8 +172,7 @@ def test_an_added_worse_value_carries_nothing_more(worse: float, seed: int) -> N
     varied = made(seed, count=3)
     lines = [
         replace(
-            line,
-            losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}},
+            line, losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}}
         )
         for line in varied.lines
     ]

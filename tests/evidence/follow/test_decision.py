@@ -200,11 +200,6 @@ def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
     assert watch.update(1, 2.0).state == "cannot say"
 
 
-def test_other_lengths_of_the_run_have_the_same_course() -> None:
-    watch = watched(run(113, steps=5000), Watch(prediction(), steps=5000))
-    assert watch.seen.state == "on the band"
-
-
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [

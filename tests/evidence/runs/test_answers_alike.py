@@ -104,7 +104,7 @@ def test_spelt_numbers_and_rows_written_twice_say_nothing(frame: pandas.DataFram
         max_size=12,
         unique=True,
     ),
-    st.sampled_from(["params", "params_M", "n_params (millions)", "parameters_b"]),
+    st.sampled_from(["params", "params_M", "n_params (millions)", "params (1e9)"]),
 )
 def test_the_units_of_a_law_s_columns_say_nothing(
     points: list[tuple[int, int, float]], name: str
@@ -113,7 +113,7 @@ def test_the_units_of_a_law_s_columns_say_nothing(
     if np.ptp(loss) < 1e-3:
         return
     frame = pandas.DataFrame({"params": params, "tokens": params * ratio, "loss": loss})
-    scale = {"params": 1.0, "parameters_b": 1e9}.get(name, 1e6)
+    scale = {"params": 1.0, "params (1e9)": 1e9}.get(name, 1e6)
     other = frame.rename(columns={"params": name}).iloc[::-1]
     other[name] /= scale
     first, two = loss_runs_of(law_runs(read(frame))), loss_runs_of(law_runs(read(other)))
