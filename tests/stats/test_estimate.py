@@ -1,5 +1,3 @@
-"""Student's intervals, against printed tables."""
-
 from __future__ import annotations
 
 import math

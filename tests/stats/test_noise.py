@@ -1,5 +1,3 @@
-"""The noise of a curve's runs: against hand-computed values, and recovered where it is made up."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""`sweeper judge`: tables of runs with known optima, and tables that others published."""
-
 from __future__ import annotations
 
 import json

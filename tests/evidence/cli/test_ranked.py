@@ -1,5 +1,3 @@
-"""`sweeper compare --settle`: studies ranked by seeds at their optima."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`sweeper compare --by`: a spreadsheet becomes a decision, on a screen, as JSON, by exit code."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Better, worse, or cannot say at the target: decisions by codes and numbers."""
-
 from __future__ import annotations
 
 import math

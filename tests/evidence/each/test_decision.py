@@ -1,5 +1,3 @@
-"""One hyperparameter at a time: gains without luck, what is carried, retuned and left."""
-
 from __future__ import annotations
 
 import math
@@ -136,7 +134,6 @@ def test_the_luckiest_of_many_is_taken_out() -> None:
             for value in range(7)
         }
         gains = LineGains.of(SettingLine(name="h", size=1, default=3.0, losses=cells), noise)
-        assert gains is not None
         seemed.append(float(gains.gains.max()))
         thinned.append(gains.unlucky())
     error = np.std(thinned) / math.sqrt(len(thinned))

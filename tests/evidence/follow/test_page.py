@@ -1,5 +1,3 @@
-"""The page of a run that is followed: its drawing, on the band, off it, and before anything."""
-
 from __future__ import annotations
 
 from pathlib import Path

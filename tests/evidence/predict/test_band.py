@@ -1,5 +1,3 @@
-"""The band of a ladder: its shape, its width, how well the ladder collapses, when there is none."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Conditions on rows: what they take, and that they run nothing."""
-
 from __future__ import annotations
 
 import shlex

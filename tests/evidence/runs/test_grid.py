@@ -1,5 +1,3 @@
-"""A table's runs become curves, or are refused by what makes them unlike."""
-
 from __future__ import annotations
 
 import shlex
@@ -105,7 +103,6 @@ def test_sizes_that_differ_are_never_ignored_nor_repeats_of_a_run(column: str) -
 @pytest.mark.parametrize("name", ["rank", "seq len", "lora.rank"])
 def test_any_column_of_whole_numbers_is_an_axis_under_its_own_name(name: str) -> None:
     key = axis_key(name)
-    assert key is not None
     frame = runs().rename(columns={"n_embd": name})
     grid = grid_of(ladder_runs(read_runs(frame, axis=key)), GridOptions(axis=key))
     assert grid.axis == key and [getattr(c.size, key) for c in grid.curves] == [*WIDTHS]
@@ -185,7 +182,6 @@ def test_the_rectangle_has_the_most_runs_near_the_best_cell() -> None:
     losses[3] = 2.0
     losses[:2, 3] = losses[5:, 3] = losses[6, 2] = np.nan
     result, left_out = rectangle(etas, losses)
-    assert result is not None
     cells, seeds = result
     assert [*cells] == [0, 1, 2, 3, 4, 5] and [*seeds] == [0, 1, 2] and left_out == 5
     losses[:, 1:] = np.nan

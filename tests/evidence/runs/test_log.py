@@ -1,5 +1,3 @@
-"""What a log tells: every source, rotation, two kinds of losses, and what is refused in words."""
-
 from __future__ import annotations
 
 import gzip

@@ -1,5 +1,3 @@
-"""A clean table has the numbers of the plain one; a sheet is one error that names what to do."""
-
 from __future__ import annotations
 
 import shlex

@@ -1,5 +1,3 @@
-"""Tables of runs that others made: read from every kind of file, their columns found."""
-
 from __future__ import annotations
 
 import gzip
