@@ -1,11 +1,8 @@
-"""A loss that no noise explains fails, whatever the noise is."""
-
 import math
 
 import pytest
 
 from sweeper.decide.gross import gross_loss
-from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 
 RULE = LadderRule(widths=(256, 512), seeds=1)
@@ -61,10 +58,3 @@ def test_a_law_moves_the_base() -> None:
     base, larger = curve(256, 3.55, 3.53, 3.529, 3.56), curve(512, 3.12, 3.104, 7.84, 8.1)
     moved = SizeCurve(size=larger.size, losses=larger.losses, planned_log2=-2.0)
     assert gross_loss(moved, base, RULE) is None
-
-
-def test_a_ladder_without_a_noise_fails_by_it() -> None:
-    base, larger = curve(256, 3.55, 3.53, 3.529, 3.56), curve(512, 3.12, 3.104, 7.84, 8.1)
-    verdict = judge_ladder("width", [base, larger], -7.5, base.size, RULE)
-    assert verdict.answer == "fails" and verdict.sizes[1].code == "gross"
-    assert not verdict.settle

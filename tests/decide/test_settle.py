@@ -1,5 +1,3 @@
-"""Ladders that are trained until they are settled: what they ask for, and how they end."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""The optimum beyond a ladder: laws of the average over forms, by themselves and by simulation."""
-
 from __future__ import annotations
 
 import math

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from sweeper.decide.trend import (
     judge_target,
 )
 from sweeper.laws.law import Scale
-from sweeper.records import from_json, to_json
+from sweeper.records import to_json
 from sweeper.report.sentences_transfer import exponent_text, worded_target, worded_trend
 from sweeper.stats import curve as module
 from sweeper.stats.curve import BIAS, fit_curves
@@ -47,15 +46,8 @@ def curves(optima: Sequence[float], noise: float = 0.0, number: int = 0) -> list
 
 
 def of(optima: Sequence[float], target: int = 1024, **changes: float) -> Trend:
-    result = fit_trend(
-        "width",
-        curves(optima, noise=changes.get("noise", 0.0)),
-        changes.get("eta", 0.0),
-        target,
-        THEORY,
-    )
-    assert result is not None
-    return result
+    ladder = curves(optima, noise=changes.get("noise", 0.0))
+    return fit_trend("width", ladder, changes.get("eta", 0.0), target, THEORY)
 
 
 @settings(max_examples=5)
@@ -121,15 +113,6 @@ def test_bounds_and_curves_without_noise_are_left_out() -> None:
     assert fit_trend("width", single, 0.0, 1024, THEORY) is None
 
 
-def test_it_is_strict_json_and_read_back() -> None:
-    result = of([0.0, -0.2, -0.4])
-    record = json.loads(json.dumps(to_json(result), allow_nan=False))
-    assert record["sizes"] == [32, 64, 128] and record["predicted_log2"]["value"] < 0
-    assert from_json(Trend, record) == result
-    unbounded = replace(result, gain=replace(result.gain, high=math.inf))
-    assert from_json(Trend, to_json(unbounded)) == unbounded
-
-
 def judged(optima: Sequence[float], target: int, noise: float = 0.0, **rule: Any) -> TargetAnswer:
     ladder = curves(optima, noise)
     thresholds = LadderRule(widths=WIDTHS, **rule)
@@ -161,9 +144,12 @@ def test_what_would_tell_is_another_width_before_more_seeds(golden: Golden) -> N
     # Another width costs 18 runs; four times the seeds of three widths would be 162.
     assert result.advice.code == "longer_ladder" and result.advice.runs == {256: 18}
     golden.says(result.todo)
-    # Where no cheap width is left below the target, the errors must fall.
-    near = judged([0.0, 0.1, -0.1, 0.1], 512, noise=0.02)
-    assert near.answer == "holds" or near.settle == ("transfer.seeds=8",) or not near.settle
+    # Where no width is left below the target, the errors must fall: by four times the seeds.
+    near, nearer = (
+        judged([0.0, 0.1, -0.1, 0.1], 1024, noise, max_loss_gap=0.004) for noise in (0.01, 0.005)
+    )
+    assert near.advice.code == "more_seeds" and near.settle == ("transfer.seeds=8",)
+    assert near.advice.runs == dict.fromkeys(WIDTHS, 54) and nearer.advice.code == "less_noise"
 
 
 def test_a_correction_that_would_hold_is_advised_and_judged_where_it_is_made() -> None:
@@ -264,7 +250,6 @@ def test_intervals_hold_the_truth_in_95_of_100(sizes: list[tuple[int, int]]) -> 
     covered: dict[str, list[bool]] = {}
     for seed in range(500):
         fitted = made(sizes, seed)
-        assert fitted is not None
         for first in fitted.exponents():
             low, high = first.measured.low, first.measured.high
             covered.setdefault(first.direction, []).append(low <= TRUTH[first.direction] <= high)

@@ -1,5 +1,3 @@
-"""Wrong types of what is asked of runs: one error that names the keyword."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.evidence.made import prediction, run
-from tests.faults.harness import (
-    SEEDS,
-    SIGNALS,
-    Harness,
-)
+from tests.faults.harness import SEEDS, SIGNALS, Harness
 
 pytestmark = pytest.mark.faults
 FOLLOW = ["follow", "--metric", "jsonl:log.jsonl:loss", "--prediction"]

@@ -1,5 +1,3 @@
-"""Finite cliffs, and the noise of single runs: what is taken for diverged, and for noise."""
-
 from __future__ import annotations
 
 import math
@@ -54,7 +52,6 @@ def test_a_finite_cliff_says_what_an_infinite_one_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DRAWS", 50)
         expected, result = (fit_curve(c, 0.0) for c in (infinite, raised(infinite, height)))
-    assert expected is not None and result is not None
     assert result.curve.cliff is not None and result.curve.cliff.above > 3 + height
     assert (result.optimum, result.loss, result.basin) == (
         expected.optimum,

@@ -1,5 +1,3 @@
-"""The noise of a curve's runs: against hand-computed values, and recovered where it is made up."""
-
 from __future__ import annotations
 
 import math
@@ -28,14 +26,6 @@ def test_white_noise_is_estimated_from_the_residuals_of_a_two_way_table() -> Non
     variance = (residual**2).sum() / 3
     assert result.freedom == 3 and result.variance[0] == pytest.approx(variance)
     assert result.deviation == pytest.approx(math.sqrt(variance))
-
-
-def test_an_offset_of_a_seed_and_the_curve_itself_change_nothing() -> None:
-    runs = np.random.default_rng(1).normal(size=(9, 3))
-    moved = runs + np.array([5.0, -2.0, 0.0]) + X[:, None] ** 3
-    first, second = Noise.measure(X, runs), Noise.measure(X, moved)
-    np.testing.assert_allclose(first.log_likelihood, second.log_likelihood)
-    np.testing.assert_allclose(first.variance, second.variance)
 
 
 @pytest.mark.parametrize(("rise", "kernel"), [(0.0, 0), (1.0, 0), (0.0, 4), (0.0, 9), (1.5, 4)])

@@ -1,5 +1,3 @@
-"""Paired differences: what pairs say where one or both runs diverged, by properties."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""A sequential design: what its looks may be wrong by, and what more runs will likely show."""
-
 from __future__ import annotations
 
 import math

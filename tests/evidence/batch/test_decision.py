@@ -1,5 +1,3 @@
-"""The critical batch of made-up runs: known, and held by its interval as often as it says."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Curves of several batches, whatever the order of the runs and whichever of them diverged."""
-
 from __future__ import annotations
 
 import math
@@ -53,11 +51,9 @@ def test_ends_of_runs_of_several_lengths_are_a_curve_and_an_endless_batch_is_ref
     table = pandas.DataFrame(rows)
     for frame in (table, table.iloc[::-1]):
         result = batch_runs(read(frame))
-        assert result is not None
         assert critical_of(result).batch.value == pytest.approx(CRITICAL, rel=0.15)
     wide = pandas.concat([table.assign(N=10_000_019), table[1:].assign(N=20_000_003)])
     result = batch_runs(read(wide))
-    assert result is not None
     note = as_text(result.notes[0])
     assert critical_of(result).batch.value == pytest.approx(CRITICAL, rel=0.15)
     assert "N 10000019, of which most runs are" in "".join(map(str, note))

@@ -1,5 +1,3 @@
-"""What a notebook calls of runs that are there."""
-
 from __future__ import annotations
 
 import shutil

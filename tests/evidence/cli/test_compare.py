@@ -1,5 +1,3 @@
-"""`sweeper compare` on studies whose ladders were written by hand: nothing is trained here."""
-
 from __future__ import annotations
 
 import json
@@ -93,7 +91,6 @@ def test_studies_are_variants_at_the_largest_size_that_all_have(ranked: Path, sw
 def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
     folder = ranked / "a"
     short = read_setup(folder)
-    assert short is not None
     long = replace(short, train=replace(short.train, steps=9))
     searched = trials_of(Study.read(folder)).searched[0]
     with Study.open(folder) as study:
@@ -120,11 +117,9 @@ def test_other_training_is_refused_by_name_unless_told(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("a",), "compare takes two studies or more"),
         (("a", "a"), "a is given twice"),
         (("a", "none"), "none"),
         (("a", "b", "--baseline", "c"), "one of a, b"),
-        (("a", "b", "--by", "source", "--budget", "32"), "--budget is of what --settle trains"),
     ],
 )
 def test_bad_input_is_one_message(

@@ -1,5 +1,3 @@
-"""`sweeper follow`: once and live, on the band and off it, at the end, and what is refused."""
-
 from __future__ import annotations
 
 import json
@@ -84,11 +82,9 @@ def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) 
     [
         (("--metric", "jsonl:none.jsonl:loss"), "none.jsonl"),
         (("--metric", "jsonl:log.jsonl:other"), "other"),
-        (("--alarm", "2"), "--alarm"),
         (("--steps", "200"), "--steps"),
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
-        (("--spike-steps", "2"), "was removed: "),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -126,7 +122,6 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     assert answer.code == 0, answer.err
     path = study / "transfer/w128-d1/prediction.json"
     band = read_prediction(path).band
-    assert band is not None
     assert (band.runs, band.sizes, band.steps) == (27, 9, 200)
     assert {direction.name for direction in band.directions} == {"size", "eta"}
     x = (np.arange(len(band)) + 0.5) / len(band)
@@ -135,25 +130,10 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     assert math.isclose(max(band.lr), 1.0, rel_tol=0.1)
 
 
-def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
-    folder: Path, sweeper: Run
-) -> None:
-    losses = run(1)[:450]
-    losses[400:] = math.nan
-    write(losses)
-    answer = follow(sweeper, "--once")
-    assert answer.code == 3
-    assert "none: it diverged" in answer.out
-    write(run(1)[:600])
-    follow(sweeper, "--once")
-    assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
-
-
 def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
     folder: Path, sweeper: Run
 ) -> None:
     made = prediction()
-    assert made.band is not None
     replace(made, band=replace(made.band, schedule=OWN)).write(folder)
     for jump, code in ((1.0, 0), (4.0, 3)):
         losses = run(1)[:600].tolist()

@@ -1,5 +1,3 @@
-"""`sweeper judge` on tables over models and horizons, and on ladders over batch."""
-
 from __future__ import annotations
 
 import json

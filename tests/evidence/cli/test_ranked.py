@@ -1,5 +1,3 @@
-"""`sweeper compare --settle`: studies ranked by seeds at their optima."""
-
 from __future__ import annotations
 
 import json
@@ -69,11 +67,8 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     answer = sweeper(*flags, "--json")
     assert answer.code == 0, answer.err
     outcome = answer.document
-    assert (outcome["baseline"], outcome["answer"], outcome["ended"]) == (
-        "b",
-        "cannot say",
-        "alike",
-    )
+    ending = [outcome[key] for key in ("baseline", "answer", "ended")]
+    assert ending == ["b", "cannot say", "alike"]
     (variant,) = outcome["variants"]
     assert variant["name"] == "a" and variant["difference"]["value"] == pytest.approx(0, abs=1e-9)
     runs = {name: len(Study.read(two / name).results()) for name in "ab"}
@@ -111,9 +106,7 @@ def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
     [
         (["--budget", "20"], "--budget"),
         (["--settle", "--budget", "1e-9h"], "the 8 runs with which this comparison begins"),
-        (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),
         (["--settle", "--to-width", "64", "--budget", "7"], "--budget"),
-        (["--settle", "--to-width", "64", "--by", "x"], "--by is of runs that are there"),
         (["--settle", "--to-width", "20"], "--to-width"),
         (["--settle", "--detach"], "--detach"),
         (["--settle", "train.batch_size=4"], "a"),

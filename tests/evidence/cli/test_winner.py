@@ -1,5 +1,3 @@
-"""`sweeper compare --by`: a spreadsheet becomes a decision, on a screen, as JSON, by exit code."""
-
 from __future__ import annotations
 
 import json
@@ -22,19 +20,6 @@ def runs(workplace: Path) -> str:
     return "runs.csv"
 
 
-def test_the_document_has_what_a_program_needs(runs: str, sweeper: Run, workplace: Path) -> None:
-    ended = sweeper("compare", runs, "--by", "change", "--baseline", "base", *TO, "--json")
-    document = json.loads(ended.out)
-    assert ended.code == 0 and document["baseline"] == "base" and document["answer"] == "better"
-    new, same = document["variants"]
-    assert (new["name"], new["answer"], same["answer"]) == ("new", "better", "cannot say")
-    for key in ("difference", "compute", "wall_clock"):
-        assert {"value", "low", "high"} == {*new[key]}
-    assert document["target"]["counts"] == {"params": 1.2e9, "tokens": 2.4e10}
-    page = (workplace / "runs/comparisons/runs/winner.html").read_text()
-    assert "Which change wins?" in page and page.count("<svg") == 1
-
-
 @pytest.mark.parametrize(
     ("baseline", "where", "code"),
     [
@@ -48,17 +33,17 @@ def test_strict_decides_by_its_exit_code_and_one_line(
 ) -> None:
     flags = ("--by", "change", "--baseline", baseline, *TO, "--where", where)
     ended = sweeper("compare", runs, *flags, "--strict", "--json")
-    assert ended.code == code and ended.out.count("\n") == 1 and json.loads(ended.out)
+    assert ended.code == code and ended.out.count("\n") == 1
+    document = json.loads(ended.out)
+    assert document["answer"] == {0: "better", 3: "worse", 4: "cannot say"}[code]
+    assert document["target"]["counts"] == {"params": 1.2e9, "tokens": 2.4e10}
     assert not (workplace / "runs/comparisons").exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "--by: it needs a value"),
-        (("--by", "change", "--baseline", "x"), "one of base, new, same"),
         (("--by", "change", "--baseline", "base", "--settle"), "--by is of runs that are there"),
-        (("--by", "change", "--baseline", "base", "--to-width", "64"), "needs a column of width"),
         (("--by", "change", "--baseline", "base", "--fixed=E=9"), "not below the lowest loss"),
         (("--by", "change", "--baseline", "base", "--fixed=gamma=50"), "at least 0.001, at most 1"),
     ],

@@ -1,5 +1,3 @@
-"""Which runs come next: how few tell, how it ends, and how seldom it is wrong."""
-
 from __future__ import annotations
 
 import math
@@ -43,7 +41,6 @@ def at_target(gains: list[float], seed: int, budget: int | None = None, **kw: An
 def test_a_gain_is_called_at_the_target_with_few_runs_at_the_sizes_that_tell_most() -> None:
     result = [at_target([0.02, -0.02], seed) for seed in range(2)]
     for each in result:
-        assert each.outcome is not None and each.winner is not None
         assert each.outcome.ended == "decided" and each.runs <= each.budget
         assert {v.name: v.answer for v in each.winner.variants} == {"v0": "better", "v1": "worse"}
         # A run tells by the baseline's of its seed, which is there.
@@ -100,22 +97,17 @@ def alone(gap: float, seed: int, lost: float = 0.0, **kw: Any) -> Deciding:
     return deciding
 
 
-def ended(deciding: Deciding) -> str:
-    assert deciding.outcome is not None
-    return deciding.outcome.ended
-
-
 def test_at_one_size_seeds_decide_and_what_is_alike_is_told() -> None:
     worse = alone(0.05, 0)
-    assert ended(worse) == "decided" and worse.runs < 30
+    assert worse.outcome.ended == "decided" and worse.runs < 30
     assert worse.winner is not None and worse.winner.answer == "worse"
-    assert ended(alone(0.0, 0)) in ("alike", "hopeless")
+    assert alone(0.0, 0).outcome.ended in ("alike", "hopeless")
     assert alone(0.0, 1, slots=16).seeds["a", 0] >= 8 > FIRST_ALONE
 
 
 def test_what_always_diverges_leaves_no_difference() -> None:
     stuck = alone(0.0, 0, lost=1.1)
-    assert ended(stuck) == "stuck" and stuck.outcome is not None
+    assert stuck.outcome.ended == "stuck" and stuck.outcome is not None
     assert [*stuck.outcome.diverged] == ["b"]
     often = alone(-0.05, 0, lost=0.5)
     assert often.winner is not None and often.winner.answer != "better"
@@ -123,5 +115,5 @@ def test_what_always_diverges_leaves_no_difference() -> None:
 
 @pytest.mark.long
 def test_equal_studies_are_seldom_told_apart() -> None:
-    wrong = sum(ended(alone(0.0, seed, budget=60)) == "decided" for seed in range(60))
+    wrong = sum(alone(0.0, seed, budget=60).outcome.ended == "decided" for seed in range(60))
     assert wrong <= 5  # 5 % at most is promised: more than 5 of 60 has a chance of 8 %

@@ -1,5 +1,3 @@
-"""Differences carried to another size, against the model's formulas by hand, and by its laws."""
-
 from __future__ import annotations
 
 from dataclasses import replace

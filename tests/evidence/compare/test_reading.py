@@ -1,5 +1,3 @@
-"""Which runs of a table are variants of one recipe at one size, and what of them is tuning."""
-
 from __future__ import annotations
 
 import math
@@ -74,7 +72,6 @@ def test_the_best_rate_counts_and_an_end_of_the_rates_is_a_bound() -> None:
     ]
     result = variants(table)
     mine, theirs = result.at(1, 0), result.at(0, 0)
-    assert mine is not None and theirs is not None
     assert (theirs.bound, theirs.configurations, theirs.losses.tolist()) == ("", 3, [3.5])
     assert mine.bound == "end" and mine.losses.tolist() == [3.48]
     once = [row for row in table if row["optimizer"] == "adamw" or row["lr"] == 0.004]

@@ -1,5 +1,3 @@
-"""One hyperparameter at a time: gains without luck, what is carried, retuned and left."""
-
 from __future__ import annotations
 
 import math
@@ -136,7 +134,6 @@ def test_the_luckiest_of_many_is_taken_out() -> None:
             for value in range(7)
         }
         gains = LineGains.of(SettingLine(name="h", size=1, default=3.0, losses=cells), noise)
-        assert gains is not None
         seemed.append(float(gains.gains.max()))
         thinned.append(gains.unlucky())
     error = np.std(thinned) / math.sqrt(len(thinned))
@@ -172,8 +169,7 @@ def test_an_added_worse_value_carries_nothing_more(worse: float, seed: int) -> N
     varied = made(seed, count=3)
     lines = [
         replace(
-            line,
-            losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}},
+            line, losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}}
         )
         for line in varied.lines
     ]

@@ -1,5 +1,3 @@
-"""Lines through the point around which settings were varied."""
-
 from __future__ import annotations
 
 from typing import Any

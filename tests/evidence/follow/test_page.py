@@ -1,5 +1,3 @@
-"""The page of a run that is followed: its drawing, on the band, off it, and before anything."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeper.evidence.follow.decision import Watch
-from sweeper.evidence.follow.page import follow_figure, presented
+from sweeper.evidence.follow.page import presented
 from sweeper.evidence.follow.verb import FollowAnswer
 from sweeper.evidence.follow.words import code_of, said_of
 from sweeper.report.sections import tone_of
@@ -37,12 +35,3 @@ def test_the_page_draws_what_is_seen(
     page = Path(str(places["page"])).read_text()
     assert said in page and "<svg" in page
     assert Path(str(places["figure"])).stat().st_size > 10_000
-
-
-def test_each_reading_of_a_rare_log_is_a_dot() -> None:
-    for every, marker in ((50, "."), (1, "None")):
-        watch = watched(run(7), every=every)
-        (line,) = [
-            x for x in follow_figure(watch).axes[0].get_lines() if x.get_label() == "the run"
-        ]
-        assert str(line.get_marker() or "None") == marker

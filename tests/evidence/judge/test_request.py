@@ -1,5 +1,3 @@
-"""What `judge` is asked, as a call that asks for the same again."""
-
 from __future__ import annotations
 
 import pytest

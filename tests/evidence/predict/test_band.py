@@ -1,5 +1,3 @@
-"""The band of a ladder: its shape, its width, how well the ladder collapses, when there is none."""
-
 from __future__ import annotations
 
 import math
@@ -18,7 +16,6 @@ from sweeper.evidence.predict.band import (
     rebinned,
     stretch_edges,
 )
-from sweeper.records import from_json, to_json
 
 COURSE = TrainingCourse(steps=4000, warmup=0.1, window=0.1, schedule="cosine", lr=[1.0] * 100)
 EQUAL = np.linspace(0, 1, 101)
@@ -106,11 +103,6 @@ def test_a_held_out_end_lies_above_the_training_s() -> None:
 def test_without_seeds_or_without_a_collapse_there_is_no_band(curves: Curves, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         band(curves)
-
-
-def test_a_band_survives_its_record() -> None:
-    made = band(ladder())
-    assert from_json(Band, to_json(made)) == made
 
 
 def test_curves_of_other_lengths_are_averaged() -> None:

@@ -1,5 +1,3 @@
-"""The best size for a budget, on a surface whose best is known."""
-
 from __future__ import annotations
 
 import numpy as np

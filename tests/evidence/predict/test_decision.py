@@ -1,5 +1,3 @@
-"""What is said of a run to come: the answer, its interval, the back-test, and the bad input."""
-
 from __future__ import annotations
 
 import hashlib
@@ -54,18 +52,15 @@ def notes_of(frame: Any) -> list[str]:
 
 @cache
 def usual() -> Prediction:
-    """One that several tests look at."""
     return predicted(surface(), to_params=1e9, to_tokens=1e10)
 
 
 def test_a_grid_predicts_what_lies_beyond_it() -> None:
     made, real = usual(), 1.69 + 406.4 / 1e9**0.34 + 410.7 / 1e10**0.28
     assert made.answer == PREDICTED
-    assert made.prediction is not None
     assert made.prediction.low < real < made.prediction.high
     assert made.prediction.high - made.prediction.low < 0.25
     assert [test.hit for test in made.back_test] == [True]
-    assert made.target is not None
     assert made.target.beyond == pytest.approx(1e9 * 1e10 / (3.125e8 * 4e9))
     assert made.law.form == "additive" and not made.notes
     # By hand, of the parameters that the document has.
@@ -111,7 +106,6 @@ def test_one_axis_alone_predicts_along_it() -> None:
     frame = frame[frame.tokens == 5e8]
     made = predicted(frame, to_params=1e10)
     assert made.law.form == "size"
-    assert made.target is not None
     assert made.target.tokens == 5e8
     with pytest.raises(BadInput):
         predicted(frame, to_params=1e10, to_tokens=1e10)
@@ -124,16 +118,13 @@ def test_a_fixed_ratio_predicts_along_the_ladder_and_names_why() -> None:
     frame["loss"] *= np.exp(0.002 * np.random.default_rng(1).standard_normal(len(frame)))
     made = predicted(frame, to_params=1e10)
     assert made.law.form == "compute"
-    assert made.target is not None
     assert made.target.tokens == pytest.approx(2e11)
-    assert made.prediction is not None
     real = 1.69 + 406.4 / 1e10**0.34 + 410.7 / 2e11**0.28
     assert made.prediction.low < real < made.prediction.high
     with pytest.raises(BadInput, match="cannot be told apart"):
         predicted(frame, to_params=1e10, to_tokens=1e10)
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("flops"):
         predicted(frame, flops=1e22)
-    assert caught.value.key == "flops"
 
 
 def test_two_sizes_say_nothing_yet_and_name_the_runs_that_would() -> None:
@@ -159,8 +150,6 @@ def test_a_stray_run_is_named_and_pulls_little() -> None:
     frame.loc[5, "loss"] *= 1.3
     made = predicted(frame, to_params=1e9, to_tokens=1e10)
     assert made.inputs.strays == ("row 6",)
-    assert plain is not None
-    assert made.prediction is not None
     assert made.prediction.loss == pytest.approx(plain.loss, abs=0.03)
 
 
@@ -170,7 +159,6 @@ def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: 
     made = predicted(frame, to_params=2e7 * 2.5 ** (sizes + 1))
     assert len(made.back_test) == tried
     assert (made.answer == UNDECIDED) >= (tried == 0)
-    assert made.prediction is not None
     assert made.prediction.low < made.prediction.loss < made.prediction.high
 
 
@@ -180,7 +168,6 @@ def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: 
         ({"loss": -1.0}, "row 8.* loss"),
         ({"loss": math.nan}, "row 8.* loss"),
         ({"loss": math.inf}, "row 8.* loss"),
-        ({"loss": "diverged"}, "row 8.* loss"),
         ({"tokens": 1e-3}, "row 8.* tokens per parameter"),
         ({"tokens": 0.0}, "row 8.* tokens"),
         ({"flops": 1e25}, "row 8"),  # it contradicts 6 N D
@@ -189,7 +176,6 @@ def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: 
 )
 def test_a_row_that_is_wrong_is_named(change: dict[str, Any], part: str) -> None:
     frame = surface().assign(flops=lambda t: 6 * t.params * t.tokens)
-    frame = frame.astype({"loss": object})
     for column, value in change.items():
         frame.loc[7, column] = value
     if "seed" in change:
@@ -291,7 +277,6 @@ def test_what_the_user_knows_is_kept_and_told() -> None:
     assert made.fixed == {"E": 1.69, "alpha": 0.34, "beta": 0.28}
     assert "E at 1.69" in answer_text(made)
     plain = usual().prediction
-    assert made.prediction is not None and plain is not None
     assert made.prediction.high - made.prediction.low < plain.high - plain.low
     for wrong in ({"E": 9.0}, {"gamma": 0.2}, "alpha"):
         with pytest.raises(ConfigError):

@@ -1,5 +1,3 @@
-"""A band of earlier runs without a law: other seeds on it, small faults off it, and bad input."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""What a law says of compute and of a run to come, and how wide."""
-
 from __future__ import annotations
 
 import math
@@ -128,7 +126,6 @@ def test_a_ladder_without_noise_is_not_taken_to_be_a_single_power() -> None:
         noisy = loss(params) * np.exp(1e-5 * random.standard_normal(len(params)))
         frame = {"params": params, "tokens": 20 * params, "loss": noisy}
         to_come = sweeper.predict(frame, to_params=size).prediction
-        assert to_come is not None
         real = float(loss(np.array(size)))
         covered.append(to_come.low <= real <= to_come.high)
         widths.append((to_come.high - to_come.low) / real)

@@ -1,5 +1,3 @@
-"""What runs lie off a law together: its covariance, how it is found, and runs that went wrong."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The rate and the batch of a size that was not run, from tables whose truth is known."""
-
 from __future__ import annotations
 
 import math
@@ -65,7 +63,6 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     eta, batch = best(8e8, 4e10)
     assert law.code == "predicted" and law.usable == 9 and law.prediction is not None
     predicted = law.prediction
-    assert predicted.batch is not None
     assert predicted.eta.low <= eta <= predicted.eta.high
     assert predicted.batch.low <= batch <= predicted.batch.high
     assert abs(predicted.eta.value - eta) < 0.25 and abs(predicted.batch.value - batch) < 0.25
@@ -78,7 +75,6 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
     # Half the batch takes twice the steps, and a smaller rate.
     chosen = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64)).prediction
-    assert chosen is not None
     row = next(each for each in chosen.ridge if each.batch == 64)
     assert row.times_steps == 1 and row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
     assert chosen.eta == row.eta and row.loss.value == pytest.approx(0, abs=1e-9)

@@ -1,5 +1,3 @@
-"""Optima over rate and batch of made-up surfaces, their ridge, and the law through them."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -53,7 +51,6 @@ def test_units_move_an_optimum_and_the_order_of_runs_does_not(
     order = np.random.default_rng(seed).permutation(len(cell.losses))
     moved = RateCell({}, cell.x[order] + [octaves, -octaves], cell.losses[order])
     (first,), (second,) = optima_of([cell]), optima_of([moved])
-    assert first is not None and second is not None
     assert second.best - first.best == pytest.approx([octaves, -octaves], abs=1e-4)
     assert second.draws.std(axis=0) == pytest.approx(first.draws.std(axis=0), rel=0.1)
 

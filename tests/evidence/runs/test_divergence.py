@@ -1,5 +1,3 @@
-"""What a run's loss says where it is missing, infinite or beyond all bounds."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What a log tells: every source, rotation, two kinds of losses, and what is refused in words."""
-
 from __future__ import annotations
 
 import gzip
@@ -16,6 +14,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.runs import table
 from sweeper.evidence.runs.log import RunLog, rotated
 from sweeper.evidence.runs.table import UNPACKED
+from tests.refusals import raises_config_error
 
 PATTERN = r"step (?P<step>\d+).*?loss (?P<loss>\S+)"
 
@@ -96,9 +95,8 @@ def test_one_log_in_a_folder_is_found_and_of_several_none(tmp_path: Path) -> Non
     (tmp_path / "run.log").write_text("step 1 loss 3\n")
     assert read(PATTERN, tmp_path) == [(1, 3.0)]
     (tmp_path / "other.out").write_text("")
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("run"):
         read(PATTERN, tmp_path)
-    assert caught.value.key == "run"
 
 
 def test_training_and_evaluation_losses_are_told_apart(tmp_path: Path) -> None:
@@ -107,9 +105,8 @@ def test_training_and_evaluation_losses_are_told_apart(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     assert read(PATTERN, path)[0] == (0, 3.0)
     path.write_text("\n".join(f"step {s} train loss 3\nstep {s} val loss 4" for s in range(5)))
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("metric") as caught:
         read(PATTERN, path)
-    assert caught.value.key == "metric"
     assert "val" in caught.value.allowed
 
 
@@ -122,16 +119,14 @@ def test_a_learning_rate_comes_beside_its_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("metric", ["loss", "(?P<loss>", "jsonl:x", r"loss (?P<step>\d+)"])
 def test_a_source_that_is_none_is_refused(tmp_path: Path, metric: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("metric"):
         RunLog(metric=metric, place=tmp_path)
-    assert caught.value.key == "metric"
 
 
 def test_losses_without_steps_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("loss 3\n")
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("metric"):
         read(r"loss (?P<loss>\S+)", tmp_path)
-    assert caught.value.key == "metric"
 
 
 def test_a_log_without_a_loss_says_what_there_is(tmp_path: Path) -> None:

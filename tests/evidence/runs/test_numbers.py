@@ -1,5 +1,3 @@
-"""Numbers as people write them."""
-
 from __future__ import annotations
 
 import math

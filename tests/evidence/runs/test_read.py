@@ -1,5 +1,3 @@
-"""One function reads runs from everywhere; what is none is refused in one message."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A clean table has the numbers of the plain one; a sheet is one error that names what to do."""
-
 from __future__ import annotations
 
 import shlex
@@ -13,7 +11,6 @@ import pytest
 
 from sweeper.errors import SHELL, BadInput
 from sweeper.evidence.runs.grid import ladder_runs
-from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.evidence.runs.run import Runs, log2_of
 from tests.evidence.runs.grids import grid
@@ -52,8 +49,6 @@ def values(path: Path) -> np.ndarray:
 
 CLEAN = {
     "semicolons": sheet(separator=";"),
-    "thousands": sheet(lambda w: f'"{w:,}"'),
-    "powers": sheet(lambda w: f"2^{int(np.log2(w))}"),
     "brackets": sheet(head="width (d_model),lr,seed,val loss (nats)\n"),
 }
 
@@ -67,19 +62,13 @@ def test_a_clean_table_has_its_numbers(name: str, tmp_path: Path) -> None:
 MEAN = f"average,,,{np.mean([row[3] for row in ROWS]):.4f}\n"
 DIRTY = {
     "decimal commas": (sheet(lr=comma, loss=comma, separator=";"), "'0,0006'", "write 0.0006"),
-    "points, which are decimal": (
-        sheet(lambda w: f"{w:,}".replace(",", ".")),
-        "whole number",
-        "",
-    ),
+    "points, which are decimal": (sheet(lambda w: f"{w:,}".replace(",", ".")), "whole number", ""),
     "one loss with a comma": (sheet().replace(",4.2\n", ',"4,165"\n'), "'loss'", "write 4.165"),
     "a footnote": (sheet().replace("\n512", "*\n512", 1), "row 6", "where="),
     "a word for a divergence": (sheet().replace("4.2\n", "diverged\n", 1), "'diverged'", "inf"),
     "a title": ("Sweep of autumn\n" + sheet(), "Sweep of autumn", "name the columns"),
     "a padded title": ('"Sweep, by Jo",,,\n' + sheet(), "Sweep, by Jo", "delete what stands above"),
     "a header above": (sheet(head="of,this,run,result\n" + HEAD), "eta=COLUMN", "of, this"),
-    "units": (sheet(head=HEAD + "(neurons),,,(nats)\n"), "'(neurons)'", "leaves such rows out"),
-    "a header again": (sheet() + HEAD, "'width'", "leaves such rows out"),
     "bars": (sheet(separator="|"), "width|lr|seed|loss", "=COLUMN"),
     "a mean below": (sheet() + MEAN, "'average'", "leaves such rows out"),
     "sums below": (
@@ -129,26 +118,11 @@ def test_a_condition_reads_no_comma_of_a_loss_as_thousands(where: str, tmp_path:
     assert len(read(path, where="width > 1000")) == 6
 
 
-def test_a_title_in_a_workbook_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("openpyxl")
-    rows = [["Sweep, by Jo", *[None] * 3], ["width", "lr", "seed", "loss"], *ROWS]
-    pandas.DataFrame(rows).to_excel(tmp_path / "sheet.xlsx", header=False, index=False)
-    with pytest.raises(BadInput, match="'Sweep, by Jo', names no columns"):
-        read(tmp_path / "sheet.xlsx")
-    pandas.DataFrame(rows[1:]).to_excel(tmp_path / "sheet.xlsx", header=False, index=False)
-    np.testing.assert_allclose(values(tmp_path / "sheet.xlsx"), ROWS)
-
-
 def test_a_unit_in_the_name_of_a_rate_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(sheet(lr=lambda eta: f"{1e3 * eta:g}", head="width,peak lr (1e-3),seed,loss\n"))
     with raises_config_error("columns", "eta=peak lr (1e-3)"):
         log2_of(ladder_runs(read(path)), "peak lr (1e-3)")
-
-
-def test_tokens_in_a_power_of_ten_by_their_name() -> None:
-    frame = pandas.DataFrame({"params": [1e8, 2e8], "tokens (1e9)": [2.0, 4.0], "loss": [3.0, 2.9]})
-    assert [*loss_runs_of(law_runs(read(frame))).tokens] == [2e9, 4e9]
 
 
 def test_two_columns_that_brackets_tell_apart_are_asked_for(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Runs that trackers keep become rows: their hyperparameters, and the loss of a named series."""
-
 from __future__ import annotations
 
 import json
@@ -129,16 +127,10 @@ def test_a_folder_of_offline_runs_of_wandb(tmp_path: Path, monkeypatch: pytest.M
 
 
 class StubbedRun:
-    """A run as W&B's API gives it."""
-
     def __init__(self, row: Any, state: str = "finished") -> None:
         self.name, self.state = f"run-{row.Index}", state
-        self.config = {
-            "model": {"n_embd": row.n_embd},
-            "lr": row.lr,
-            "seed": row.seed,
-            "_wandb": {},
-        }
+        self.config = {"model": {"n_embd": row.n_embd}, "lr": row.lr, "seed": row.seed}
+        self.config["_wandb"] = {}
         self._rows = [{"_step": step, "val/loss": loss} for step, loss in losses_of(row)]
         self.summary = {"val/loss": self._rows[-1]["val/loss"], "_step": 19, "_runtime": 3.0}
 
@@ -187,9 +179,7 @@ def test_a_folder_of_runs_with_a_file_each(tmp_path: Path) -> None:
         package.judge(tmp_path)
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> str:
-    """A database of Optuna with a study a width."""
+def test_studies_of_optuna_by_the_url_of_their_storage(tmp_path: Path) -> None:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -211,21 +201,17 @@ def storage(tmp_path: Path) -> str:
         )
     optuna.create_study(storage=storage, study_name="best-accuracy", direction="maximize")
     optuna.create_study(storage=storage, study_name="empty")
-    return url
-
-
-def test_studies_of_optuna_by_the_url_of_their_storage(storage: str, tmp_path: Path) -> None:
-    judged = package.judge(storage, study="mup-*")
+    judged = package.judge(url, study="mup-*")
     assert judged.answer == "holds"
     assert optima(judged) == pytest.approx(optima(package.judge(SMALL)), abs=1e-9)
-    assert "nothing transfers" in str(package.judge(storage, study="mup-w128"))
+    assert "nothing transfers" in str(package.judge(url, study="mup-w128"))
     for asked in ("", "sp-*"):
         with raises_config_error("study", asked):
-            package.judge(storage, study=asked)
+            package.judge(url, study=asked)
     before = sorted(tmp_path.iterdir())
     for place, study in (
-        (storage, "best-accuracy"),
-        (storage, "empty"),
+        (url, "best-accuracy"),
+        (url, "empty"),
         (f"sqlite:///{tmp_path}/absent.db", ""),
         ("nothing://x", ""),
     ):

@@ -78,12 +78,7 @@ def test_each_cell_is_taken_at_its_best_and_not_where_that_lies_at_an_end() -> N
     best = tuned(runs)
     # One seed at 2^-7 is low by luck more easily: two at 2^-8 win.
     kept = [(runs[place].cell, runs[place].loss) for place in best.kept]
-    assert kept == [
-        ("bracketed", 2.5),
-        ("bracketed", 2.7),
-        ("one rate", 2.4),
-        ("bounded", 2.8),
-    ]
+    assert kept == [("bracketed", 2.5), ("bracketed", 2.7), ("one rate", 2.4), ("bounded", 2.8)]
     assert {cell: len(places) for cell, places in best.at_end.items()} == {"at an end": 2}
     finite = sum(math.isfinite(run.loss) for run in runs)
     assert len(best.off) == finite - len(best.kept) - 2
