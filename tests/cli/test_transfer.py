@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.config.settings import Experiment
 from sweeper.decide import verdict
-from sweeper.decide.ladder_verdict import TargetAnswer, Verdict
+from sweeper.decide.ladder_verdict import TargetAnswer
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
 from sweeper.files import read_json
@@ -21,7 +20,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
 from sweeper.study.study import Study
 from sweeper.sweep import ladders
-from sweeper.trial import Log2Hps, Result
+from sweeper.trial import Result
 from tests.cli.driver import (
     TINY,
     Run,
@@ -83,14 +82,6 @@ class TestPlan:
         best = json.loads((study / "search.json").read_text())["best"]
         assert plan["hps"] == best and plan["target"] == {"width": 64, "depth": 3}
         assert plan["source"]["study"] == "a" and plan["source"]["eta_from"] == "the study"
-        wanted = "sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
-        assert answer.next == wanted
-
-    def test_of_the_latest_study_or_of_another(self, sweeper: Run, study: Path) -> None:
-        shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
-        assert sweeper("transfer", "--to-width", "32", "--json").document["study"] == "b"
-        document = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document
-        assert document["study"] == "a"
 
     def test_a_search_that_is_not_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         rewrite_results(study, lambda lines: lines[1:])
@@ -102,43 +93,29 @@ class TestPlan:
 
 
 class TestValidate:
-    def test_trains_the_ladder_once(self, sweeper: Run, study: Path) -> None:
-        words = ["transfer", "--to-width", "32", "--validate", "--verbose", *QUICK]
-        first = sweeper(*words)
-        assert first.code == 0 and first.err.startswith("validate: 1/12 trials")
-        assert "\nSpeed at " in first.err
-        folder = study / "transfer/w32-d1"
+    def test_trains_the_ladder_once(self, sweeper: Run, ladder_study: Path) -> None:
+        folder, trained = ladder_study / "transfer/w32-d1", results(ladder_study)
         names = {path.name for path in folder.iterdir()}
         assert names == {"plan.json", "validation.json", "curves-width.png", "curves-width.svg"}
-        record = json.loads((folder / "validation.json").read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["width"]
-        curves = record["curves"]
+        curves = read_json(folder / "validation.json")["curves"]
         assert [(c["size"]["width"], len(c["losses"])) for c in curves] == [(16, 3), (32, 3)]
-        again = sweeper(*words)
-        assert (again.code, again.out, again.err) == (0, first.out, "")
+        again = sweeper(*VALIDATE)
+        assert (again.code, again.err) == (0, "") and results(ladder_study) == trained
 
     @pytest.mark.parametrize(
         ("optimum", "words", "verdict", "code"),
         [
             (0.1, [], "holds", 0),
             (0.4, [], "fails", 3),
-            pytest.param(*(0.1, ["transfer.max_shift=0.05"], "fails", 3), marks=pytest.mark.long),
             (0.1, ["transfer.seeds=1"], "cannot say yet", 3),
         ],
     )
     def test_strict_exits_with_3_unless_it_holds(
-        self,
-        sweeper: Run,
-        ladder_study: Path,
-        optimum: float,
-        words: list[str],
-        verdict: str,
-        code: int,
+        self, sweeper: Run, ladder_study: Path, optimum: float, words: list[str], verdict: str, code
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: optimum})
         answer = sweeper(*VALIDATE, *words, "--strict", "--json")
-        assert answer.document["verdicts"][0]["answer"] == verdict
-        assert answer.code == code
+        assert answer.document["verdicts"][0]["answer"] == verdict and answer.code == code
 
     def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
         """The base must have that ratio; the error says which one it has."""
@@ -146,30 +123,9 @@ class TestValidate:
         refused = sweeper(*words, "--dry-run", "transfer.tokens_per_parameter=1000")
         assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
         (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
-        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--json")
-        (verdict,) = answer.document["verdicts"]
-        sizes = {size["size"]["width"]: size["size"]["steps"] for size in verdict["sizes"]}
-        assert sizes[16] < sizes[32] == answer.document["plan"]["source"]["steps"]
-        assert f"the target trains {sizes[32]:,} steps" in answer.err
-
-    def test_a_depth_that_no_ladder_climbs_is_not_validated(
-        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def holding(
-            experiment: Experiment, best: Log2Hps, *_: object, **__: object
-        ) -> ladders.Validated:
-            climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
-            verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            return ladders.Validated(
-                experiment=experiment, planned=best, verdicts=verdicts, trend=None
-            )
-
-        monkeypatch.setattr("sweeper.sweep.ladders.validate", holding)
-        words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
-        answer = sweeper(*words, *QUICK)
-        assert answer.code == 3 and "transfer.depths=[1,2,4]" in answer.out
-        answer = sweeper(*words, *QUICK, "transfer.depths=[2]")
-        assert answer.code == 0 and "is not validated" not in answer.out
+        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--dry-run", "--json")
+        base, target = (each["size"]["steps"] for each in answer.document["sizes"])
+        assert base < target
 
     def test_a_plan_without_a_new_validation_tells_the_kept_one(
         self, sweeper: Run, ladder_study: Path, golden: Golden
@@ -186,76 +142,33 @@ class TestValidate:
     def test_no_plan_stands_beside_the_verdict_on_another(
         self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
-        words, folder = VALIDATE, ladder_study / "transfer/w32-d1"
-        sweeper(*words)
+        folder, trials = ladder_study / "transfer/w32-d1", len(results(ladder_study))
         verdict = (folder / "validation.json").read_text()
-        trials = len(Study.read(ladder_study))
         same = sweeper("transfer", "--to-width", "32")
         assert (folder / "validation.json").read_text() == verdict and "removed" not in same.out
         other = sweeper("transfer", "--to-width", "32", "transfer.eta=-1")
         golden.says(next(line for line in other.out.splitlines() if line.startswith("Note:")))
         assert {path.name for path in folder.iterdir()} == {"plan.json"}
         assert "Validation over width" not in (ladder_study / "report.html").read_text()
-        sweeper(*words)
-        assert json.loads((folder / "validation.json").read_text()) == json.loads(verdict)
-        assert len(Study.read(ladder_study)) == trials, "the verdict is had again without training"
-
-    def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
-        words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
-        words.append("transfer.sizes=[{width: 32, steps: 9}]")
-        answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
-        assert answer.code == 0
-        folder = study / "transfer/w32-d1"
-        assert (folder / "curves-batch_size.png").exists()
-        record = json.loads((folder / "validation.json").read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps", "size"]
-        assert record["trend"] is None
-        sizes = [c["size"] for c in record["curves"]]
-        trained = [(s["width"], s["batch_size"], s["steps"]) for s in sizes]
-        assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4), (32, 2, 9)]
-        sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
-        assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
-        results = Study.read(study).results()
-        settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
-        assert settings == {(2, 4), (2, 9), (4, 4)}
+        sweeper(*VALIDATE)
+        assert read_json(folder / "validation.json")["axes"] == json.loads(verdict)["axes"]
+        assert len(results(ladder_study)) == trials, "the verdict is had again without training"
 
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
-        words = [
-            "transfer",
-            "--to-width",
-            "32",
-            "--validate",
-            *QUICK,
-            "transfer.hyperparameter=alpha_attn",
-        ]
-        answer = sweeper(*words)
-        assert answer.code == 0
-        folder, best = study / "transfer/w32-d1", json.loads((study / "search.json").read_text())
+        words = ["transfer.hyperparameter=alpha_attn", "transfer.seeds=1"]
+        assert sweeper(*VALIDATE, *words).code == 0
+        folder, best = study / "transfer/w32-d1", read_json(study / "search.json")["best_log2"]
         names = {"plan.json", "curves-alpha_attn-width.png", "curves-alpha_attn-width.svg"}
         assert {path.name for path in folder.iterdir()} == {*names, "validation-alpha_attn.json"}
-        record = json.loads((folder / "validation-alpha_attn.json").read_text())
-        centre = best["best_log2"]["alpha_attn"]
-        places = [float(place) for place in record["curves"][0]["losses"]]
+        record = read_json(folder / "validation-alpha_attn.json")
+        places = {best["alpha_attn"] + step for step in (-0.5, 0.0, 0.5)}
         assert record["hyperparameter"] == "alpha_attn"
-        assert places == [centre - 0.5, centre, centre + 0.5]
-        trained = [
-            r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"
-        ]
-        assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
-        assert {hps["alpha_attn"] for hps in trained} == set(places)
+        trained = [r.trial for r in Study.read(study).results() if r.trial.phase == "validate"]
+        assert {trial.log2_hps["eta"] for trial in trained} == {best["eta"]}
+        assert {trial.log2_hps["alpha_attn"] for trial in trained} == places
         page = (study / "report.html").read_text()
         assert "Validation of alpha_attn over width" in page
         assert "has not been validated yet" in page
-
-    def test_seeds_that_would_settle_it_are_the_next_command(
-        self, sweeper: Run, ladder_study: Path
-    ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
-        answer = sweeper(*VALIDATE, "transfer.seeds=1")
-        assert "6 more runs" in answer.out
-        last = answer.next
-        assert last.startswith("sweeper transfer --study a --to-width 32 --validate ")
-        assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
 
     def test_one_seed_of_many_points_is_judged_as_the_table_of_its_runs(
         self, sweeper: Run, study: Path
@@ -279,25 +192,6 @@ class TestValidate:
         for mine, other in zip(answer["sizes"], table["sizes"], strict=True):
             assert mine["answer"] == other["answer"] and mine["shift_log2"] == other["shift_log2"]
             assert math.isfinite(mine["loss_gap"]["high"])
-
-    def test_an_optimum_at_the_end_of_a_curve_is_no_matter_of_seeds(
-        self, sweeper: Run, ladder_study: Path
-    ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 1.0})
-        answer = sweeper(*VALIDATE, "transfer.seeds=1")
-        assert "extend the curves of width 32: raise transfer.extend" in answer.out
-        last = answer.next
-        assert last.startswith("sweeper transfer ") and last.endswith(" transfer.extend=4")
-
-    def test_runs_that_diverge_are_a_finding(self, sweeper: Run, study: Path) -> None:
-        answer = sweeper(*VALIDATE, "transfer.eta=55", "--json")
-        assert answer.code == 0 and not answer.crashed
-        verdict = answer.document["verdicts"][0]
-        assert verdict["answer"] == "fails"
-        assert {size["reason"] for size in verdict["sizes"]} == {"every run diverged"}
-        curves = json.loads((study / "transfer/w32-d1/validation.json").read_text())["curves"]
-        losses = [losses for curve in curves for losses in curve["losses"].values()]
-        assert losses == [["inf", "inf"]] * 6
 
 
 def trend_to_256(*, warranted: bool) -> Trend:
@@ -353,8 +247,6 @@ class TestBaseCurve:
         assert record["log2_hps"]["eta"] == best
         base = record["axes"][0]["sizes"][0]
         assert base["optimum_log2"]["value"] == record["planned_log2"], "table, note and plan"
-        regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
-        assert regrets == pytest.approx([0, 0], abs=1e-3)
         # Every verb takes that eta, from one place.
         words = ["explain", "--study", "a", "--to-width", "32", "--json"]
         assert sweeper(*words).document["hps"]["eta"] == plan["hps"]["eta"]
@@ -375,7 +267,6 @@ class TestBaseCurve:
         assert plan["hps"]["eta"] == 2**best and answer.code == 3
         assert plan["source"]["eta_from"] == "transfer.eta"
         golden.says(measured(answer.out))
-        assert f"plan with the base's optimum: transfer.eta={best + 0.2:.2f}" in answer.out
 
 
 class TestCorrection:
@@ -389,30 +280,12 @@ class TestCorrection:
         trend, target = answer.document["trend"], verdict["target"]
         assert answer.code == 3, "the ladder holds, the target does not"
         assert verdict["answer"] == "holds" and target["answer"] == "cannot say yet"
-        assert [size["answer"] for size in verdict["sizes"]] == ["base", "holds"]
-        assert trend["sizes"] == [16, 32] and not trend["warranted"]
-        assert trend["slope"]["value"] == pytest.approx(0.1)
-        assert sum(trend["forms"].values()) == pytest.approx(1)
-        assert "as theory says" in trend["prior"]
-        kept = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
-        (known,) = kept["validation"]
+        assert not trend["warranted"] and trend["slope"]["value"] == pytest.approx(0.1)
+        (known,) = answer.document["plan"]["source"]["validation"]
         assert known["ladder"] == "holds at widths 16 to 32" and known["target"] == target["answer"]
-        shown = sweeper(*words)
-        golden.says(measured(shown.out))
-        assert target["settle"][0] in shown.out.splitlines()[-1]
-        page = (ladder_study / "report.html").read_text()
-        assert "At width 256, 8 times wider than measured," in page
+        golden.says(measured(sweeper(*words).out))
         even = sweeper(*words, "transfer.theory=false", "--json").document["trend"]
         assert even["prior"] != trend["prior"]
-
-    def test_a_target_within_the_ladder_has_the_ladder_s_answer(
-        self, sweeper: Run, ladder_study: Path
-    ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 0.05})
-        answer = sweeper(*VALIDATE, "--strict", "--json")
-        target = answer.document["verdicts"][0]["target"]
-        assert answer.code == 0 and target["answer"] == "holds"
-        assert target["sentence"] == "At width 32, within the ladder, the transfer holds"
 
     def test_is_offered_and_applied_only_when_asked(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
@@ -423,7 +296,6 @@ class TestCorrection:
         monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
-        assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
         assert sweeper(*words, "--strict").code == 3
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
@@ -507,22 +379,6 @@ def test_ladders_of_all_hyperparameters_settle_each_and_go_on_after_a_kill(
     assert again.document["ladders"] == ended.document["ladders"] and results(study) == after
 
 
-def test_a_ladder_that_is_trained_is_settled_by_what_is_there(
-    sweeper: Run, ladder_study: Path
-) -> None:
-    write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
-    sweeper(*VALIDATE)
-    path = ladder_study / "transfer/w32-d1/validation.json"
-    before, results = read_json(path), len(Study.read(ladder_study))
-    settle = [*VALIDATE, "--settle"]
-    for said in (sweeper(*settle, "--dry-run").out, sweeper(*settle).out):
-        assert "12 runs, all of which were there, looked at 1 time" in said
-    assert len(Study.read(ladder_study)) == results
-    after = read_json(path)
-    assert after["axes"] == before["axes"] and after["curves"] == before["curves"]
-    assert len(read_json(path.with_name("settling.json"))["keys"]) >= 12
-
-
 def test_a_verdict_on_more_of_the_same_runs_stays(
     sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,12 +391,3 @@ def test_a_verdict_on_more_of_the_same_runs_stays(
     answer = sweeper(*VALIDATE, "--settle", "--verbose")
     assert "the verdict that was there stays" in answer.out + answer.err
     assert read_json(path)["axes"] == to_json(record.axes)
-
-
-def test_hours_too_few_to_begin_are_refused(sweeper: Run, study: Path) -> None:
-    before = sorted(study.rglob("*"))
-    for words in ([], ["--dry-run"]):
-        answer = sweeper(*VALIDATE, "--settle", "--budget", "1e-9h", *words)
-        assert answer.code == 2 and "--budget='1e-09h' is refused: at least " in answer.err
-        assert "runs with which these ladders begin" in answer.err
-    assert not (study / "transfer/w32-d1/validation.json").exists() and before
