@@ -30,6 +30,7 @@ from tests.cli.driver import (
     results,
     rewrite_results,
     run_in,
+    tree,
 )
 from tests.golden import Golden
 
@@ -192,6 +193,20 @@ class TestValidate:
         for mine, other in zip(answer["sizes"], table["sizes"], strict=True):
             assert mine["answer"] == other["answer"] and mine["shift_log2"] == other["shift_log2"]
             assert math.isfinite(mine["loss_gap"]["high"])
+
+    def test_a_dry_run_tells_what_a_ladder_would_take_and_writes_nothing(
+        self, sweeper: Run, study: Path, golden: Golden
+    ) -> None:
+        before = tree(study.parent)
+        answer = sweeper(*VALIDATE, "--dry-run")
+        assert answer.code == 0 and answer.err == ""
+        golden.says(measured(answer.out))
+        document = sweeper(*VALIDATE, "--dry-run", "--json").document
+        assert tree(study.parent) == before
+        base, large = document["sizes"]
+        assert document["seeds"] == 2 and (base["missing"], large["missing"]) == (5, 6)
+        assert large["size"]["width"] == 32 and len(large["values_log2"]) == 3
+        assert large["flops"] > base["flops"] > 0 and large["seconds"] > 0
 
 
 def trend_to_256(*, warranted: bool) -> Trend:

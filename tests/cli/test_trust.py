@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +77,16 @@ def test_no_verb_runs_a_class_that_a_study_alone_names(
     study = planned
     kept = (study / "config.yaml").read_text()
     targets = [("trap_of_others.Net", {}), ("os.system", {"command": f"touch {trap}"})]
-    # One verb meets both in every group, others that build them one after the other; the rest, in
-    # all groups at once.
-    pairs = [([group], pair) for group in GROUPS for pair in targets]
-    if verb not in BUILDING:
-        pairs = [([*GROUPS], pair) for pair in targets]
-    elif verb != "explain":
-        pairs = [*pairs[::4], *pairs[3::4]]
-    for group, (target, extra) in pairs:
+    # One verb meets them in each group, the rest in all groups at once.
+    places = [[group] for group in GROUPS] if verb == "explain" else [[*GROUPS]]
+    for groups, (target, extra) in product(places, targets):
         tree = yaml.safe_load(kept)
-        for name in group:
+        for name in groups:
             kept_too = tree[name] if name in ("model", "parameterization") else {}
             tree[name] = {**kept_too, "_target_": target, **extra}
         (study / "config.yaml").write_text(yaml.safe_dump(tree))
         run = sweeper(*VERBS[verb])
-        assert not trap.exists(), (group, target)
-        assert not run.crashed
+        assert not trap.exists() and not run.crashed, (groups, target)
         if verb in BUILDING:
             assert run.code == 2 and "--trust" in run.err and target in run.err
 

@@ -60,8 +60,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(check_samples.add(folder))
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_it_can_be_read_on_a_phone_and_a_desk_light_and_dark(
     browser: Browser, page: Path, width: int, dark: bool
 ) -> None:

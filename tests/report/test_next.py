@@ -153,14 +153,6 @@ def test_after_a_failure_the_rules_are_checked_once(folder: Path) -> None:
     assert next_line(folder) == ""
 
 
-def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
-    write(folder / "search.json", search())
-    open_verdict = validation("cannot say yet")
-    open_verdict["axes"][0]["settle"] = ["transfer.seeds=5"]
-    planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
-    assert next_line(folder) == typed("transfer.seeds=5")
-
-
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
     write(folder / "search.json", search())
@@ -191,12 +183,6 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
     both["axes"] += [{"axis": "batch_size", "answer": "holds", "sizes": []}]
     planned(folder, both, command=TYPED)
     assert next_line(folder) == typed("transfer.seeds=9 'transfer.batches=[]'")
-
-
-def test_a_new_study_has_no_setup_before_it() -> None:
-    typed = "sweeper search study=demo train.steps=20 --new-setup"
-    anew = recorded(typed).as_new_study("longer", "train.steps=80", why="")
-    assert str(anew) == "sweeper search --study longer train.steps=80"
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
@@ -281,19 +267,6 @@ def test_without_a_finite_loss_nothing_follows(folder: Path) -> None:
     assert next_line(folder) == ""
 
 
-def test_overrides_stay_before_a_command_of_ones_own() -> None:
-    typed = "sweeper search study=a train.steps=4 -- python train.py --lr={eta}"
-    assert str(recorded(typed).changed("train.steps=8", why="")) == (
-        "sweeper search study=a train.steps=8 -- python train.py '--lr={eta}'"
-    )
-    assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
-        "sweeper search --study b train.steps=8 -- python train.py '--lr={eta}'"
-    )
-    assert str(recorded("sweeper search --study a x=1 +y=1").as_new_study("b", "+y=2", why="")) == (
-        "sweeper search --study b x=1 +y=2"
-    )
-
-
 def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> None:
     """Those of the same look are its own options, not sweeper's."""
     own = "-- python train.py train.steps=5 --study X study=y --new-setup --json -- --json"
@@ -309,6 +282,9 @@ def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> No
     assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
         f"sweeper search --study b model.width=8 train.steps=8 {own}"
     )
+    typed = "sweeper search study=a x=1 +y=1 --new-setup"
+    anew = recorded(typed).as_new_study("b", "+y=2", why="")
+    assert str(anew) == "sweeper search --study b x=1 +y=2"
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -364,17 +340,6 @@ def test_the_folders_are_named_where_no_default_is() -> None:
     assert line("my runs", Path("c d")) == "sweeper check a=1 --config-dir 'c d' --root 'my runs'"
 
 
-def test_the_same_configuration_goes_on_with_changes_and_without_a_password() -> None:
-    overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
-    invocation = Invocation(overrides=overrides)
-    settings: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    command = again(invocation, CheckRequest(), settings, "model.width=64", why="")
-    check, storage, width = map(str, command.call.arguments)
-    assert check == "transfer.check=true"
-    assert storage.startswith("study.storage=") and "secret" not in storage
-    assert width == "model.width=64"
-
-
 def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
     pattern = r"metric=step (?P<step>\d+): loss (?P<loss>\S+) @ 3"
     argv = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
@@ -383,7 +348,7 @@ def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
 
 
 def test_a_users_command_goes_back_behind_the_dashes() -> None:
-    argv = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
+    argv = ["search", "model.width=8", "study=a", "--", "python", "train.py", "--lr={eta}"]
     overrides = with_user_command(argv)[1:]
     settings: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
     command = again(Invocation(overrides=overrides), SearchRequest(), settings, "study=b", why="")
@@ -424,10 +389,7 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
     runs = sum(len(seeds) for curve in result["curves"] for seeds in curve["losses"].values())
     assert 30 < runs < 150
     line = typed("--settle --budget 60")
-    planned(folder, result | {"needed": needed, "command": line})
-    record = json.loads((folder / "transfer/w256-d2/plan.json").read_text())
-    record["source"]["command"] = line
-    write(folder / "transfer/w256-d2/plan.json", record)
+    planned(folder, result | {"needed": needed, "command": line}, command=line)
     if budget:
         assert next_line(folder) == typed(f"--settle --budget {budget}")
     else:
