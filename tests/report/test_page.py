@@ -252,16 +252,15 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
     assert page.text.count(evil) >= 8
 
 
-DAMAGED = [
-    ("search.json", lambda found: found | {"lines": 1.5}),
-    ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
-    ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
-    ("transfer/w256-d2/validation.json", lambda found: []),
-]
-"""A study's document, and what makes a wrong one of it."""
-
-
-@pytest.mark.parametrize(("name", "wrong"), DAMAGED)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("search.json", lambda found: found | {"lines": 1.5}),
+        ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
+        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
+        ("transfer/w256-d2/validation.json", lambda found: []),
+    ],
+)
 def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, name, wrong):
     validation = samples.validation(depth=True)
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
