@@ -12,26 +12,16 @@ import pytest
 
 from sweeper.export.lacks import NAMES
 from sweeper.files import read_json
-from tests.cli.driver import Run, assert_refused, measured, run_in
+from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
 
 TRANSFER = ("transfer", "--to-width", "32", "--study", "a")
 
 
-@pytest.fixture(scope="module")
-def planned_once(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a study with a plan for width 32; not to be changed."""
-    place = tmp_path_factory.mktemp("planned")
-    shutil.copytree(finished.parents[1], place, dirs_exist_ok=True)
-    run_in(place, *TRANSFER)
-    return place / "runs"
-
-
 @pytest.fixture
-def planned(planned_once: Path, workplace: Path) -> Path:
+def planned(ladder_study: Path) -> Path:
     """The folder of a plan for width 32."""
-    shutil.copytree(planned_once, workplace / "runs")
-    return workplace / "runs/a/transfer/w32-d1"
+    return ladder_study / "transfer/w32-d1"
 
 
 def test_it_writes_beside_the_plan_what_is_accepted(planned: Path, sweeper: Run) -> None:

@@ -6,7 +6,6 @@ What trains for long is typed with --dry-run; the rest really.
 from __future__ import annotations
 
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,10 +16,7 @@ from sweeper.cli.verb import stopped_to_go_on
 from sweeper.engine.runner import Engine
 from sweeper.files import read_json, write_json
 from sweeper.report.next import ladder_words, validated_by
-from tests.cli.driver import LONG, TINY, Answer, Run, make_workplace, run_in
-
-LADDER = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.step=2", "transfer.extend=0"]
-VALIDATED = ["transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER]
+from tests.cli.driver import LONG, QUICK, TINY, VALIDATE, Answer, Run
 
 
 def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
@@ -40,21 +36,6 @@ def type_line(sweeper: Run, line: str) -> Answer:
     if verb in ("search", "transfer") and trains:
         assert "nothing was written" in answer.out, (line, answer.out)
     return answer
-
-
-@pytest.fixture(scope="module")
-def validated_once(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with a ladder that was trained, and its verdict; not to be changed."""
-    folder = make_workplace(tmp_path_factory.mktemp("validated"))
-    shutil.copytree(finished, folder / "runs/a")
-    run_in(folder, *VALIDATED)
-    return folder / "runs/a"
-
-
-@pytest.fixture
-def validated(validated_once: Path, workplace: Path) -> Path:
-    """A copy of it in `workplace`."""
-    return Path(shutil.copytree(validated_once, workplace / "runs/a"))
 
 
 def judged(study: Path, answer: str, **changes: Any) -> None:
@@ -77,8 +58,8 @@ def test_after_a_search_and_its_dry_run(study: Path, sweeper: Run) -> None:
     ("words", "of"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
-        ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
-        (["transfer", "--to-width=32", "--horizons", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
+        ([*VALIDATE, "--strict"], "sweeper.sweep.ladders.validate"),
+        (["transfer", "--to-width=32", "--horizons", *QUICK], "sweeper.sweep.sweep.Sweep.runs"),
     ],
     ids=["search", "transfer", "predict"],
 )
@@ -101,11 +82,11 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     ("words", "of", "where"),
     [
         (["search", *LONG, "study=b", "--json"], "base_search.Sweep.search", "search"),
-        (VALIDATED, "ladders.Sweep.ladder", "validate"),
+        (VALIDATE, "ladders.Sweep.ladder", "validate"),
     ],
 )
 def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
-    validated: Path, sweeper: Run, words: list[str], of: str, where: str
+    ladder_study: Path, sweeper: Run, words: list[str], of: str, where: str
 ) -> None:
     with patch(f"sweeper.sweep.{of}", side_effect=KeyboardInterrupt):
         assert sweeper(*words).code == 130
@@ -143,27 +124,27 @@ def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -
     assert type_next(sweeper, ladder)[0].next == ladder.next
 
 
-def test_after_a_verdict_that_holds(validated: Path, sweeper: Run) -> None:
-    judged(validated, "holds")
+def test_after_a_verdict_that_holds(ladder_study: Path, sweeper: Run) -> None:
+    judged(ladder_study, "holds")
     [typed] = type_next(sweeper, sweeper("status", "--study", "a"))
     assert "It leaves to you" in typed.out
-    assert (validated / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
+    assert (ladder_study / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
 
 
 def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
-    validated: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+    ladder_study: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Engine, "argv", lambda *_, **__: ["python", "train.py", "--lr=0.1"])
-    words = ["transfer", "--to-width", "32", "--study", "a", *LADDER]
-    judged(validated, "cannot say yet")
+    words = ["transfer", "--to-width", "32", "--study", "a", *QUICK]
+    judged(ladder_study, "cannot say yet")
     doubt = "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet.\n"
     assert doubt in sweeper(*words).out
-    judged(validated, "holds")
+    judged(ladder_study, "holds")
     answer = sweeper(*words)
     assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
 
 
-def test_the_command_of_a_verdict_is_found_by_its_axis(validated: Path) -> None:
-    command = validated_by(validated, "width")
-    assert command is not None and ladder_words(command.request.overrides) == LADDER
-    assert validated_by(validated, "depth") is None
+def test_the_command_of_a_verdict_is_found_by_its_axis(ladder_study: Path) -> None:
+    command = validated_by(ladder_study, "width")
+    assert command is not None and ladder_words(command.request.overrides) == QUICK
+    assert validated_by(ladder_study, "depth") is None

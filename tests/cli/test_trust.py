@@ -16,7 +16,7 @@ from sweeper.errors import ConfigError
 from sweeper.files import read_json
 from sweeper.registry import build_plugin, import_plugin, name_classes, only_named
 from sweeper.search.strategy import Strategy
-from tests.cli.driver import Run, run_in
+from tests.cli.driver import Run
 
 VERBS = {
     "status": ["status", "a"],
@@ -54,20 +54,11 @@ def change(folder: Path, /, **groups: Any) -> None:
     path.write_text(yaml.safe_dump(tree))
 
 
-@pytest.fixture(scope="session")
-def made(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with a plan, made but once."""
-    place = tmp_path_factory.mktemp("planned")
-    shutil.copytree(finished.parents[1], place, dirs_exist_ok=True)
-    run_in(place, *VERBS["transfer"])
-    return place / "runs/a"
-
-
 @pytest.fixture
-def planned(made: Path, workplace: Path) -> Path:
+def planned(ladder_study: Path) -> Path:
     """A study with a plan, so that every verb has something to work with, and a twin."""
-    shutil.copytree(made, workplace / "runs/b")
-    return Path(shutil.copytree(made, workplace / "runs/a"))
+    shutil.copytree(ladder_study, ladder_study.with_name("b"))
+    return ladder_study
 
 
 @pytest.mark.parametrize("verb", VERBS)

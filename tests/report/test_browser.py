@@ -133,19 +133,6 @@ def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
     assert len(browser.call("Page.printToPDF")["data"]) > 10_000
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_study_that_has_hardly_begun(browser: Browser, tmp_path: Path, begun: bool) -> None:
-    search = samples.search(finished=False, lines=[], best_loss_curve=[], combination=None, runs=0)
-    folder = samples.study(tmp_path / "new", search if begun else None)
-    browser.problems.clear()
-    browser.open(write_report(folder), 390)
-    assert browser.run("document.querySelector('h2').textContent").startswith(
-        "The transfer has not"
-    )
-    assert browser.run("document.documentElement.scrollWidth") == 390
-    assert browser.problems == []
-
-
 def came(browser: Browser, condition: str) -> None:
     """Wait for a page that meets the condition, through pages that come and go."""
     end = time.monotonic() + 30
