@@ -15,12 +15,7 @@ from sweeper.api import words
 from sweeper.api.words import CALLS, dotted, in_python, settings_words
 from sweeper.config.compose import compose_tree
 from sweeper.errors import SHELL, Call, ConfigError, Keyword, spelled
-from sweeper.verbs.requests import (
-    ExportRequest,
-    ReportRequest,
-    SearchRequest,
-    TransferRequest,
-)
+from sweeper.verbs.requests import ExportRequest, ReportRequest, SearchRequest, TransferRequest
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
 

@@ -172,10 +172,7 @@ class Bare(nn.Module):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("Calls", "a forward pass that does the same"),
-        ("Bare", "no module's output was seen"),
-    ],
+    [("Calls", "a forward pass that does the same"), ("Bare", "no module's output was seen")],
 )
 def test_an_odd_model_is_one_message(
     sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str

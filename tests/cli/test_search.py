@@ -29,7 +29,6 @@ from tests.cli.driver import (
     assert_refused,
     measured,
     results,
-    rewrite_results,
     tree,
 )
 from tests.faults.harness import CommandProcess
@@ -168,21 +167,6 @@ class TestAnotherSetup:
         (study / "setup.json").unlink()
         assert_refused(sweeper("search", *TINY, "study=a", "train.steps=3"), golden)
         assert sweeper("search", *TINY, "study=a").code == 0 and (study / "setup.json").is_file()
-
-
-class TestAgain:
-    def test_what_is_damaged_is_told_and_mended(
-        self, sweeper: Run, study: Path, trained: list[str]
-    ) -> None:
-        damaged = min(results(study))
-        rewrite_results(study, lambda lines: ["{" if damaged in line else line for line in lines])
-        (study / "study.journal").write_bytes(b"garbage" * 1000)
-        (study / "config.yaml").write_text("{{{")
-        answer = sweeper("search", *TINY, "study=a")
-        assert answer.code == 0 and trained == [damaged]
-        assert "Note: the result file" in answer.out and "was damaged" in answer.out
-        assert "study.journal, was damaged" in answer.out
-        assert yaml.safe_load(yaml_of(study))["model"]["width"] == 16
 
 
 class TestDryRun:

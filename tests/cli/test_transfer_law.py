@@ -112,8 +112,7 @@ def test_ladders_judge_the_law_and_fit_it(sweeper: Run, study: Path, golden: Gol
     answer = sweeper("transfer", "--to-width", "16", "--to-tokens", "4096", "law=fit", *LADDER)
     golden.says(measured(answer.out))
     assert_refused(
-        sweeper("transfer", "--to-width", "16", "--to-batch", "4", "law=fit", *LADDER),
-        golden,
+        sweeper("transfer", "--to-width", "16", "--to-batch", "4", "law=fit", *LADDER), golden
     )
     # A law's curves lie on the grid that was trained without it: where eta is planned at twice
     # the root, one more point of two seeds.

@@ -48,36 +48,31 @@ def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -
     return {"size": {"width": width, "depth": depth, **TRAINED}, "losses": losses}
 
 
+REASONS = {
+    "base": "",
+    "holds": "shift and loss gap are within the thresholds",
+    "fails": "the optimum shifts by at least 1.21 in log2",
+    "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
+}
+
+
 def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
     losses = [sum(of_seeds) / len(of_seeds) for of_seeds in found["losses"].values()]
-    at_transferred = losses[len(losses) // 2]
-    is_finite = math.isfinite(min(losses))
-    reasons = {
-        "base": "",
-        "holds": "shift and loss gap are within the thresholds",
-        "fails": "the optimum shifts by at least 1.21 in log2"
-        if is_finite
-        else "every run diverged",
-        "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
-    }
-    unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
-    loss = min(losses)
-    regret = estimate(at_transferred - loss, 0.004) if is_finite else unknown
-    regret = {key: max(0.0, value) for key, value in regret.items()} if is_finite else regret
-    return {
-        "size": found["size"],
-        "optimum_log2": estimate(optimum, 0.11) if is_finite else unknown,
-        "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
-        if is_finite
-        else unknown,
-        "loss": estimate(loss, 0.005) if is_finite else unknown,
+    loss, at_transferred, reason = min(losses), losses[len(losses) // 2], REASONS[answer]
+    regret = {k: max(0.0, v) for k, v in estimate(at_transferred - loss, 0.004).items()}
+    numbers = {
+        "optimum_log2": estimate(optimum, 0.11),
+        "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0),
+        "loss": estimate(loss, 0.005),
         "regret": regret,
         "loss_gap": {key: value / 2 for key, value in regret.items()},
-        "at_end": False,
-        "is_base": optimum == base,
-        "answer": answer,
-        "reason": reasons[answer],
     }
+    if not math.isfinite(loss):
+        unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
+        numbers = dict.fromkeys(numbers, unknown)
+        reason = "every run diverged"
+    rest = {"at_end": False, "is_base": optimum == base, "answer": answer, "reason": reason}
+    return {"size": found["size"], **numbers, **rest}
 
 
 def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) -> dict[str, Any]:

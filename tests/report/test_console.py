@@ -89,11 +89,7 @@ def test_numbers(value: float, words: str) -> None:
 
 
 def test_short_forms() -> None:
-    assert (short(0.00012207), power(-8.0), power(0.5)) == (
-        "0.0001221",
-        "2^-8",
-        "2^0.5",
-    )
+    assert (short(0.00012207), power(-8.0), power(0.5)) == ("0.0001221", "2^-8", "2^0.5")
 
 
 def test_a_dry_run(paper: Console) -> None:

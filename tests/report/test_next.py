@@ -143,16 +143,6 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
         assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", word])
 
 
-def test_after_a_failure_the_rules_are_checked_once(folder: Path) -> None:
-    write(folder / "search.json", search())
-    setup = spec_of({"model": {"width": 16, "depth": 1}})
-    write_setup(folder, setup)
-    planned(folder, validation("fails"))
-    assert next_line(folder) == "sweeper check --study demo"
-    checked(folder, "pass", setup.digest)
-    assert next_line(folder) == ""
-
-
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
     write(folder / "search.json", search())
@@ -240,6 +230,11 @@ def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder:
     write(folder / "search.json", search())
     setup = spec_of({"model": {"width": 16, "depth": 1}})
     write_setup(folder, setup)
+    planned(folder, validation("fails"))
+    assert next_line(folder) == "sweeper check --study demo"
+    checked(folder, "pass", setup.digest)
+    assert next_line(folder) == ""
+    (folder / "transfer/w256-d2/validation.json").unlink()
     check = "sweeper check --study demo 'transfer.widths=[16,32]'"
     checked(folder, "fail", setup.digest)
     assert next_line(folder) == check

@@ -19,10 +19,7 @@ from tests.report import check_samples, samples
 from tests.report.check_samples import RECORDS
 from tests.report.test_page import Page, render
 
-SECTIONS = [
-    "Coordinate check over width",
-    "Scales of the matrix products",
-]
+SECTIONS = ["Coordinate check over width", "Scales of the matrix products"]
 
 
 def study(folder: Path) -> Path:
