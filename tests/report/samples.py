@@ -37,13 +37,15 @@ def loss_at(eta: float, optimum: float, floor: float) -> float:
     return math.inf if x > 2.4 else floor + (0.055 * x * x if x < 0 else 0.06 * x * x + 0.12 * x**4)
 
 
-def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -> dict[str, Any]:
+def curve(
+    width: int, depth: int, optimum: float, seeds: int = 2, *, diverged: bool = False
+) -> dict[str, Any]:
     noise = random.Random(width * 100 + depth)
-    floor = also.get("floor", 2.2 + 4.6 * width**-0.33 + 0.1 / depth)
+    floor = 2.2 + 4.6 * width**-0.33 + 0.1 / depth
     losses = {}
-    for step in range(-4, 5 + also.get("longer", 0)):
+    for step in range(-4, 5):
         eta = 1.5 + step / 2
-        loss = math.inf if also.get("diverged") else loss_at(eta, optimum, floor)
+        loss = math.inf if diverged else loss_at(eta, optimum, floor)
         losses[str(eta)] = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
     return {"size": {"width": width, "depth": depth, **TRAINED}, "losses": losses}
 

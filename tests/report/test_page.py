@@ -168,12 +168,6 @@ def test_a_command_that_takes_no_depth_is_told_none(tmp_path, no_drawing):
         assert "depth 2" in Page(render(folder)).text
 
 
-def test_light_dark_phone_and_print_are_styled(full):
-    assert "prefers-color-scheme: dark" in full
-    assert "width=device-width" in full
-    assert "@media print" in full
-
-
 def test_the_same_documents_give_the_same_bytes(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     first = write_report(folder)

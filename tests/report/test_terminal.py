@@ -13,7 +13,6 @@ from sweeper.report import console
 from sweeper.report.next import Next
 from sweeper.report.output import Output
 from sweeper.report.sections import Commands, Item, Sentence, Verbatim
-from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table
 from sweeper.verbs.requests import TransferRequest
 from tests.report import samples
@@ -67,17 +66,6 @@ def test_a_command_that_is_broken_is_still_one_command() -> None:
     at = lines.index("Next, to find out whether it holds at the target:")
     typed = " ".join(line.strip().removesuffix("\\") for line in lines[at + 1 :])
     assert " ".join(typed.split()) == " ".join(str(NEXT).split())
-
-
-def test_names_that_are_too_long_stand_above_their_numbers() -> None:
-    table = Table("", [Column("name", left=True), Column("x"), Column("y", left=True)])
-    near = Estimate(value=1.0, low=0.5, high=1.5)
-    names = [f"a.very.long.name.of.a.module.{i}" for i in range(3)]
-    for name in names:
-        table.add(name, near, "holds")
-    lines = shown([table], 30)
-    for name in names:
-        assert lines[lines.index(f" {name}") + 1].split() == ["1", "±0.5", "holds"]
 
 
 def test_no_row_of_a_long_table_is_hidden() -> None:
