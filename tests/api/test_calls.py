@@ -259,18 +259,10 @@ def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
     for wrong in ("mb", made / "runs/mb"):
         with pytest.raises(BadInput, match="did you mean nb"):
             sweeper.open_study(wrong)
-    with raises_config_error("study"):
-        sweeper.transfer(5, 64)  # type: ignore[arg-type]
-    with raises_config_error("to_width"):
-        sweeper.transfer("nb", 8)
-    with pytest.raises(BadInput, match="to_width='wide'"):
-        sweeper.transfer("nb", "wide")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="settle=True trains the ladders of validate=True"):
         sweeper.transfer("nb", 64, settle=True)
     with raises_config_error("seeds"):
         sweeper.transfer("nb", 64, validate=True, seeds=0)
-    with raises_config_error("steps"):
-        sweeper.search("llama", steps=0)
     with raises_config_error("launcher") as refused:
         sweeper.transfer("nb", 64, validate=True, detach=True)
     assert "detach=True needs" in str(refused.value) and "--" not in str(refused.value)

@@ -137,10 +137,10 @@ def changed(folder: Path, **fields: Any) -> None:
 
 
 def test_plans_that_say_too_little_are_refused(planned: Path, sweeper: Run, golden: Golden) -> None:
+    changed(planned, factors=None)
+    assert_refused(sweeper("export", "--to", "pytorch"), golden)
     parameters = read_json(planned / "plan.json")["parameters"]
     changed(planned, parameters=[{**each, "frozen": True} for each in parameters])
-    assert_refused(sweeper("export", "--to", "pytorch"), golden)
-    changed(planned, factors=None)
     assert_refused(sweeper("export", "--to", "pytorch"), golden)
     changed(planned, parameters=[], parameterization="own")
     assert_refused(sweeper("export", "--to", "pytorch"), golden)

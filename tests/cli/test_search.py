@@ -89,17 +89,14 @@ class TestFreshSeeds:
         self, sweeper: Run, workplace: Path, trained: list[str]
     ) -> None:
         planned = sweeper("search", *self.FRESH, "--dry-run", "--json").document["phases"]
-        assert [(phase["phase"], phase["trials"]) for phase in planned] == [
-            ("eta", 3),
-            ("final", 2),
-        ]
+        phases = [(phase["phase"], phase["trials"]) for phase in planned]
+        assert phases == [("eta", 3), ("final", 2)]
         answer = sweeper("search", *self.FRESH)
         results = Study.read(workplace / "runs/a").results()
         final = [r for r in results if r.trial.phase == "final"]
         assert len(final) == 2 and len(trained) == 5
-        assert {r.trial.log2_hps["eta"] for r in final} == {
-            min(results[:3], key=lambda r: r.objective).trial.log2_hps["eta"]
-        }
+        best = min(results[:3], key=lambda r: r.objective)
+        assert {r.trial.log2_hps["eta"] for r in final} == {best.trial.log2_hps["eta"]}
         loss, error = fmean(r.objective for r in final), stdev(r.objective for r in final) / 2**0.5
         said = f"{loss:.4f} nats (mean of 2 fresh seeds, standard error {error:.4f})"
         assert f"Training loss {said} after 5 trials." in answer.out
@@ -111,7 +108,7 @@ class TestFreshSeeds:
         for told in (plan["source"], record):
             assert (told["objective"], told["error"]) == (loss, pytest.approx(error))
             assert told["fresh_seeds"] == 2
-        assert record["selected_objective"] == min(r.objective for r in results[:3])
+        assert record["selected_objective"] == best.objective
         storage = JournalStorage(JournalFileBackend("runs/a/study.journal"))
         shown = optuna.load_study(study_name="a", storage=storage).user_attrs
         assert (shown["loss"], shown["loss_error"]) == (loss, pytest.approx(error))
@@ -218,7 +215,7 @@ class TestTrouble:
         assert sweeper("search", *TINY, "study=a").code == 0
 
     def test_a_page_that_cannot_be_written(
-        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It costs neither the answer nor the next command."""
 
@@ -288,10 +285,7 @@ def test_a_search_of_which_nothing_is_said_is_short(
 
     monkeypatch.setattr("sweeper.sweep.base_search.search_study", search)
     monkeypatch.setattr("sweeper.config.settings.check_model_size", lambda *_, **__: None)
-    for words in ([], ["study=a", "launcher=local"], ["search=independent"], ["size=paper"]):
+    for words in ([], ["search=independent"], ["size=paper"]):
         sweeper("search", *words)
-    assert seen == [
-        *[("LearningRateLine", 300)] * 2,
-        ("IndependentSearch", 1000),
-        ("IndependentSearch", 8192),
-    ]
+    independent = "IndependentSearch"
+    assert seen == [("LearningRateLine", 300), (independent, 1000), (independent, 8192)]

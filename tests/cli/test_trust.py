@@ -62,7 +62,7 @@ def planned(ladder_study: Path) -> Path:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_runs_a_class_that_a_study_alone_names(
+def test_no_verb_runs_a_class_that_a_study_its_results_or_plans_name(
     verb: str, planned: Path, sweeper: Run, trap: Path
 ) -> None:
     study = planned
@@ -80,13 +80,7 @@ def test_no_verb_runs_a_class_that_a_study_alone_names(
         assert not trap.exists() and not run.crashed, (groups, target)
         if verb in BUILDING:
             assert run.code == 2 and "--trust" in run.err and target in run.err
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_runs_what_results_and_plans_name(
-    verb: str, planned: Path, sweeper: Run, trap: Path
-) -> None:
-    study = planned
+    (study / "config.yaml").write_text(kept)
     for path in study.glob("results/*.jsonl"):
         lines = []
         for record in map(json.loads, path.read_text().splitlines()):

@@ -41,9 +41,9 @@ def typed(words: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study's folder below the root that no flag names."""
+    """The folder of a study that was searched, below the root that no flag names."""
     monkeypatch.chdir(tmp_path)
-    Path("runs/demo").mkdir(parents=True)
+    write(Path("runs/demo/search.json"), search())
     return Path("runs/demo")
 
 
@@ -72,6 +72,7 @@ def planned(folder: Path, validated: dict[str, Any] | None = None, **source: Any
 
 
 def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
+    (folder / "search.json").unlink()
     assert next_line(folder) == ""
     command = "sweeper search experiment=demo --config-dir 'my own' --json"
     write(folder / "search.json", search(finished=False, provenance={"command": command}))
@@ -81,13 +82,11 @@ def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
 
 
 def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
-    write(folder / "search.json", search())
     assert next_line(folder) == "sweeper transfer --study demo --to-width 128 --validate"
     planned(folder)
     assert next_line(folder) == TYPED
     planned(folder, validation())
-    wanted = "sweeper export --study demo --to pytorch"
-    assert next_line(folder) == wanted
+    assert next_line(folder) == "sweeper export --study demo --to pytorch"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,6 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
     folder: Path, width: int, target: int, widths: str
 ) -> None:
     """The default's would be as wide as 256, whatever the target."""
-    write(folder / "search.json", search())
     line = f"sweeper transfer --study demo --to-width {target}"
     sizes = {"base": {"width": width, "depth": 2}, "target": {"width": target, "depth": 2}}
     record = plan() | sizes | {"source": {"command": line}}
@@ -145,7 +143,6 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
 
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
-    write(folder / "search.json", search())
     doubt = validation("cannot say yet")
     doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
     planned(folder, doubt | {"command": f"{TYPED} transfer.step=1 --json"})
@@ -163,7 +160,6 @@ def open_with(folder: Path, *settle: str, **source: Any) -> str:
 
 
 def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
-    write(folder / "search.json", search())
     assert open_with(folder, "transfer.extend=8") == typed("transfer.extend=8")
     assert open_with(folder, "transfer.step=0.25") == typed("transfer.step=0.25")
     assert open_with(folder) == ""
@@ -194,7 +190,6 @@ def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> No
 def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
     folder: Path, settle: str
 ) -> None:
-    write(folder / "search.json", search())
     limited = validation("holds")
     target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": "so"}
     limited["axes"][0]["target"] = target | {"settle": [settle]}
@@ -227,7 +222,6 @@ def checked(folder: Path, answer: str, spec: str) -> None:
 
 
 def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder: Path) -> None:
-    write(folder / "search.json", search())
     setup = spec_of({"model": {"width": 16, "depth": 1}})
     write_setup(folder, setup)
     planned(folder, validation("fails"))
@@ -379,7 +373,6 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
     folder: Path, needed: int, budget: str
 ) -> None:
     """Not where nobody knows it, where the runs are there, nor a thousand times as many."""
-    write(folder / "search.json", search())
     result = validation("cannot say yet")
     runs = sum(len(seeds) for curve in result["curves"] for seeds in curve["losses"].values())
     assert 30 < runs < 150

@@ -217,6 +217,7 @@ def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     (folder / "transfer" / "w8-d2").write_text("a file")
     page = Page(render(folder))
     assert "To width 64, depth 2 at eta 2.828: a plan, not validated yet" in page.text
+    assert "Damaged, and not shown: " in page.text and "w64-d2/validation.json" in page.text
     assert "w8-d2" not in page.text
 
 
@@ -265,11 +266,3 @@ def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, nam
     assert "Provenance" in text and "To width 64, depth 2 at eta 2.828: a plan" in text
     searched = name != "search.json"
     assert ("Training loss of this configuration" in text) == searched
-
-
-def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_drawing):
-    folder = three_targets(tmp_path)
-    path = folder / "transfer/w1024-d2/validation.json"
-    path.write_text(path.read_text()[:-40])
-    text = Page(render(folder)).text
-    assert "Damaged, and not shown: transfer/w1024-d2/validation.json." in text
