@@ -86,6 +86,3 @@ def test_of_a_place_beside_a_plan(name: str) -> None:
     for value in (5, *ODD):
         assert name in refused(sweeper.export, "pytorch", plan="plan.json", **{name: value})
     assert "study" in refused(sweeper.export, "pytorch", plan="plan.json", study="a")
-
-
-NO_PATH = "\ud800"

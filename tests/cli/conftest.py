@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from tests.cli.driver import TINY, Run, call, make_workplace, run_in
+from tests.cli.driver import TINY, VALIDATE, Run, call, make_workplace, run_in
 from tests.cli.screens import WIDTHS, counted_ends
 from tests.layout import SAVE, without_drawing, without_figures
 
@@ -76,3 +76,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(finished: Path, workplace: Path) -> Path:
     """A copy of the finished study `a` in `workplace`."""
     return Path(shutil.copytree(finished, workplace / "runs/a"))
+
+
+@pytest.fixture(scope="session")
+def validated(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study whose ladder `VALIDATE` has trained; not to be changed."""
+    folder = make_workplace(tmp_path_factory.mktemp("validated"))
+    shutil.copytree(finished, folder / "runs/a")
+    run_in(folder, *VALIDATE)
+    return folder / "runs/a"
+
+
+@pytest.fixture
+def ladder_study(validated: Path, workplace: Path) -> Path:
+    """A copy of `validated` in `workplace`."""
+    return Path(shutil.copytree(validated, workplace / "runs/a"))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ import pytest
 import typer
 
 from sweeper.cli.app import app
+from sweeper.files import read_json
+from sweeper.records import from_json, to_json
 from sweeper.study.study import Study
+from sweeper.trial import Result, Trial
 from tests.command_lines import parse
 from tests.golden import Golden
 
@@ -44,6 +47,10 @@ TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
 
 LONG = [*TINY, "search.line.points=7", "train.steps=20"]
 """A search of seven trials, each about a tenth of a second."""
+
+QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
+"""A ladder of two widths, three points a curve."""
+VALIDATE = ["transfer", "--to-width", "32", "--validate", *QUICK]
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,22 @@ def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Pa
     changed = [re.sub(r', "sum": "[0-9a-f]{16}"\}$', "}", line) for line in change(lines)]
     paths[0].write_text("".join(f"{line}\n" for line in changed))
     return paths[0]
+
+
+def rewrite_losses(study: Path, loss_of: Callable[[Trial, float], float | None]) -> None:
+    """Put made-up losses in the place of measured ones, where there is one.
+
+    Of a trial, and how far its eta is from the study's best in log2. All are to be below what
+    training reaches, so that the study's optimum stays.
+    """
+    best = read_json(study / "search.json")["best_log2"]["eta"]
+
+    def changed(line: str) -> str:
+        result = from_json(Result, json.loads(line))
+        loss = loss_of(result.trial, result.trial.log2_hps["eta"] - best)
+        return line if loss is None else json.dumps(to_json(replace(result, objective=loss)))
+
+    rewrite_results(study, lambda lines: [changed(line) for line in lines])
 
 
 def measured(text: str) -> str:

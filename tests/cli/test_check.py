@@ -45,21 +45,17 @@ class TestCoordinates:
         argv = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*argv, "--strict")
         assert answer.code == 3
-        result, where, _ = answer.out.splitlines()[-3:]
-        assert result.startswith("Coordinate check over width ") and ": fail at layers.0." in result
         curves = "runs/a/check/coordinates-width.png"
-        assert where == f"Check: runs/a/check/check.json; curves: {curves}"
+        assert f"Check: runs/a/check/check.json; curves: {curves}\n" in answer.out
         assert answer.next.startswith(
             "sweeper explain --to-width 64 parameterization=standard study=a "
         )
         assert "Where it begins: layers.0.attention.qkv" in answer.out
-        assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
         names = {path.name for path in (workplace / "runs/a/check").iterdir()}
         assert names == {"check.json", "coordinates-width.png", "coordinates-width.svg"}
-        record = json.loads((workplace / "runs/a/check/check.json").read_text())
+        record = read_json(workplace / "runs/a/check/check.json")
         assert record["axes"][0]["answer"] == "fail" and record["base"]["width"] == 16
         assert record["log2_hps"]["eta"] == -8
-        assert sweeper(*argv).code == 0
 
     def test_mup_passes_on_a_model_of_ones_own(
         self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,12 +72,7 @@ class TestCoordinates:
         axis = answer.document["check"]["axes"][0]
         assert axis["answer"] == "pass" and axis["sizes"] == [16, 32, 64, 128]
         assert [module["name"] for module in axis["modules"]] == ["tokens", "body.0", "head"]
-
-    @pytest.mark.long
-    def test_over_the_depth_too(self, sweeper: Run, workplace: Path) -> None:
-        argv = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
-        axes = sweeper("check", *argv, "--json").document["check"]["axes"]
-        assert [(axis["axis"], axis["sizes"]) for axis in axes] == [("depth", [1, 2])]
+        assert "search=lr" in answer.next
 
     @pytest.mark.parametrize(
         ("failing", "words"),
@@ -101,7 +92,7 @@ class TestCoordinates:
         assert call_words(call)[2:] == words.split()
 
     def test_of_a_study_with_its_optimum(self, sweeper: Run, study: Path) -> None:
-        argv = ["check", "--study", "a", "check.seeds=2", "check.steps=1", "--json"]
+        argv = ["check", "--study", "a", "check.seeds=1", "check.steps=1", "--json"]
         record = sweeper(*argv).document["check"]
         assert (study / "check/check.json").is_file()
         hps = json.loads((study / "search.json").read_text())["best"]
@@ -132,27 +123,13 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
     answer = sweeper(*argv)
     assert answer.code == 0 and "Operands of the matrix products" in answer.err
     names = {path.name for path in (workplace / "runs/a/check").iterdir()}
-    assert names == {"scales.json"}
+    assert names == {"scales.json"} and not (workplace / "runs/a/report.html").exists()
     record = read_json(workplace / "runs/a/check/scales.json")
     assert {each["step"] for each in record} == {0, 2}
     assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
     assert {each["operand"] for each in record} == {"input", "weight", "gradient"}
     assert answer.document["scales"] == record
     assert sweeper(*argv, "check.seed=1").document["scales"] != record
-
-
-def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> None:
-    """It is of what lies in the study's folder, and of studies alone."""
-    argv = ["check", "--scales", "--study", "a", "check.scale_steps=1"]
-    answer = sweeper(*argv)
-    assert answer.out.splitlines()[-3:-1] == [
-        "Measured the operands of every matrix product.",
-        "Report: runs/a/report.html; scales: runs/a/check/scales.json",
-    ]
-    assert answer.next == "sweeper check --study a check.scale_steps=1"
-    assert "Scales of the matrix products" in (study / "report.html").read_text()
-    assert "Report:" not in sweeper("check", "--scales", *QUICK, "study=b").out
-    assert not (study.parent / "b/report.html").exists()
 
 
 ODD = """
@@ -181,10 +158,6 @@ class Calls(Plain):
         self.times += 1
         return 1 + self.times % 3
 
-class Pair(Plain):
-    def forward(self, x, y):
-        return self.head(self.body(self.tokens(x)))
-
 class Bare(nn.Module):
     def __init__(self, width: int, depth: int, classes: int, seq_len: int):
         super().__init__()
@@ -198,15 +171,11 @@ class Bare(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "said"),
-    [
-        ("Calls", 2, "a forward pass that does the same"),
-        ("Pair", 2, "not a tensor of shape"),
-        ("Bare", 2, "no module's output was seen"),
-    ],
+    ("name", "said"),
+    [("Calls", "a forward pass that does the same"), ("Bare", "no module's output was seen")],
 )
 def test_an_odd_model_is_one_message(
-    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, said: str
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     (workplace / "odd_nets.py").write_text(ODD)
     monkeypatch.syspath_prepend(str(workplace))
@@ -215,32 +184,6 @@ def test_an_odd_model_is_one_message(
         *["check", "parameterization=spectral", f"model._target_=odd_nets.{name}", *argv],
         *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
     )
-    assert answer.code == code and not answer.crashed, answer
+    assert answer.code == 2 and not answer.crashed, answer
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and said in answer.err
-
-
-SCRIPT_OF_ONE = """
-runner: {{command: [python, train.py]}}
-model: {{_target_: {target}}}
-"""
-
-
-@pytest.mark.long
-def test_what_comes_next_is_a_search_that_somebody_would_run(
-    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (workplace / "own_net.py").write_text(OWN)
-    monkeypatch.syspath_prepend(workplace)
-    argv = ["check", "parameterization=mup", "model._target_=own_net.Net", *QUICK]
-    argv += ["~model.head_size", "~model.ffn_ratio", "~model.norm_gain", "check.threshold=9"]
-    assert "search=lr" in sweeper(*argv).next
-    asked = sweeper(*argv, "search=independent").next
-    assert "search=independent" in asked and "search=lr" not in asked
-    # A script of one's own trains the model already: its study goes on.
-    (workplace / "runs/mine").mkdir(parents=True)
-    (workplace / "runs/mine/config.yaml").write_text(SCRIPT_OF_ONE.format(target="own_net.Net"))
-    after: list[Path] = []
-    monkeypatch.setattr("sweeper.report.checked.next_of", after.append)
-    sweeper(*argv)
-    assert [folder.name for folder in after] == ["mine"]

@@ -14,10 +14,7 @@ from torch import nn
 from sweeper.cli import app
 from sweeper.errors import SweeperError
 from sweeper.verbs import search, status
-from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_workplace, tree
-from tests.golden import Golden
-
-VERBS = tuple(COMMANDS.commands)
+from tests.cli.driver import TINY, Run, assert_refused, call, make_workplace, tree
 
 
 @pytest.fixture
@@ -30,20 +27,16 @@ def sweeper(
 
 
 class TestHelp:
-    @pytest.mark.parametrize(("words", "made"), [([], [*VERBS]), (["status"], ["status"])])
-    def test_loads_little_and_makes_no_verb_that_it_does_not_tell_of(
-        self, words: list[str], made: list[str]
-    ) -> None:
+    def test_loads_little(self) -> None:
         script = (
-            "import sys\nfrom sweeper.cli.app import VERBS, app\n"
-            f"try: app({[*words, '--help']})\nexcept SystemExit: pass\n"
+            "import sys\nfrom sweeper.cli.app import app\n"
+            "try: app(['--help'])\nexcept SystemExit: pass\n"
             "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
             "heavy += ' sweeper.files'\n"
-            "loaded = [name for name in heavy.split() if name in sys.modules]\n"
-            "print(loaded, list(VERBS._made), file=sys.stderr)"
+            "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stderr.strip() == f"[] {made}" and "--help" in done.stdout
+        assert done.stderr.strip() == "[]" and "--help" in done.stdout
 
     def test_no_verb_at_all_gets_it_and_is_refused(self, sweeper: Run) -> None:
         answer = sweeper()
@@ -66,13 +59,6 @@ class TestHelp:
         assert app._choices().startswith("the configs are missing: ")
 
 
-def test_explain_prints_one_document(sweeper: Run, tmp_path: Path) -> None:
-    answer = sweeper("explain", "--to-width", "32", *TINY, "--json")
-    assert answer.code == 0 and answer.document["target"] == {"width": 32, "depth": 1}
-    assert answer.document["parameters"] and answer.err
-    assert tree(tmp_path) == ["text.txt"]
-
-
 class Tied(nn.Module):
     """Reads 65 words, by a head that is the embedding's matrix; gives logits and loss."""
 
@@ -88,11 +74,12 @@ class Tied(nn.Module):
 
 
 def test_explain_sees_the_words_of_a_tied_head_and_proposes_no_check_that_fails(
-    sweeper: Run,
+    sweeper: Run, tmp_path: Path
 ) -> None:
     model = [f"model._target_={__name__}.Tied", "model.width=16", "parameterization=mup"]
     answer = sweeper("explain", "--to-width", "64", *model, "--json")
     assert answer.code == 0 and not answer.document["next"]
+    assert answer.document["parameters"] and tree(tmp_path) == ["text.txt"]
 
 
 class TestErrors:
@@ -110,9 +97,6 @@ class TestErrors:
 
         return run
 
-    def test_failed_work(self, raises: Run, golden: Golden) -> None:
-        assert_refused(raises(SweeperError("no luck")), golden, code=1)
-
     @pytest.mark.parametrize(
         ("error", "said"),
         [
@@ -120,6 +104,7 @@ class TestErrors:
             (PermissionError(13, "Permission denied", "a/b"), "Permission denied: a/b"),
             (OSError("odd"), "odd"),
             (MemoryError(), "out of memory"),
+            (SweeperError("no luck"), "no luck"),
         ],
     )
     def test_the_machine_is_at_fault(self, raises: Run, error: Exception, said: str) -> None:
@@ -132,12 +117,6 @@ class TestErrors:
         assert answer.code == 1 and answer.out == ""
         assert answer.err.startswith("Traceback") and "ZeroDivisionError: what\n" in answer.err
         assert answer.err.splitlines()[-1].startswith("Error: this was not foreseen")
-
-    def test_an_interrupt_says_how_to_go_on(self, raises: Run, golden: Golden) -> None:
-        answer = raises(KeyboardInterrupt())
-        assert (answer.code, answer.out) == (130, "")
-        assert answer.err.count("\n") == 2
-        golden.says(answer.err)
 
     def test_one_does_not_go_on_watching(self, raises: Run) -> None:
         answer = raises(KeyboardInterrupt(), "status", "--watch")
@@ -178,10 +157,10 @@ def test_a_refused_storage_does_not_tell_its_password(sweeper: Run, word: str) -
 
 @pytest.mark.parametrize("columns", ["0", "wide", "40"])
 def test_any_width_of_the_terminal(
-    sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str, golden: Golden
+    sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert_refused(sweeper("status"), golden)
+    assert_refused(sweeper("status"), "there is no study in runs yet")
 
 
 def test_streams_take_every_word(monkeypatch: pytest.MonkeyPatch) -> None:

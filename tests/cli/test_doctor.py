@@ -47,26 +47,17 @@ def test_a_root_that_cannot_be_written(sweeper: Run, golden: Golden) -> None:
     assert_refused(sweeper("doctor", "--root", "text.txt"), golden)
 
 
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
-    """Packages as if they were there in another version, or (None) not at all."""
-    changed: dict[str, str | None] = {}
-    version = metadata.version
-
-    def told(name: str) -> str:
-        asked = changed.get(name, version(name) if name not in changed else None)
-        if asked is None:
-            raise metadata.PackageNotFoundError(name)
-        return asked
-
-    monkeypatch.setattr(doctor.metadata, "version", told)
-    return changed
-
-
 def test_a_missing_package_is_named_with_the_command_that_brings_it(
-    sweeper: Run, versions: dict[str, str | None]
+    sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions |= {"hydra-core": "1.2.0", "wandb": None}
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == "wandb":
+            raise metadata.PackageNotFoundError(name)
+        return "1.2.0" if name == "hydra-core" else real(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
     answer = sweeper("doctor", "--json")
     assert answer.code == 2 and not answer.document["able"]
     by_name = {finding["name"]: finding for finding in answer.document["findings"]}

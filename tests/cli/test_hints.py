@@ -5,11 +5,7 @@ What trains for long is typed with --dry-run; the rest really.
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,13 +13,10 @@ from unittest.mock import patch
 import pytest
 
 from sweeper.cli.verb import stopped_to_go_on
+from sweeper.engine.runner import Engine
 from sweeper.files import read_json, write_json
-from sweeper.report.next import ladder_words, next_of, validated_by
-from sweeper.sweep import base_search as search_module
-from tests.cli.driver import LONG, TINY, Answer, Run
-
-LADDER = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.step=2", "transfer.extend=0"]
-VALIDATED = ["transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER]
+from sweeper.report.next import ladder_words, validated_by
+from tests.cli.driver import LONG, QUICK, TINY, VALIDATE, Answer, Run
 
 
 def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
@@ -45,23 +38,6 @@ def type_line(sweeper: Run, line: str) -> Answer:
     return answer
 
 
-@pytest.fixture(scope="module")
-def validated_once(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with a ladder that was trained, and its verdict; not to be changed."""
-    from tests.cli.driver import make_workplace, run_in
-
-    folder = make_workplace(tmp_path_factory.mktemp("validated"))
-    shutil.copytree(finished, folder / "runs/a")
-    run_in(folder, *VALIDATED)
-    return folder / "runs/a"
-
-
-@pytest.fixture
-def validated(validated_once: Path, workplace: Path) -> Path:
-    """A copy of it in `workplace`."""
-    return Path(shutil.copytree(validated_once, workplace / "runs/a"))
-
-
 def judged(study: Path, answer: str, **changes: Any) -> None:
     """Have the study's verdict say `answer`."""
     path = study / "transfer/w32-d1/validation.json"
@@ -78,26 +54,12 @@ def test_after_a_search_and_its_dry_run(study: Path, sweeper: Run) -> None:
     type_next(sweeper, sweeper("search", *TINY, "study=a", "--dry-run"))
 
 
-def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) -> None:
-    real = search_module.run_search
-
-    def diverged(*args: Any, **named: Any) -> Any:
-        from dataclasses import replace
-
-        return replace(real(*args, **named), objective=math.inf)
-
-    with patch.object(search_module, "run_search", diverged):
-        ended = sweeper("search", *TINY, "study=a")
-    assert ended.code == 1 and "space.eta.low=" in ended.next
-    type_next(sweeper, ended)
-
-
 @pytest.mark.parametrize(
     ("words", "of"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
-        ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
-        (["transfer", "--to-width=32", "--horizons", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
+        ([*VALIDATE, "--strict"], "sweeper.sweep.ladders.validate"),
+        (["transfer", "--to-width=32", "--horizons", *QUICK], "sweeper.sweep.sweep.Sweep.runs"),
     ],
     ids=["search", "transfer", "predict"],
 )
@@ -119,19 +81,14 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
 @pytest.mark.parametrize(
     ("words", "of", "where"),
     [
-        (
-            ["search", *LONG, "study=b", "--json"],
-            "sweeper.sweep.base_search.Sweep.search",
-            "search",
-        ),
-        ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
+        (["search", *LONG, "study=b", "--json"], "base_search.Sweep.search", "search"),
+        (VALIDATE, "ladders.Sweep.ladder", "validate"),
     ],
-    ids=["search", "transfer"],
 )
 def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
-    study: Path, sweeper: Run, words: list[str], of: str, where: str
+    ladder_study: Path, sweeper: Run, words: list[str], of: str, where: str
 ) -> None:
-    with patch(of, side_effect=KeyboardInterrupt):
+    with patch(f"sweeper.sweep.{of}", side_effect=KeyboardInterrupt):
         assert sweeper(*words).code == 130
     name = "b" if words[0] == "search" else "a"
     status = sweeper("status", "--study", name)
@@ -139,7 +96,6 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
     # As it was typed, the study first.
     verb, *typed = shlex.split(status.next)[1:]
     assert (verb, sorted(typed)) == (words[0], sorted({*words[1:]} - {"--json"}))
-    type_next(sweeper, status)
     if name == "a":  # whatever comes to its end takes it back
         assert sweeper(*words).code == 0
         assert "was stopped" not in sweeper("status", "--study", "a").out
@@ -168,74 +124,27 @@ def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -
     assert type_next(sweeper, ladder)[0].next == ladder.next
 
 
-ENDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "holds": ("holds", {}, "sweeper export"),
-    "fails": ("fails", {}, "sweeper check"),
-    "more seeds": ("cannot say yet", {"settle": ["transfer.seeds=5"]}, "sweeper transfer"),
-    "longer runs": ("cannot say yet", {"settle": ["train.steps=16"]}, "sweeper search"),
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_after_a_verdict(validated: Path, sweeper: Run, ending: str) -> None:
-    """As `status` shows it of a study that was left so."""
-    answer, changes, verb = ENDINGS[ending]
-    judged(validated, answer, **changes)
-    status = sweeper("status", "--study", "a")
-    assert status.next.startswith(verb)
-    [typed] = type_next(sweeper, status)
-    if ending == "holds":
-        assert "It leaves to you" in typed.out
-        assert (validated / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
-
-
-def test_after_a_check(study: Path, sweeper: Run) -> None:
-    ladder = ["transfer.widths=[16,32]", "check.seeds=1"]
-    answer = sweeper("check", "--study", "a", *ladder)
-    assert answer.code == 0, answer.err
-    if answer.next and "sweeper check" not in answer.next:
-        type_next(sweeper, answer)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["transfer", "--to-width", "32", "--horizons", "--dry-run", *LADDER],
-        ["status", "a"],
-        ["export", "--to", "pytorch", "--study", "a"],
-        ["cancel", "a"],
-        pytest.param(["doctor"], marks=pytest.mark.long),
-    ],
-    ids=lambda words: words[0],
-)
-def test_after_the_other_verbs(validated: Path, sweeper: Run, words: list[str]) -> None:
-    answer = sweeper(*words)
-    assert answer.code == 0, answer.err
-    if answer.next:
-        type_next(sweeper, answer)
+def test_after_a_verdict_that_holds(ladder_study: Path, sweeper: Run) -> None:
+    judged(ladder_study, "holds")
+    [typed] = type_next(sweeper, sweeper("status", "--study", "a"))
+    assert "It leaves to you" in typed.out
+    assert (ladder_study / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
 
 
 def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
-    validated: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+    ladder_study: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeper.command.command_runner import Command
-    from sweeper.engine.runner import Engine
-
-    assert not issubclass(Engine, Command)
     monkeypatch.setattr(Engine, "argv", lambda *_, **__: ["python", "train.py", "--lr=0.1"])
-    judged(validated, "cannot say yet")
-    planned: Callable[..., Answer] = sweeper
-    answer = planned("transfer", "--to-width", "32", "--study", "a", *LADDER)
-    assert "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet.\n" in (
-        answer.out
-    )
-    judged(validated, "holds")
-    answer = planned("transfer", "--to-width", "32", "--study", "a", *LADDER)
+    words = ["transfer", "--to-width", "32", "--study", "a", *QUICK]
+    judged(ladder_study, "cannot say yet")
+    doubt = "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet.\n"
+    assert doubt in sweeper(*words).out
+    judged(ladder_study, "holds")
+    answer = sweeper(*words)
     assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
 
 
-def test_the_command_of_a_verdict_is_found_by_its_axis(validated: Path) -> None:
-    command = validated_by(validated, "width")
-    assert command is not None and ladder_words(command.request.overrides) == LADDER
-    assert validated_by(validated, "depth") is None
-    assert next_of(validated) is None or json.dumps(str(next_of(validated)))
+def test_the_command_of_a_verdict_is_found_by_its_axis(ladder_study: Path) -> None:
+    command = validated_by(ladder_study, "width")
+    assert command is not None and ladder_words(command.request.overrides) == QUICK
+    assert validated_by(ladder_study, "depth") is None

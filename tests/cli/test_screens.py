@@ -87,13 +87,6 @@ def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: 
     assert "The target's command:" in screen[80]
 
 
-def test_ladders_over_everything(study: Path, ends: Run) -> None:
-    ladders = ["widths=[16,24,32,40]", "depths=[1,2,3]", "batches=[2,4,8]", "steps=[4,8,16]"]
-    argv = [f"transfer.{ladder}" for ladder in ladders]
-    text = ends("transfer", "--to-width", "512", "--validate", "--dry-run", *argv).out
-    assert "runs are to be trained" in text and all(f"{n} (base)" not in text for n in (24, 32))
-
-
 def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
     workplace: Path, ends: Run, sweeper: Run, screen: Screens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

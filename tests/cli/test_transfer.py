@@ -1,77 +1,49 @@
 import json
 import math
 import re
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sweeper.config.settings import Experiment
 from sweeper.decide import verdict
-from sweeper.decide.ladder_verdict import TargetAnswer, Verdict
+from sweeper.decide.ladder_verdict import TargetAnswer
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
 from sweeper.files import read_json
-from sweeper.records import from_json, to_json
+from sweeper.records import to_json
 from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
 from sweeper.study.study import Study
 from sweeper.sweep import ladders
-from sweeper.trial import Log2Hps, Result
+from sweeper.trial import Trial
 from tests.cli.driver import (
-    TINY,
+    QUICK,
+    VALIDATE,
     Run,
     assert_refused,
-    make_workplace,
     measured,
     results,
+    rewrite_losses,
     rewrite_results,
-    run_in,
+    tree,
 )
 from tests.golden import Golden
 
-QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
-"""A ladder of two widths, three points a curve."""
-VALIDATE = ["transfer", "--to-width", "32", "--validate", *QUICK]
-
 
 def write_parabolas(study: Path, optima: Mapping[int, float]) -> None:
-    """Put made-up losses in the place of those that `VALIDATE` measured: 3 + x^2 nats.
+    """Losses of 3 + x^2 nats in the place of those that `VALIDATE` measured.
 
-    x is log2 eta less the width's optimum, which `optima` gives relative to the study's. All are
-    below what training reaches, so that the study's optimum stays.
+    x is log2 eta less the width's optimum, which `optima` gives relative to the study's.
     """
-    best = json.loads((study / "search.json").read_text())["best_log2"]["eta"]
 
-    def changed(line: str) -> str:
-        result = from_json(Result, json.loads(line))
-        away = result.trial.log2_hps["eta"] - best
-        if abs(away) > 0.5:
-            return line
+    def loss_of(trial: Trial, away: float) -> float | None:
         # Seeds that all lose the same would measure no noise.
-        loss = 3 + (away - optima[result.trial.width]) ** 2 + 1e-10 * result.trial.seed
-        return json.dumps(to_json(replace(result, objective=loss)))
+        loss = 3 + (away - optima[trial.width]) ** 2 + 1e-10 * trial.seed
+        return loss if abs(away) <= 0.5 else None
 
-    rewrite_results(study, lambda lines: [changed(line) for line in lines])
-
-
-@pytest.fixture(scope="session")
-def validated(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a study whose ladder `VALIDATE` has trained; not to be changed."""
-    folder = make_workplace(tmp_path_factory.mktemp("validated"))
-    shutil.copytree(finished, folder / "runs/a")
-    run_in(folder, *VALIDATE)
-    return folder / "runs/a"
-
-
-@pytest.fixture
-def ladder_study(validated: Path, workplace: Path) -> Path:
-    """A copy of `validated` in `workplace`."""
-    return Path(shutil.copytree(validated, workplace / "runs/a"))
+    rewrite_losses(study, loss_of)
 
 
 class TestPlan:
@@ -79,18 +51,9 @@ class TestPlan:
         answer = sweeper("transfer", "--to-width", "64", "--to-depth", "3")
         assert answer.code == 0 and answer.err == ""
         golden.says(measured(answer.out))
-        plan = json.loads((study / "transfer/w64-d3/plan.json").read_text())
-        best = json.loads((study / "search.json").read_text())["best"]
-        assert plan["hps"] == best and plan["target"] == {"width": 64, "depth": 3}
-        assert plan["source"]["study"] == "a" and plan["source"]["eta_from"] == "the study"
-        wanted = "sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
-        assert answer.next == wanted
-
-    def test_of_the_latest_study_or_of_another(self, sweeper: Run, study: Path) -> None:
-        shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
-        assert sweeper("transfer", "--to-width", "32", "--json").document["study"] == "b"
-        document = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document
-        assert document["study"] == "a"
+        plan = read_json(study / "transfer/w64-d3/plan.json")
+        assert plan["target"] == {"width": 64, "depth": 3}
+        assert plan["source"]["eta_from"] == "the study"
 
     def test_a_search_that_is_not_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         rewrite_results(study, lambda lines: lines[1:])
@@ -102,43 +65,29 @@ class TestPlan:
 
 
 class TestValidate:
-    def test_trains_the_ladder_once(self, sweeper: Run, study: Path) -> None:
-        words = ["transfer", "--to-width", "32", "--validate", "--verbose", *QUICK]
-        first = sweeper(*words)
-        assert first.code == 0 and first.err.startswith("validate: 1/12 trials")
-        assert "\nSpeed at " in first.err
-        folder = study / "transfer/w32-d1"
+    def test_trains_the_ladder_once(self, sweeper: Run, ladder_study: Path) -> None:
+        folder, trained = ladder_study / "transfer/w32-d1", results(ladder_study)
         names = {path.name for path in folder.iterdir()}
         assert names == {"plan.json", "validation.json", "curves-width.png", "curves-width.svg"}
-        record = json.loads((folder / "validation.json").read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["width"]
-        curves = record["curves"]
+        curves = read_json(folder / "validation.json")["curves"]
         assert [(c["size"]["width"], len(c["losses"])) for c in curves] == [(16, 3), (32, 3)]
-        again = sweeper(*words)
-        assert (again.code, again.out, again.err) == (0, first.out, "")
+        again = sweeper(*VALIDATE)
+        assert (again.code, again.err) == (0, "") and results(ladder_study) == trained
 
     @pytest.mark.parametrize(
         ("optimum", "words", "verdict", "code"),
         [
             (0.1, [], "holds", 0),
             (0.4, [], "fails", 3),
-            pytest.param(*(0.1, ["transfer.max_shift=0.05"], "fails", 3), marks=pytest.mark.long),
             (0.1, ["transfer.seeds=1"], "cannot say yet", 3),
         ],
     )
     def test_strict_exits_with_3_unless_it_holds(
-        self,
-        sweeper: Run,
-        ladder_study: Path,
-        optimum: float,
-        words: list[str],
-        verdict: str,
-        code: int,
+        self, sweeper: Run, ladder_study: Path, optimum: float, words: list[str], verdict: str, code
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: optimum})
         answer = sweeper(*VALIDATE, *words, "--strict", "--json")
-        assert answer.document["verdicts"][0]["answer"] == verdict
-        assert answer.code == code
+        assert answer.document["verdicts"][0]["answer"] == verdict and answer.code == code
 
     def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
         """The base must have that ratio; the error says which one it has."""
@@ -146,30 +95,9 @@ class TestValidate:
         refused = sweeper(*words, "--dry-run", "transfer.tokens_per_parameter=1000")
         assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
         (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
-        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--json")
-        (verdict,) = answer.document["verdicts"]
-        sizes = {size["size"]["width"]: size["size"]["steps"] for size in verdict["sizes"]}
-        assert sizes[16] < sizes[32] == answer.document["plan"]["source"]["steps"]
-        assert f"the target trains {sizes[32]:,} steps" in answer.err
-
-    def test_a_depth_that_no_ladder_climbs_is_not_validated(
-        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def holding(
-            experiment: Experiment, best: Log2Hps, *_: object, **__: object
-        ) -> ladders.Validated:
-            climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
-            verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            return ladders.Validated(
-                experiment=experiment, planned=best, verdicts=verdicts, trend=None
-            )
-
-        monkeypatch.setattr("sweeper.sweep.ladders.validate", holding)
-        words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
-        answer = sweeper(*words, *QUICK)
-        assert answer.code == 3 and "transfer.depths=[1,2,4]" in answer.out
-        answer = sweeper(*words, *QUICK, "transfer.depths=[2]")
-        assert answer.code == 0 and "is not validated" not in answer.out
+        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--dry-run", "--json")
+        base, target = (each["size"]["steps"] for each in answer.document["sizes"])
+        assert base < target
 
     def test_a_plan_without_a_new_validation_tells_the_kept_one(
         self, sweeper: Run, ladder_study: Path, golden: Golden
@@ -186,76 +114,33 @@ class TestValidate:
     def test_no_plan_stands_beside_the_verdict_on_another(
         self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
-        words, folder = VALIDATE, ladder_study / "transfer/w32-d1"
-        sweeper(*words)
+        folder, trials = ladder_study / "transfer/w32-d1", len(results(ladder_study))
         verdict = (folder / "validation.json").read_text()
-        trials = len(Study.read(ladder_study))
         same = sweeper("transfer", "--to-width", "32")
         assert (folder / "validation.json").read_text() == verdict and "removed" not in same.out
         other = sweeper("transfer", "--to-width", "32", "transfer.eta=-1")
         golden.says(next(line for line in other.out.splitlines() if line.startswith("Note:")))
         assert {path.name for path in folder.iterdir()} == {"plan.json"}
         assert "Validation over width" not in (ladder_study / "report.html").read_text()
-        sweeper(*words)
-        assert json.loads((folder / "validation.json").read_text()) == json.loads(verdict)
-        assert len(Study.read(ladder_study)) == trials, "the verdict is had again without training"
-
-    def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
-        words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
-        words.append("transfer.sizes=[{width: 32, steps: 9}]")
-        answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
-        assert answer.code == 0
-        folder = study / "transfer/w32-d1"
-        assert (folder / "curves-batch_size.png").exists()
-        record = json.loads((folder / "validation.json").read_text())
-        assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps", "size"]
-        assert record["trend"] is None
-        sizes = [c["size"] for c in record["curves"]]
-        trained = [(s["width"], s["batch_size"], s["steps"]) for s in sizes]
-        assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4), (32, 2, 9)]
-        sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
-        assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
-        results = Study.read(study).results()
-        settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
-        assert settings == {(2, 4), (2, 9), (4, 4)}
+        sweeper(*VALIDATE)
+        assert read_json(folder / "validation.json")["axes"] == json.loads(verdict)["axes"]
+        assert len(results(ladder_study)) == trials, "the verdict is had again without training"
 
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
-        words = [
-            "transfer",
-            "--to-width",
-            "32",
-            "--validate",
-            *QUICK,
-            "transfer.hyperparameter=alpha_attn",
-        ]
-        answer = sweeper(*words)
-        assert answer.code == 0
-        folder, best = study / "transfer/w32-d1", json.loads((study / "search.json").read_text())
+        words = ["transfer.hyperparameter=alpha_attn", "transfer.seeds=1"]
+        assert sweeper(*VALIDATE, *words).code == 0
+        folder, best = study / "transfer/w32-d1", read_json(study / "search.json")["best_log2"]
         names = {"plan.json", "curves-alpha_attn-width.png", "curves-alpha_attn-width.svg"}
         assert {path.name for path in folder.iterdir()} == {*names, "validation-alpha_attn.json"}
-        record = json.loads((folder / "validation-alpha_attn.json").read_text())
-        centre = best["best_log2"]["alpha_attn"]
-        places = [float(place) for place in record["curves"][0]["losses"]]
+        record = read_json(folder / "validation-alpha_attn.json")
+        places = {best["alpha_attn"] + step for step in (-0.5, 0.0, 0.5)}
         assert record["hyperparameter"] == "alpha_attn"
-        assert places == [centre - 0.5, centre, centre + 0.5]
-        trained = [
-            r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"
-        ]
-        assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
-        assert {hps["alpha_attn"] for hps in trained} == set(places)
+        trained = [r.trial for r in Study.read(study).results() if r.trial.phase == "validate"]
+        assert {trial.log2_hps["eta"] for trial in trained} == {best["eta"]}
+        assert {trial.log2_hps["alpha_attn"] for trial in trained} == places
         page = (study / "report.html").read_text()
         assert "Validation of alpha_attn over width" in page
         assert "has not been validated yet" in page
-
-    def test_seeds_that_would_settle_it_are_the_next_command(
-        self, sweeper: Run, ladder_study: Path
-    ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
-        answer = sweeper(*VALIDATE, "transfer.seeds=1")
-        assert "6 more runs" in answer.out
-        last = answer.next
-        assert last.startswith("sweeper transfer --study a --to-width 32 --validate ")
-        assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
 
     def test_one_seed_of_many_points_is_judged_as_the_table_of_its_runs(
         self, sweeper: Run, study: Path
@@ -264,15 +149,7 @@ class TestValidate:
         words = ["transfer", "--to-width", "32", "--validate", "transfer.widths=[16,32]"]
         words += ["transfer.seeds=1", "transfer.span=2", "transfer.step=0.5", "transfer.extend=0"]
         assert sweeper(*words).code == 0
-        best = json.loads((study / "search.json").read_text())["best_log2"]["eta"]
-
-        def changed(line: str) -> str:
-            result = from_json(Result, json.loads(line))
-            away = result.trial.log2_hps["eta"] - best
-            loss = 3 + 0.02 * away**2 + 0.001 * math.sin(9 * away + result.trial.width)
-            return json.dumps(to_json(replace(result, objective=loss)))
-
-        rewrite_results(study, lambda lines: [changed(line) for line in lines])
+        rewrite_losses(study, lambda t, x: 3 + 0.02 * x**2 + 0.001 * math.sin(9 * x + t.width))
         answer = sweeper(*words, "--json").document["verdicts"][0]
         table = sweeper("judge", "a", "--to-width", "32", "--json").document["axes"][0]
         assert "one seed: the noise is" in answer["note"]
@@ -280,24 +157,19 @@ class TestValidate:
             assert mine["answer"] == other["answer"] and mine["shift_log2"] == other["shift_log2"]
             assert math.isfinite(mine["loss_gap"]["high"])
 
-    def test_an_optimum_at_the_end_of_a_curve_is_no_matter_of_seeds(
-        self, sweeper: Run, ladder_study: Path
+    def test_a_dry_run_tells_what_a_ladder_would_take_and_writes_nothing(
+        self, sweeper: Run, study: Path, golden: Golden
     ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 1.0})
-        answer = sweeper(*VALIDATE, "transfer.seeds=1")
-        assert "extend the curves of width 32: raise transfer.extend" in answer.out
-        last = answer.next
-        assert last.startswith("sweeper transfer ") and last.endswith(" transfer.extend=4")
-
-    def test_runs_that_diverge_are_a_finding(self, sweeper: Run, study: Path) -> None:
-        answer = sweeper(*VALIDATE, "transfer.eta=55", "--json")
-        assert answer.code == 0 and not answer.crashed
-        verdict = answer.document["verdicts"][0]
-        assert verdict["answer"] == "fails"
-        assert {size["reason"] for size in verdict["sizes"]} == {"every run diverged"}
-        curves = json.loads((study / "transfer/w32-d1/validation.json").read_text())["curves"]
-        losses = [losses for curve in curves for losses in curve["losses"].values()]
-        assert losses == [["inf", "inf"]] * 6
+        before = tree(study.parent)
+        answer = sweeper(*VALIDATE, "--dry-run")
+        assert answer.code == 0 and answer.err == ""
+        golden.says(measured(answer.out))
+        document = sweeper(*VALIDATE, "--dry-run", "--json").document
+        assert tree(study.parent) == before
+        base, large = document["sizes"]
+        assert document["seeds"] == 2 and (base["missing"], large["missing"]) == (5, 6)
+        assert large["size"]["width"] == 32 and len(large["values_log2"]) == 3
+        assert large["flops"] > base["flops"] > 0 and large["seconds"] > 0
 
 
 def trend_to_256(*, warranted: bool) -> Trend:
@@ -341,20 +213,18 @@ class TestBaseCurve:
         self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
-        best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
+        best = read_json(ladder_study / "search.json")["best_log2"]["eta"]
         answer = sweeper(*VALIDATE)
         path = ladder_study / "transfer/w32-d1"
-        plan = json.loads((path / "plan.json").read_text())
+        plan = read_json(path / "plan.json")
         assert plan["hps"]["eta"] == pytest.approx(2 ** (best + 0.2), rel=1e-3)
         assert plan["source"]["eta_from"] == "the base's curve on the ladder"
         golden.says(measured(answer.out))
-        record = json.loads((path / "validation.json").read_text())
+        record = read_json(path / "validation.json")
         assert record["planned_log2"] == pytest.approx(best + 0.2, abs=1e-3)
         assert record["log2_hps"]["eta"] == best
         base = record["axes"][0]["sizes"][0]
         assert base["optimum_log2"]["value"] == record["planned_log2"], "table, note and plan"
-        regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
-        assert regrets == pytest.approx([0, 0], abs=1e-3)
         # Every verb takes that eta, from one place.
         words = ["explain", "--study", "a", "--to-width", "32", "--json"]
         assert sweeper(*words).document["hps"]["eta"] == plan["hps"]["eta"]
@@ -363,19 +233,18 @@ class TestBaseCurve:
         # Without training, and for another target, the plan is the same and the verdict stays.
         words = ["transfer", "--to-width", "64", *QUICK, "--json"]
         assert sweeper(*words).document["plan"]["hps"]["eta"] == plan["hps"]["eta"]
-        assert json.loads((path / "validation.json").read_text()) == record
+        assert read_json(path / "validation.json") == record
 
     def test_an_eta_that_the_user_gave_stays_and_nothing_holds(
         self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
-        best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
+        best = read_json(ladder_study / "search.json")["best_log2"]["eta"]
         answer = sweeper(*VALIDATE, f"transfer.eta={best}", "--strict")
-        plan = json.loads((ladder_study / "transfer/w32-d1/plan.json").read_text())
+        plan = read_json(ladder_study / "transfer/w32-d1/plan.json")
         assert plan["hps"]["eta"] == 2**best and answer.code == 3
         assert plan["source"]["eta_from"] == "transfer.eta"
         golden.says(measured(answer.out))
-        assert f"plan with the base's optimum: transfer.eta={best + 0.2:.2f}" in answer.out
 
 
 class TestCorrection:
@@ -389,30 +258,12 @@ class TestCorrection:
         trend, target = answer.document["trend"], verdict["target"]
         assert answer.code == 3, "the ladder holds, the target does not"
         assert verdict["answer"] == "holds" and target["answer"] == "cannot say yet"
-        assert [size["answer"] for size in verdict["sizes"]] == ["base", "holds"]
-        assert trend["sizes"] == [16, 32] and not trend["warranted"]
-        assert trend["slope"]["value"] == pytest.approx(0.1)
-        assert sum(trend["forms"].values()) == pytest.approx(1)
-        assert "as theory says" in trend["prior"]
-        kept = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
-        (known,) = kept["validation"]
+        assert not trend["warranted"] and trend["slope"]["value"] == pytest.approx(0.1)
+        (known,) = answer.document["plan"]["source"]["validation"]
         assert known["ladder"] == "holds at widths 16 to 32" and known["target"] == target["answer"]
-        shown = sweeper(*words)
-        golden.says(measured(shown.out))
-        assert target["settle"][0] in shown.out.splitlines()[-1]
-        page = (ladder_study / "report.html").read_text()
-        assert "At width 256, 8 times wider than measured," in page
+        golden.says(measured(sweeper(*words).out))
         even = sweeper(*words, "transfer.theory=false", "--json").document["trend"]
         assert even["prior"] != trend["prior"]
-
-    def test_a_target_within_the_ladder_has_the_ladder_s_answer(
-        self, sweeper: Run, ladder_study: Path
-    ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 0.05})
-        answer = sweeper(*VALIDATE, "--strict", "--json")
-        target = answer.document["verdicts"][0]["target"]
-        assert answer.code == 0 and target["answer"] == "holds"
-        assert target["sentence"] == "At width 32, within the ladder, the transfer holds"
 
     def test_is_offered_and_applied_only_when_asked(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
@@ -423,9 +274,8 @@ class TestCorrection:
         monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
-        assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
         assert sweeper(*words, "--strict").code == 3
-        source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
+        source = read_json(ladder_study / "transfer/w256-d1/plan.json")["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
         plan = sweeper(*words, "transfer.correct=true", "--json").document["plan"]
         assert plan["hps"]["eta"] == pytest.approx(2**-1.5)
@@ -442,7 +292,7 @@ class TestCorrection:
         monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "no correction: because." in answer.out
-        source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
+        source = read_json(ladder_study / "transfer/w256-d1/plan.json")["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
 
 
@@ -455,7 +305,7 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     assert answer.code == 0 and "12 runs" in answer.err
     told = json.loads(answer.out)
     assert told["settled"].startswith("Not settled with 12 runs")
-    kept = json.loads((study / "transfer/w32-d1/validation.json").read_text())
+    kept = read_json(study / "transfer/w32-d1/validation.json")
     assert kept["settled"] == told["settled"]
     assert {verdict.get("confidence") for verdict in kept["axes"]} == {0.97}
     results = len(Study.read(study).results())
@@ -466,61 +316,13 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     assert dry["settle"]["runs"] == sum(size["missing"] for size in dry["sizes"]) == 0
 
 
-@pytest.mark.long
-def test_ladders_of_all_hyperparameters_settle_each_and_go_on_after_a_kill(
-    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+def test_ladders_of_all_hyperparameters_are_those_that_a_search_may_move(
+    sweeper: Run, study: Path
 ) -> None:
-    """Killed within the second ladder: what was trained stays, and is trained once."""
-    space = "parameterization.space"
-    held = ("ffn_act", "residual", "residual_attn_ratio", "loss_softmax")
-    words = [f"{space}.alpha_{name}={{low: 0, high: 0, default: 0}}" for name in held]
-    assert sweeper("search", *TINY, *words, "study=a").code == 0
-    study = workplace / "runs/a"
-    folder, searched = study / "transfer/w32-d1", results(study)
-    settle = [*VALIDATE, "study=a", "--settle", "--budget", "12", "transfer.hyperparameter=all"]
-    dry = sweeper(*settle, "--dry-run", "--json")
-    assert {*dry.document["ladders"]} == {"eta", "alpha_attn"} and results(study) == searched
-
-    record, left = Study.record, [15]
-
-    def killed(self: Study, found: Sequence[Result], *rest: Any) -> None:
-        left[0] -= len(found)
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        record(self, found, *rest)
-
-    monkeypatch.setattr(Study, "record", killed)
-    assert sweeper(*settle).code == 130
-    kept = results(study)
-    assert len(kept) == len(searched) + 15
-    assert len(sorted(folder.glob("validation*.json"))) == 1
-    monkeypatch.setattr(Study, "record", record)
-    ended = sweeper(*settle, "--json")
-    assert ended.code == 0, ended.err
-    after = results(study)
-    assert kept.items() <= after.items()
-    for name in ("validation.json", "validation-alpha_attn.json"):
-        found = json.loads((folder / name).read_text())
-        assert "12 runs" in found["settled"]
-        assert sum(len(x) for c in found["curves"] for x in c["losses"].values()) == 12
-    again = sweeper(*settle, "--json")
-    assert again.document["ladders"] == ended.document["ladders"] and results(study) == after
-
-
-def test_a_ladder_that_is_trained_is_settled_by_what_is_there(
-    sweeper: Run, ladder_study: Path
-) -> None:
-    write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
-    sweeper(*VALIDATE)
-    path = ladder_study / "transfer/w32-d1/validation.json"
-    before, results = read_json(path), len(Study.read(ladder_study))
-    settle = [*VALIDATE, "--settle"]
-    for said in (sweeper(*settle, "--dry-run").out, sweeper(*settle).out):
-        assert "12 runs, all of which were there, looked at 1 time" in said
-    assert len(Study.read(ladder_study)) == results
-    after = read_json(path)
-    assert after["axes"] == before["axes"] and after["curves"] == before["curves"]
-    assert len(read_json(path.with_name("settling.json"))["keys"]) >= 12
+    words = [*VALIDATE, "study=a", "--settle", "--budget", "12", "transfer.hyperparameter=all"]
+    ladders = sweeper(*words, "--dry-run", "--json").document["ladders"]
+    best = read_json(study / "search.json")["best_log2"]
+    assert {*ladders} == {*best} and len(ladders) > 1
 
 
 def test_a_verdict_on_more_of_the_same_runs_stays(
@@ -535,12 +337,3 @@ def test_a_verdict_on_more_of_the_same_runs_stays(
     answer = sweeper(*VALIDATE, "--settle", "--verbose")
     assert "the verdict that was there stays" in answer.out + answer.err
     assert read_json(path)["axes"] == to_json(record.axes)
-
-
-def test_hours_too_few_to_begin_are_refused(sweeper: Run, study: Path) -> None:
-    before = sorted(study.rglob("*"))
-    for words in ([], ["--dry-run"]):
-        answer = sweeper(*VALIDATE, "--settle", "--budget", "1e-9h", *words)
-        assert answer.code == 2 and "--budget='1e-09h' is refused: at least " in answer.err
-        assert "runs with which these ladders begin" in answer.err
-    assert not (study / "transfer/w32-d1/validation.json").exists() and before

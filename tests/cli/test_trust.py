@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sweeper.errors import ConfigError
 from sweeper.files import read_json
 from sweeper.registry import build_plugin, import_plugin, name_classes, only_named
 from sweeper.search.strategy import Strategy
-from tests.cli.driver import Run, run_in
+from tests.cli.driver import Run
 
 VERBS = {
     "status": ["status", "a"],
@@ -53,54 +54,33 @@ def change(folder: Path, /, **groups: Any) -> None:
     path.write_text(yaml.safe_dump(tree))
 
 
-@pytest.fixture(scope="session")
-def made(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with a plan, made but once."""
-    place = tmp_path_factory.mktemp("planned")
-    shutil.copytree(finished.parents[1], place, dirs_exist_ok=True)
-    run_in(place, *VERBS["transfer"])
-    return place / "runs/a"
-
-
 @pytest.fixture
-def planned(made: Path, workplace: Path) -> Path:
+def planned(ladder_study: Path) -> Path:
     """A study with a plan, so that every verb has something to work with, and a twin."""
-    shutil.copytree(made, workplace / "runs/b")
-    return Path(shutil.copytree(made, workplace / "runs/a"))
+    shutil.copytree(ladder_study, ladder_study.with_name("b"))
+    return ladder_study
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_runs_a_class_that_a_study_alone_names(
+def test_no_verb_runs_a_class_that_a_study_its_results_or_plans_name(
     verb: str, planned: Path, sweeper: Run, trap: Path
 ) -> None:
     study = planned
     kept = (study / "config.yaml").read_text()
     targets = [("trap_of_others.Net", {}), ("os.system", {"command": f"touch {trap}"})]
-    # One verb meets both in every group, others that build them one after the other; the rest, in
-    # all groups at once.
-    pairs = [([group], pair) for group in GROUPS for pair in targets]
-    if verb not in BUILDING:
-        pairs = [([*GROUPS], pair) for pair in targets]
-    elif verb != "explain":
-        pairs = [*pairs[::4], *pairs[3::4]]
-    for group, (target, extra) in pairs:
+    # One verb meets them in each group, the rest in all groups at once.
+    places = [[group] for group in GROUPS] if verb == "explain" else [[*GROUPS]]
+    for groups, (target, extra) in product(places, targets):
         tree = yaml.safe_load(kept)
-        for name in group:
+        for name in groups:
             kept_too = tree[name] if name in ("model", "parameterization") else {}
             tree[name] = {**kept_too, "_target_": target, **extra}
         (study / "config.yaml").write_text(yaml.safe_dump(tree))
         run = sweeper(*VERBS[verb])
-        assert not trap.exists(), (group, target)
-        assert not run.crashed
+        assert not trap.exists() and not run.crashed, (groups, target)
         if verb in BUILDING:
             assert run.code == 2 and "--trust" in run.err and target in run.err
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_runs_what_results_and_plans_name(
-    verb: str, planned: Path, sweeper: Run, trap: Path
-) -> None:
-    study = planned
+    (study / "config.yaml").write_text(kept)
     for path in study.glob("results/*.jsonl"):
         lines = []
         for record in map(json.loads, path.read_text().splitlines()):

@@ -32,10 +32,7 @@ def scales() -> list[dict[str, Any]]:
     return result
 
 
-RECORDS = {
-    "check/check.json": check,
-    "check/scales.json": scales,
-}
+RECORDS = {"check/check.json": check, "check/scales.json": scales}
 
 
 def add(folder: Path) -> Path:

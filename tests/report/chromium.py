@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -86,15 +85,6 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def move(self, x: float, y: float) -> None:
-        """Put the mouse there."""
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def shoot(self, path: Path) -> None:
-        """A picture of the whole page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
     def _note(self, event: dict[str, Any]) -> None:
         method, params = str(event.get("method")), event.get("params") or {}

@@ -37,47 +37,44 @@ def loss_at(eta: float, optimum: float, floor: float) -> float:
     return math.inf if x > 2.4 else floor + (0.055 * x * x if x < 0 else 0.06 * x * x + 0.12 * x**4)
 
 
-def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -> dict[str, Any]:
+def curve(
+    width: int, depth: int, optimum: float, seeds: int = 2, *, diverged: bool = False
+) -> dict[str, Any]:
     noise = random.Random(width * 100 + depth)
-    floor = also.get("floor", 2.2 + 4.6 * width**-0.33 + 0.1 / depth)
+    floor = 2.2 + 4.6 * width**-0.33 + 0.1 / depth
     losses = {}
-    for step in range(-4, 5 + also.get("longer", 0)):
+    for step in range(-4, 5):
         eta = 1.5 + step / 2
-        loss = math.inf if also.get("diverged") else loss_at(eta, optimum, floor)
+        loss = math.inf if diverged else loss_at(eta, optimum, floor)
         losses[str(eta)] = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
     return {"size": {"width": width, "depth": depth, **TRAINED}, "losses": losses}
 
 
+REASONS = {
+    "base": "",
+    "holds": "shift and loss gap are within the thresholds",
+    "fails": "the optimum shifts by at least 1.21 in log2",
+    "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
+}
+
+
 def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
     losses = [sum(of_seeds) / len(of_seeds) for of_seeds in found["losses"].values()]
-    at_transferred = losses[len(losses) // 2]
-    is_finite = math.isfinite(min(losses))
-    reasons = {
-        "base": "",
-        "holds": "shift and loss gap are within the thresholds",
-        "fails": "the optimum shifts by at least 1.21 in log2"
-        if is_finite
-        else "every run diverged",
-        "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
-    }
-    unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
-    loss = min(losses)
-    regret = estimate(at_transferred - loss, 0.004) if is_finite else unknown
-    regret = {key: max(0.0, value) for key, value in regret.items()} if is_finite else regret
-    return {
-        "size": found["size"],
-        "optimum_log2": estimate(optimum, 0.11) if is_finite else unknown,
-        "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
-        if is_finite
-        else unknown,
-        "loss": estimate(loss, 0.005) if is_finite else unknown,
+    loss, at_transferred, reason = min(losses), losses[len(losses) // 2], REASONS[answer]
+    regret = {k: max(0.0, v) for k, v in estimate(at_transferred - loss, 0.004).items()}
+    numbers = {
+        "optimum_log2": estimate(optimum, 0.11),
+        "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0),
+        "loss": estimate(loss, 0.005),
         "regret": regret,
         "loss_gap": {key: value / 2 for key, value in regret.items()},
-        "at_end": False,
-        "is_base": optimum == base,
-        "answer": answer,
-        "reason": reasons[answer],
     }
+    if not math.isfinite(loss):
+        unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
+        numbers = dict.fromkeys(numbers, unknown)
+        reason = "every run diverged"
+    rest = {"at_end": False, "is_base": optimum == base, "answer": answer, "reason": reason}
+    return {"size": found["size"], **numbers, **rest}
 
 
 def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) -> dict[str, Any]:

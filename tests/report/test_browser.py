@@ -60,8 +60,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(check_samples.add(folder))
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_it_can_be_read_on_a_phone_and_a_desk_light_and_dark(
     browser: Browser, page: Path, width: int, dark: bool
 ) -> None:
@@ -132,19 +131,6 @@ def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
     assert browser.run("document.querySelector('.plot svg').getBoundingClientRect().width") <= 700
     assert browser.run("getComputedStyle(document.querySelector('pre')).whiteSpace") == ("pre-wrap")
     assert len(browser.call("Page.printToPDF")["data"]) > 10_000
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_study_that_has_hardly_begun(browser: Browser, tmp_path: Path, begun: bool) -> None:
-    search = samples.search(finished=False, lines=[], best_loss_curve=[], combination=None, runs=0)
-    folder = samples.study(tmp_path / "new", search if begun else None)
-    browser.problems.clear()
-    browser.open(write_report(folder), 390)
-    assert browser.run("document.querySelector('h2').textContent").startswith(
-        "The transfer has not"
-    )
-    assert browser.run("document.documentElement.scrollWidth") == 390
-    assert browser.problems == []
 
 
 def came(browser: Browser, condition: str) -> None:

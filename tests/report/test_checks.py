@@ -68,10 +68,7 @@ SCALES = [
 
 
 def test_layers_that_are_alike_share_a_row_with_the_worst_of_them(golden: Golden) -> None:
-    text = printed(show.coordinates([sample()], CheckRule()))
-    row = next(line for line in text.splitlines() if "layers.0-1.up" in line)
-    assert row.strip().endswith("fail") and "- fail, grows: layers.0-1.up" in text
-    golden.says(text)
+    golden.says(printed(show.coordinates([sample()], CheckRule())))
 
 
 def test_names_are_collapsed_whatever_their_order() -> None:
@@ -81,10 +78,7 @@ def test_names_are_collapsed_whatever_their_order() -> None:
 
 
 def test_scales_are_shown(golden: Golden) -> None:
-    text = printed([show.scale_table(SCALES)])
-    (row,) = (line.split() for line in text.splitlines() if "layers.0-1.up  gradient" in line)
-    assert row[2:5] == ["1", "8", "25.00"]
-    golden.says(text)
+    golden.says(printed([show.scale_table(SCALES)]))
 
 
 def test_the_figure_has_a_panel_a_module(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sweeper.decide.ladder_verdict import SizeVerdict, TargetAnswer, Verdict
+from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
-from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.sections import Item
 from sweeper.report.terminal import Terminal
@@ -50,16 +49,13 @@ HOLDS = SizeVerdict(
     answer="holds",
     reason="within the thresholds",
 )
+NUMBERS_OF_SIZE = ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
 UNTOLD = replace(
     HOLDS,
     size=replace(BASE, width=64),
-    optimum_log2=UNKNOWN,
-    shift_log2=UNKNOWN,
-    loss=UNKNOWN,
-    regret=UNKNOWN,
-    loss_gap=UNKNOWN,
     answer="fails",
     reason="every run diverged",
+    **dict.fromkeys(NUMBERS_OF_SIZE, UNKNOWN),  # type: ignore[arg-type]
 )
 
 
@@ -93,36 +89,22 @@ def test_numbers(value: float, words: str) -> None:
 
 
 def test_short_forms() -> None:
-    assert (short(0.00012207), power(-8.0), power(0.5)) == (
-        "0.0001221",
-        "2^-8",
-        "2^0.5",
-    )
-
-
-def would_run(paper: Console, flops: float, seconds: float, *counts: int) -> None:
-    """Phases of so many trials each, which take these FLOPs and seconds a trial."""
-    costs = [
-        (name, Cost(trials=n, flops=n * flops, seconds=n * seconds))
-        for name, n in zip(("eta", "lines"), counts, strict=False)
-    ]
-    put(paper, show.dry_run("This would run", "phase", costs, "trials", "some facts"))
+    assert (short(0.00012207), power(-8.0), power(0.5)) == ("0.0001221", "2^-8", "2^0.5")
 
 
 def test_a_dry_run(paper: Console) -> None:
-    would_run(paper, 1e9, 2.0, 9, 90)
-    assert ["eta", "9", "9.00e+09", "18", "s"] in rows(paper)
+    costs = [
+        (name, Cost(trials=n, flops=n * 1e9, seconds=n * 2.0)) for name, n in (("a", 9), ("b", 90))
+    ]
+    put(paper, show.dry_run("This would run", "phase", costs, "trials", "some facts"))
+    assert ["a", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
     assert read(paper).endswith("some facts\n")
 
 
-def test_a_dry_run_without_a_time(paper: Console) -> None:
-    would_run(paper, 1e9, math.nan, 9)
-    assert ["all", "9", "9.00e+09", "not", "known"] in rows(paper)
-
-
 def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
-    would_run(paper, math.nan, math.nan, 9)
+    costs = [("eta", Cost(trials=9, flops=math.nan, seconds=math.nan))]
+    put(paper, show.dry_run("This would run", "phase", costs, "trials", ""))
     unknown = ["not", "known"] * 2
     assert ["eta", "9", *unknown] in rows(paper) and ["all", "9", *unknown] in rows(paper)
 
@@ -130,8 +112,6 @@ def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console, golden: Golden) -> None:
         put(paper, show.conclusion(FOUND, SPACE))
-        assert ["eta", "2.828", "2.2500", "-", "2", "0.5", "to", "2.828"] in rows(paper)
-        assert ["alpha", "0.25", "1", "0.25", "to", "4"] in rows(paper)
         result = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
         assert show.conclusion_text(FOUND) == result
         fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
@@ -197,135 +177,57 @@ def parameter(name: str, shape: tuple[int, ...] = (8, 8)) -> PlannedParameter:
 class TestPlan:
     def test_layers_that_are_alike_share_a_row(self) -> None:
         names = ["embedding.weight", *(f"layers.{i}.out.weight" for i in range(12)), "head.weight"]
-        result = show.grouped([parameter(name) for name in names])
-        assert [name for name, _ in result] == [
-            "embedding.weight",
-            "layers.0-11.out.weight",
-            "head.weight",
-        ]
-
-    def test_layers_that_differ_do_not(self) -> None:
-        result = show.grouped([parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")])
-        assert [name for name, _ in result] == ["a.0.w", "a.1.w", "b.0.w"]
+        result = [name for name, _ in show.grouped([parameter(name) for name in names])]
+        assert result == ["embedding.weight", "layers.0-11.out.weight", "head.weight"]
+        other = [parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")]
+        assert [name for name, _ in show.grouped(other)] == ["a.0.w", "a.1.w", "b.0.w"]
 
     def test_the_table(self, paper: Console, golden: Golden) -> None:
+        """A role that grows nowhere does not read as untrained."""
+        gate = replace(parameter("gate"), role="fixed")
         made = TransferPlan(
             base=Size(width=8, depth=1),
             target=Size(width=64, depth=2),
             parameterization="x.Y",
             hps={"eta": 1.0},
-            parameters=(parameter("layers.0.w"), parameter("layers.1.w")),
+            parameters=(parameter("layers.0.w"), parameter("layers.1.w"), gate),
             operations={},
             source={},
         )
         put(paper, show.plan(made))
-        golden.says(read(paper))
-        assert [
-            "layers.0-1.w",
-            "hidden",
-            "8x8",
-            "1",
-            "0.125",
-            "0.5",
-            "1e-08",
-            "0.0001",
-            "1",
-        ] in rows(paper)
-
-    def test_a_role_that_grows_nowhere_does_not_read_as_untrained(self, paper: Console) -> None:
-        each = replace(parameter("gate"), role="fixed")
-        plan = TransferPlan(
-            base=Size(width=8, depth=1),
-            target=Size(width=64, depth=2),
-            parameterization="x.Y",
-            hps={"eta": 1.0},
-            parameters=(each,),
-            operations={},
-            source={},
-        )
-        put(paper, show.plan(plan))
         assert any(row[:2] == ["gate", "scalar-like"] for row in rows(paper))
-        assert to_json(plan)["parameters"][0]["role"] == "fixed"
+        golden.says(read(paper))
 
     def test_a_command_without_a_depth_is_told_none(self, paper: Console, golden: Golden) -> None:
         own = own_plan(Size(width=8, depth=1), Size(width=64, depth=1), {"eta": 1.0}, {}, None)
         put(paper, show.plan(own, deep=False))
-        assert "depth" not in read(paper)
         golden.says(read(paper))
 
 
 class TestVerdict:
-    def test_that_holds(self, paper: Console, golden: Golden) -> None:
-        put(paper, show.verdicts([Verdict(axis="width", answer="holds", sizes=(HOLDS,))]))
-        assert rows(paper)[3][:6] == ["32", "1.50", "±0.25", "-0.10", "±0.20", "0.0000"]
-        assert read(paper).endswith("The transfer over width holds at widths 32 to 32.\n")
-        golden.says(read(paper))
-
-    def test_the_target_has_an_answer_of_its_own(self, paper: Console) -> None:
-        beyond = TargetAnswer(
-            axis="width",
-            size=4096,
-            answer="cannot say yet",
-            sentence="At width 4096, 64 times wider than measured, nothing is said",
-            todo="a ladder to width 256 would likely tell: transfer.widths=[16,32]",
-        )
-        base = replace(HOLDS, answer="base", is_base=True, reason="")
-        sizes = (base, replace(HOLDS, size=replace(BASE, width=64)))
-        result = Verdict(axis="width", answer="holds", sizes=sizes, target=beyond)
-        put(paper, show.verdicts([result]))
-        assert [row[-1] for row in rows(paper) if row[0] in ("32", "64")] == ["base", "holds"]
-        assert read(paper).endswith(
-            "The transfer over width holds at widths 32 to 64.\n"
-            "At width 4096, 64 times wider than measured, nothing is said. To settle it, a ladder "
-            "to width 256 would likely tell: transfer.widths=[16,32].\n"
-        )
-
     def test_that_fails(self, paper: Console, golden: Golden) -> None:
         sizes = (HOLDS, UNTOLD)
         failed = Verdict(axis="width", answer="fails", sizes=sizes, note="[mind] this")
         put(paper, show.verdicts([failed]))
-        assert ["64", *"-------", "fails"] in rows(paper)
         golden.says(read(paper))
-        assert "The transfer over width fails at widths 32 to 64.\n" in read(paper)
-        assert "What to look at: " in read(paper)
-
-    def test_that_is_open(self, paper: Console) -> None:
-        doubt = replace(HOLDS, answer="cannot say yet")
-        result = Verdict(
-            axis="depth", answer="cannot say yet", sizes=(doubt,), todo="train more seeds: a=2"
-        )
-        put(paper, show.verdicts([result]))
-        assert read(paper).endswith(
-            "The transfer over depth can neither be confirmed nor refuted yet at depths 2 to 2. "
-            "To settle it, train more seeds: a=2.\n"
-        )
 
     def test_one_seed_has_no_interval_and_the_base_nothing_to_be_compared_with(
         self, paper: Console, golden: Golden
     ) -> None:
-        alone = {
-            name: getattr(HOLDS, name).without_interval()
-            for name in ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
-        }
+        alone = {name: getattr(HOLDS, name).without_interval() for name in NUMBERS_OF_SIZE}
         base = replace(HOLDS, is_base=True, **alone)
         other = replace(HOLDS, size=replace(BASE, width=64), **alone)
         put(paper, show.verdicts([Verdict(axis="width", answer="holds", sizes=(base, other))]))
-        upper, lower = (row for row in rows(paper) if row[:1] in (["32"], ["64"]))
-        assert upper[2] == upper[3] == "0" and lower[2] == "-0.10"
-        assert read(paper).count("±") == 1
         golden.says(read(paper))
 
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console, golden: Golden
     ) -> None:
-        ladder_size = BASE
         width = Estimate(value=1.5, low=1.25, high=math.inf)
         basin = Basin(low_log2=0.0, high_log2=1.5, width_log2=width)
-        size = replace(HOLDS, size=ladder_size, basin=basin)
+        size = replace(HOLDS, basin=basin)
         put(paper, show.verdicts([Verdict(axis="batch_size", answer="holds", sizes=(size,))]))
         golden.says(read(paper))
-        assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"
-        assert read(paper).endswith("The transfer over batch size holds at batch sizes 8 to 8.\n")
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def typed(words: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study's folder below the root that no flag names."""
+    """The folder of a study that was searched, below the root that no flag names."""
     monkeypatch.chdir(tmp_path)
-    Path("runs/demo").mkdir(parents=True)
+    write(Path("runs/demo/search.json"), search())
     return Path("runs/demo")
 
 
@@ -72,6 +72,7 @@ def planned(folder: Path, validated: dict[str, Any] | None = None, **source: Any
 
 
 def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
+    (folder / "search.json").unlink()
     assert next_line(folder) == ""
     command = "sweeper search experiment=demo --config-dir 'my own' --json"
     write(folder / "search.json", search(finished=False, provenance={"command": command}))
@@ -81,13 +82,11 @@ def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
 
 
 def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
-    write(folder / "search.json", search())
     assert next_line(folder) == "sweeper transfer --study demo --to-width 128 --validate"
     planned(folder)
     assert next_line(folder) == TYPED
     planned(folder, validation())
-    wanted = "sweeper export --study demo --to pytorch"
-    assert next_line(folder) == wanted
+    assert next_line(folder) == "sweeper export --study demo --to pytorch"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,6 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
     folder: Path, width: int, target: int, widths: str
 ) -> None:
     """The default's would be as wide as 256, whatever the target."""
-    write(folder / "search.json", search())
     line = f"sweeper transfer --study demo --to-width {target}"
     sizes = {"base": {"width": width, "depth": 2}, "target": {"width": target, "depth": 2}}
     record = plan() | sizes | {"source": {"command": line}}
@@ -143,27 +141,8 @@ def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
         assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", word])
 
 
-def test_after_a_failure_the_rules_are_checked_once(folder: Path) -> None:
-    write(folder / "search.json", search())
-    setup = spec_of({"model": {"width": 16, "depth": 1}})
-    write_setup(folder, setup)
-    planned(folder, validation("fails"))
-    assert next_line(folder) == "sweeper check --study demo"
-    checked(folder, "pass", setup.digest)
-    assert next_line(folder) == ""
-
-
-def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
-    write(folder / "search.json", search())
-    open_verdict = validation("cannot say yet")
-    open_verdict["axes"][0]["settle"] = ["transfer.seeds=5"]
-    planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
-    assert next_line(folder) == typed("transfer.seeds=5")
-
-
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
-    write(folder / "search.json", search())
     doubt = validation("cannot say yet")
     doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
     planned(folder, doubt | {"command": f"{TYPED} transfer.step=1 --json"})
@@ -181,7 +160,6 @@ def open_with(folder: Path, *settle: str, **source: Any) -> str:
 
 
 def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
-    write(folder / "search.json", search())
     assert open_with(folder, "transfer.extend=8") == typed("transfer.extend=8")
     assert open_with(folder, "transfer.step=0.25") == typed("transfer.step=0.25")
     assert open_with(folder) == ""
@@ -191,12 +169,6 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
     both["axes"] += [{"axis": "batch_size", "answer": "holds", "sizes": []}]
     planned(folder, both, command=TYPED)
     assert next_line(folder) == typed("transfer.seeds=9 'transfer.batches=[]'")
-
-
-def test_a_new_study_has_no_setup_before_it() -> None:
-    typed = "sweeper search study=demo train.steps=20 --new-setup"
-    anew = recorded(typed).as_new_study("longer", "train.steps=80", why="")
-    assert str(anew) == "sweeper search --study longer train.steps=80"
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
@@ -218,7 +190,6 @@ def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> No
 def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
     folder: Path, settle: str
 ) -> None:
-    write(folder / "search.json", search())
     limited = validation("holds")
     target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": "so"}
     limited["axes"][0]["target"] = target | {"settle": [settle]}
@@ -251,9 +222,13 @@ def checked(folder: Path, answer: str, spec: str) -> None:
 
 
 def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder: Path) -> None:
-    write(folder / "search.json", search())
     setup = spec_of({"model": {"width": 16, "depth": 1}})
     write_setup(folder, setup)
+    planned(folder, validation("fails"))
+    assert next_line(folder) == "sweeper check --study demo"
+    checked(folder, "pass", setup.digest)
+    assert next_line(folder) == ""
+    (folder / "transfer/w256-d2/validation.json").unlink()
     check = "sweeper check --study demo 'transfer.widths=[16,32]'"
     checked(folder, "fail", setup.digest)
     assert next_line(folder) == check
@@ -281,19 +256,6 @@ def test_without_a_finite_loss_nothing_follows(folder: Path) -> None:
     assert next_line(folder) == ""
 
 
-def test_overrides_stay_before_a_command_of_ones_own() -> None:
-    typed = "sweeper search study=a train.steps=4 -- python train.py --lr={eta}"
-    assert str(recorded(typed).changed("train.steps=8", why="")) == (
-        "sweeper search study=a train.steps=8 -- python train.py '--lr={eta}'"
-    )
-    assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
-        "sweeper search --study b train.steps=8 -- python train.py '--lr={eta}'"
-    )
-    assert str(recorded("sweeper search --study a x=1 +y=1").as_new_study("b", "+y=2", why="")) == (
-        "sweeper search --study b x=1 +y=2"
-    )
-
-
 def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> None:
     """Those of the same look are its own options, not sweeper's."""
     own = "-- python train.py train.steps=5 --study X study=y --new-setup --json -- --json"
@@ -309,6 +271,9 @@ def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> No
     assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
         f"sweeper search --study b model.width=8 train.steps=8 {own}"
     )
+    typed = "sweeper search study=a x=1 +y=1 --new-setup"
+    anew = recorded(typed).as_new_study("b", "+y=2", why="")
+    assert str(anew) == "sweeper search --study b x=1 +y=2"
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -364,17 +329,6 @@ def test_the_folders_are_named_where_no_default_is() -> None:
     assert line("my runs", Path("c d")) == "sweeper check a=1 --config-dir 'c d' --root 'my runs'"
 
 
-def test_the_same_configuration_goes_on_with_changes_and_without_a_password() -> None:
-    overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
-    invocation = Invocation(overrides=overrides)
-    settings: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    command = again(invocation, CheckRequest(), settings, "model.width=64", why="")
-    check, storage, width = map(str, command.call.arguments)
-    assert check == "transfer.check=true"
-    assert storage.startswith("study.storage=") and "secret" not in storage
-    assert width == "model.width=64"
-
-
 def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
     pattern = r"metric=step (?P<step>\d+): loss (?P<loss>\S+) @ 3"
     argv = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
@@ -383,7 +337,7 @@ def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
 
 
 def test_a_users_command_goes_back_behind_the_dashes() -> None:
-    argv = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
+    argv = ["search", "model.width=8", "study=a", "--", "python", "train.py", "--lr={eta}"]
     overrides = with_user_command(argv)[1:]
     settings: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
     command = again(Invocation(overrides=overrides), SearchRequest(), settings, "study=b", why="")
@@ -419,15 +373,11 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
     folder: Path, needed: int, budget: str
 ) -> None:
     """Not where nobody knows it, where the runs are there, nor a thousand times as many."""
-    write(folder / "search.json", search())
     result = validation("cannot say yet")
     runs = sum(len(seeds) for curve in result["curves"] for seeds in curve["losses"].values())
     assert 30 < runs < 150
     line = typed("--settle --budget 60")
-    planned(folder, result | {"needed": needed, "command": line})
-    record = json.loads((folder / "transfer/w256-d2/plan.json").read_text())
-    record["source"]["command"] = line
-    write(folder / "transfer/w256-d2/plan.json", record)
+    planned(folder, result | {"needed": needed, "command": line}, command=line)
     if budget:
         assert next_line(folder) == typed(f"--settle --budget {budget}")
     else:

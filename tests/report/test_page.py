@@ -134,33 +134,9 @@ def test_ids_are_unique_over_all_drawings(full):
     assert len(page.ids) == len(set(page.ids)) > 100
 
 
-def test_the_verdict_comes_first(full):
-    assert Page(full).headings == [
-        "demo",
-        "The transfer of eta fails",
-        "Validation over width, to width 256, depth 2",
-        "Validation over depth, to width 256, depth 2",
-        "Validation over width, to width 1024, depth 2",
-        "Best hyperparameters",
-        "Search",
-        "Lines: one hyperparameter varied at a time",
-        "Plan for width 64, depth 2",
-        "Plan for width 256, depth 2",
-        "Plan for width 1024, depth 2",
-        "What it cost, and what it saved",
-        "Provenance",
-        "To reproduce",
-    ]
-    carried = "without a curve at any other size, are alpha_residual 0.7071, alpha_loss"
-    assert f"Of eta alone: carried as tuned at the base, {carried}" in full
-
-
 def test_the_page_reads_as_kept(full, golden):
     """Answers first, then intervals, what the search found, plans, costs and where it is from."""
-    page = Page(full)
-    assert page.text.count("sweeper transfer --study demo --to-width 256") == 1
-    assert "None" not in page.text
-    golden.says(page.prose)
+    golden.says(Page(full).prose)
 
 
 def test_where_numbers_come_from_is_text_and_no_json():
@@ -190,12 +166,6 @@ def test_a_command_that_takes_no_depth_is_told_none(tmp_path, no_drawing):
     for word in ("'--d={depth}'", "'--p={plan}'", "'{max(1,depth)}'"):
         (folder / "config.yaml").write_text(f"runner: {{command: [train.py, {word}]}}")
         assert "depth 2" in Page(render(folder)).text
-
-
-def test_light_dark_phone_and_print_are_styled(full):
-    assert "prefers-color-scheme: dark" in full
-    assert "width=device-width" in full
-    assert "@media print" in full
 
 
 def test_the_same_documents_give_the_same_bytes(tmp_path, no_layout):
@@ -239,7 +209,7 @@ def test_an_unfinished_search_says_so(tmp_path, no_drawing, golden):
     golden.says(page.section("Search"))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\x00\xff"])
+@pytest.mark.parametrize("content", ["", "[]", "\x00\xff"])
 def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     folder = samples.study(tmp_path / "demo", None, w64=None)
     (folder / "search.json").write_text(content)
@@ -247,6 +217,7 @@ def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     (folder / "transfer" / "w8-d2").write_text("a file")
     page = Page(render(folder))
     assert "To width 64, depth 2 at eta 2.828: a plan, not validated yet" in page.text
+    assert "Damaged, and not shown: " in page.text and "w64-d2/validation.json" in page.text
     assert "w8-d2" not in page.text
 
 
@@ -276,28 +247,14 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
     assert page.text.count(evil) >= 8
 
 
-DAMAGED = [
-    ("search.json", lambda found: found | {"lines": 1.5}),
-    ("search.json", lambda found: found | {"best_loss_curve": [{}]}),
-    ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
-    ("search.json", lambda found: found | {"notes": 3.5}),
-    ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
-    ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),
-    ("transfer/w256-d2/plan.json", lambda found: found | {"source": 2.5}),
-    ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
-    ("transfer/w256-d2/validation.json", lambda found: found | {"axes": 1}),
-    (
-        "transfer/w256-d2/validation.json",
-        lambda found: found | {"curves": [c | {"losses": 1} for c in found["curves"]]},
-    ),
-    ("transfer/w256-d2/validation.json", lambda found: []),
-]
-"""A study's document, and what makes a wrong one of it; every third is part of every run."""
-
-
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [pytest.param(*c, marks=pytest.mark.long if i % 3 else ()) for i, c in enumerate(DAMAGED)],
+    [
+        ("search.json", lambda found: found | {"lines": 1.5}),
+        ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
+        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
+        ("transfer/w256-d2/validation.json", lambda found: []),
+    ],
 )
 def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, name, wrong):
     validation = samples.validation(depth=True)
@@ -309,11 +266,3 @@ def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, nam
     assert "Provenance" in text and "To width 64, depth 2 at eta 2.828: a plan" in text
     searched = name != "search.json"
     assert ("Training loss of this configuration" in text) == searched
-
-
-def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_drawing):
-    folder = three_targets(tmp_path)
-    path = folder / "transfer/w1024-d2/validation.json"
-    path.write_text(path.read_text()[:-40])
-    text = Page(render(folder)).text
-    assert "Damaged, and not shown: transfer/w1024-d2/validation.json." in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeper.check.judge import CoordinateCheck
-from sweeper.engine.measurements import OperandScale
-from sweeper.records import from_json, to_json
+from sweeper.records import to_json
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
-from tests.report import check_samples, samples, test_checks
+from tests.report import check_samples, samples
 from tests.report.check_samples import RECORDS
 from tests.report.test_page import Page, render
 
-SECTIONS = [
-    "Coordinate check over width",
-    "Scales of the matrix products",
-]
+SECTIONS = ["Coordinate check over width", "Scales of the matrix products"]
 
 
 def study(folder: Path) -> Path:
@@ -69,16 +63,7 @@ def test_the_check_has_a_row_for_layers_that_are_alike(full: str, golden: Golden
 
 
 def test_the_scales_are_listed(full: str, golden: Golden) -> None:
-    page = Page(full)
-    scales = page.section("Scales of the matrix products")
-    assert "weight" in scales and "gradient" in scales
-    golden.says(scales)
-
-
-def test_records_are_read_back_as_they_were() -> None:
-    made = test_checks.sample()
-    assert from_json(CoordinateCheck, json.loads(json.dumps(to_json(made)))) == made
-    assert [from_json(OperandScale, each) for each in check_samples.scales()] == test_checks.SCALES
+    golden.says(Page(full).section("Scales of the matrix products"))
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
@@ -125,13 +110,7 @@ def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any)
     assert len(set(page.headings) & set(SECTIONS)) <= 1
 
 
-UNREADABLE = ("{", "{}", "[1]", '"text"', "null")
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "\x00\xff", *(pytest.param(t, marks=pytest.mark.long) for t in UNREADABLE)],
-)
+@pytest.mark.parametrize("content", ["", "[]", "\x00\xff"])
 def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> None:
     folder = study(tmp_path / "demo")
     for name in RECORDS:

@@ -64,9 +64,7 @@ def test_what_was_lost_is_seen(study: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "field"),
     [
-        ("progress.json", {"done": "two"}, "done="),
         ("progress.json", {"jobs": [{"id": 5}]}, "jobs[0].id="),
-        ("progress.json", {"left": []}, "left="),
         ("search.json", {"objective": "low"}, "objective="),
     ],
 )
