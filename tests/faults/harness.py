@@ -41,13 +41,14 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CommandProcess:
-    """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
+    """A command in a process of its own, forked from one that imported all. `kill` or `wait`."""
 
     def __init__(self, *argv: str, tag: str, env: Mapping[str, str] | None = None) -> None:
         if argv[0] == "search" and not any(word.startswith("launcher") for word in argv):
             argv = (argv[0], "launcher=inline", *argv[1:])  # as in the tests' own process
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.faults.preload"])
+        # A warm-up is a search, which only the many commands of a harness make up for.
+        context.set_forkserver_preload([f"tests.faults.{'preload' if tag else 'forked_command'}"])
         self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
         paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
