@@ -134,8 +134,7 @@ print("step: 2 loss:", config.optimizer.param_groups[0].optimizer_kwargs["lr"])
     }
 
 
-def test_presets_compose_take_known_placeholders_and_stand_in_the_docs() -> None:
-    page = (ROOT / "docs" / "your-trainer.md").read_text()
+def test_presets_compose_and_take_known_placeholders() -> None:
     argv = ["parameterization=own", "model=own", "data=own", "model.width=64"]
     presets = [name for name in groups()["runner"] if name not in ("engine", "command")]
     assert len(presets) >= 6
@@ -144,5 +143,3 @@ def test_presets_compose_take_known_placeholders_and_stand_in_the_docs() -> None
         runner = build_plugin(compose_tree([f"runner={name}", word, *argv])["runner"])
         assert isinstance(runner, Command)
         runner.check_use(("eta",), scaled_by_user=True)
-        for pattern in (runner.metric, runner.heldout):
-            assert pattern is None or f"`{pattern}`" in page, name
