@@ -95,6 +95,7 @@ class TestStatus:
         assert sweeper("status").out.startswith("Study b: ")
         golden.says(measured(sweeper("status").out))
         golden.says(measured(sweeper("status", "a").out))
+        assert "did you mean b?" in sweeper("status", "bb").err
 
     @pytest.mark.parametrize("name", ["nope", "../runs/a", ""])
     def test_no_such_study(self, sweeper: Run, study: Path, name: str) -> None:

@@ -66,7 +66,7 @@ class InMemory(TokenCorpus):
 
 
 @dataclass(frozen=True)
-class Held:
+class Source:
     """A source of such data."""
 
     def prepare(self, cache: Path) -> TokenCorpus:
@@ -106,7 +106,7 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
         monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
         source: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
     else:
-        source = {"data": Held}
+        source = {"data": Source}
     with raises_config_error("launcher", "local") as refused:
         api.search(Residual, **SETTINGS, **source, launcher="local")
     golden.says(refused.value.allowed)

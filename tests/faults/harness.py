@@ -49,7 +49,7 @@ class CommandProcess:
         context = multiprocessing.get_context("forkserver")
         # A warm-up is a search, which only the many commands of a harness make up for.
         context.set_forkserver_preload([f"tests.faults.{'preload' if tag else 'forked_command'}"])
-        self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
+        self.output = Path.cwd() / f".output-{uuid4().hex[:8]}"
         paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
         variables = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": path, "PATH":
@@ -57,7 +57,7 @@ class CommandProcess:
         if "SLURM_CONF" in os.environ:
             variables["SLURM_CONF"] = os.environ["SLURM_CONF"]
         self.process = context.Process(
-            target=run_command, args=(argv, Path.cwd(), variables, self.said)
+            target=run_command, args=(argv, Path.cwd(), variables, self.output)
         )
         self.process.start()
 
@@ -81,7 +81,7 @@ class CommandProcess:
         alive = self.lives(seconds)
         if alive:
             self.kill()
-        out, err = self.said.with_suffix(".out"), self.said.with_suffix(".err")
+        out, err = self.output.with_suffix(".out"), self.output.with_suffix(".err")
         answer = Answer(self.process.exitcode or 0, out.read_text(), err.read_text())
         assert not alive, answer
         return answer
