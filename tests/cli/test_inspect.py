@@ -33,28 +33,18 @@ def jobs_of(sweeper: Run) -> list[dict[str, object]]:
 
 
 class TestCancel:
-    @pytest.mark.parametrize(
-        ("launcher", "jobs"),
-        [
-            ([], 1),
-            pytest.param(["launcher=local", "launcher.workers=1"], 2, marks=pytest.mark.long),
-        ],
-    )
     def test_a_search_ends_and_the_same_command_goes_on(
-        self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path
+        self, sweeper: Run, workplace: Path
     ) -> None:
-        """At once. A worker's next job is written while it has another, and ends with it."""
-        argv = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
-        driver = CommandProcess(*argv, tag="")
+        driver = CommandProcess("search", *TINY, "study=a", "train.steps=4000", tag="")
         until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
         answer = sweeper("cancel", "a", "--json")
-        assert answer.document["cancelled"] == jobs
+        assert answer.document["cancelled"] == 1
         ended = driver.wait(60)
         assert ended.code == 1 and not ended.crashed
         assert ended.err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
         assert len(list((workplace / "runs/a/checkpoints").iterdir())) == 1
-        short = ["search", *TINY, "study=a", *launcher]
-        assert sweeper(*short).code == 0
+        assert sweeper("search", *TINY, "study=a").code == 0
 
     def test_without_a_driver_there_is_nothing_to_end(self, sweeper: Run, study: Path) -> None:
         before = tree(study)
@@ -105,20 +95,17 @@ class TestStatus:
         assert sweeper("status").out.startswith("Study b: ")
         golden.says(measured(sweeper("status").out))
         golden.says(measured(sweeper("status", "a").out))
+        assert "did you mean b?" in sweeper("status", "bb").err
 
-    @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
-    @pytest.mark.parametrize("verb", ["status", "report"])
-    def test_no_such_study(self, sweeper: Run, study: Path, verb: str, name: str) -> None:
+    @pytest.mark.parametrize("name", ["nope", "../runs/a", ""])
+    def test_no_such_study(self, sweeper: Run, study: Path, name: str) -> None:
         before = tree(study)
-        assert_refused(sweeper(verb, name))
+        assert_refused(sweeper("status", name))
         assert tree(study) == before
 
-    def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path, golden: Golden) -> None:
-        shutil.copytree(study, study.with_name("long-name"))
-        assert_refused(sweeper("status", "long-nam"), golden)
-
-    @pytest.mark.parametrize("name", ["search.json", "progress.json", "config.yaml"])
-    @pytest.mark.parametrize("text", ["{", "[]"])
+    @pytest.mark.parametrize(
+        ("name", "text"), [("search.json", "{"), ("progress.json", "[]"), ("config.yaml", "{")]
+    )
     def test_damaged_records(self, sweeper: Run, study: Path, name: str, text: str) -> None:
         (study / name).write_text(text)
         assert sweeper("status").code == 0
@@ -161,15 +148,12 @@ class TestReport:
         assert_refused(sweeper("report"), golden, code=1)
 
 
-@pytest.mark.parametrize("line", ["seq_len: 16\n  gone: 1", "depth: 1\n  gone: 1"])
 def test_a_key_that_is_no_more_is_refused_with_the_command_that_writes_it_anew(
-    sweeper: Run, study: Path, line: str
+    sweeper: Run, study: Path
 ) -> None:
     path = study / "config.yaml"
     _, _, text = path.read_text().partition("\n")  # without its sum
-    first = line.partition("\n")[0]
-    assert text.count(f"  {first}\n") == 1
-    path.write_text(text.replace(f"  {first}\n", f"  {line}\n"))
+    path.write_text(text.replace("  seq_len: 16\n", "  seq_len: 16\n  gone: 1\n"))
     refused = sweeper("transfer", "--to-width", "32", "transfer.seeds=2")
     command = f"`{shlex.join(['sweeper', 'search', *TINY, 'study=a'])}` writes it anew"
     assert_refused(refused, "runs/a/config.yaml: ", "gone=1", command)

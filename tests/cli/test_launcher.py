@@ -6,7 +6,6 @@ Other tests of this process train inline where they name no launcher (`tests/con
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import pytest
 
 import sweeper as api
 from sweeper.config import compose
-from sweeper.data.corpus import Batch
+from sweeper.data.corpus import TokenCorpus
 from sweeper.launch.job import can_be_sent
 from sweeper.launch.pool import Pool
 from sweeper.study.study import Study
 from tests.cli.driver import TINY, Run, make_workplace, rewrite_results
+from tests.engine.tiny_trials import tokens
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
@@ -58,47 +58,28 @@ def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
     assert "workers: auto" in (study / "config.yaml").read_text()
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A corpus that a file can name."""
-
-    classes: int = 7
-
-    def identity(self) -> dict[str, Any]:
-        return {"classes": self.classes}
-
-    def check(self, batch_size: int, seq_len: int) -> None:
-        pass
-
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
-        x = np.random.default_rng([seed, step]).integers(0, 7, (batch_size, seq_len + 1))
-        return x[:, :-1], x[:, 1:]
-
-    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
-        yield self.batch(0, 0, batch_size, seq_len)
-
-
-@dataclass(frozen=True)
-class InMemory(Counted):
-    """Data in memory, which no file holds."""
+@dataclass(frozen=True, kw_only=True)
+class InMemory(TokenCorpus):
+    """Tokens, and beside them what no file holds."""
 
     arrays: Any = field(default_factory=lambda: np.zeros(3))
 
 
 @dataclass(frozen=True)
-class Held:
+class Source:
     """A source of such data."""
 
-    def prepare(self, cache: Path) -> Counted:
-        return InMemory()
+    def prepare(self, cache: Path) -> TokenCorpus:
+        return InMemory(**tokens().__getstate__())
 
 
 def test_what_can_be_sent_to_workers() -> None:
-    class Inner(Counted):
+    class Inner(TokenCorpus):
         pass
 
-    assert can_be_sent(Counted())
-    assert not any(map(can_be_sent, (InMemory(), Inner(), object(), np.zeros(2))))
+    state = tokens().__getstate__()
+    assert can_be_sent(tokens())
+    assert not any(map(can_be_sent, (InMemory(**state), Inner(**state), object(), np.zeros(2))))
 
 
 SETTINGS: dict[str, Any] = {
@@ -125,7 +106,7 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
         monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
         source: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
     else:
-        source = {"data": Held}
+        source = {"data": Source}
     with raises_config_error("launcher", "local") as refused:
         api.search(Residual, **SETTINGS, **source, launcher="local")
     golden.says(refused.value.allowed)
@@ -136,19 +117,3 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
     golden.says(note)
     # Later commands of the study find it so.
     assert compose.read_tree(Path("runs/nb/config.yaml"), ())["launcher"].keys() == {"_target_"}
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("shipped")
-def test_a_call_of_python_trains_in_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.toy_models import Residual
-
-    monkeypatch.chdir(make_workplace(tmp_path))
-    starts = list[int]()
-    start = Pool._start
-    monkeypatch.setattr(Pool, "_start", lambda *args: starts.append(1) or start(*args))
-    study = api.search(Residual, **SETTINGS, data={"name": "text", "path": "text.txt"})
-    assert isinstance(study, api.Study) and len(study.results()) == 3 and len(starts) == 1
-    assert all(result.status == "complete" for result in study.results())

@@ -97,11 +97,6 @@ def behave(args: argparse.Namespace, step: int) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             (args.dir / "deaf").touch()
             time.sleep(600)
-        case "half":
-            print("step 19: lo", end="", flush=True)
-            time.sleep(0.3)
-            print("ss 1.5")
-            sys.exit(0)
         case "flood":
             sys.stdout.write("x" * 6_000_000 + "\n" + "noise\n" * 200_000)
         case "folder":

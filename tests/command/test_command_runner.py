@@ -23,10 +23,8 @@ from sweeper.command.command_runner import (
     unknown_to_script,
 )
 from sweeper.command.template import PORTS, Style, float_text, port_of, styled, under_torchrun
-from sweeper.errors import ConfigError
-from sweeper.launch.job import Job
-from sweeper.records import from_json, to_json
-from tests.command.commands import command, runner, trial
+from tests.command.commands import command, trial
+from tests.refusals import raises_config_error
 
 VALUES: dict[str, Any] = {"eta": 0.5, "width": 64, "dir": "d", "nodes": 1, "tasks": 2, "port": 1}
 
@@ -39,22 +37,16 @@ def test_nested_arguments_and_lists_are_filled() -> None:
     argv = line.filled(VALUES, resumed=False)
     assert argv == ["x", "--optimizer.lr=0.5", "--betas=[0.5, 0.9]", "--on=True"]
     assert line.names == {"eta"}
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("arguments.optimizer.lr", "{eta}"):
         line.check_use(["lr"], scaled_by_user=True)
-    assert (caught.value.key, caught.value.value) == ("arguments.optimizer.lr", "{eta}")
 
 
-def test_an_argument_without_a_value_is_named() -> None:
+def test_what_cannot_be_filled_is_named() -> None:
     line = Command(command=("x",), arguments={"heads": ["{width//128}"]})
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("arguments.heads", "{width//128}"):
         line.filled(VALUES, resumed=False)
-    assert (caught.value.key, caught.value.value) == ("arguments.heads", "{width//128}")
-
-
-def test_a_key_is_a_value_or_a_mapping() -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("arguments.a", 1):  # a key is a value or a mapping
         Command(command=("x",), arguments={"a": 1, "a.b": 2})
-    assert (caught.value.key, caught.value.value) == ("arguments.a", 1)
 
 
 def test_a_file_of_arguments_is_written_when_it_is_run(tmp_path: Path) -> None:
@@ -139,56 +131,43 @@ def test_floats_are_floats_to_whoever_reads_them(value: float) -> None:
 PARSER = (
     'parser.add_argument("--lr"); parser.add_argument("--new_setup"); parser.add_argument("{}")'
 )
-
-
-def noted(folder: Path, *argv: str, script: str = PARSER) -> list[str]:
-    """What is noted of a command with these words beside --lr={eta}."""
-    (folder / "train.py").write_text(script)
-    command = ["python", "train.py", "--lr={eta}", *argv]
-    runner = {"command": command, "cwd": str(folder)}
-    return unknown_to_script(
-        {"runner": runner, "train": {"steps": 9}, "search": {}, "launcher": {}}
-    )
+READ_ELSEWHERE, PROGRAM = "from options import parse", "\0lr"
 
 
 @pytest.mark.parametrize(
-    "word", ["--dry-run", "--study=a", "--to-width", "search=lr", "train.steps=100"]
-)
-def test_a_word_of_sweepers_alone_is_noted(tmp_path: Path, word: str) -> None:
-    assert noted(tmp_path, word, "100") == [word]
-
-
-@pytest.mark.parametrize("word", ["--dry-run", "--study", "--root=x", "train.steps=5", "search=lr"])
-def test_a_word_that_the_script_mentions_is_its_own(tmp_path: Path, word: str) -> None:
-    name = word.lstrip("-").partition("=")[0].rpartition(".")[2].replace("-", "_")
-    assert noted(tmp_path, word, script=PARSER.format(name)) == []
-
-
-@pytest.mark.parametrize(
-    ("argv", "script"),
+    ("argv", "script", "noted"),
     [
-        (["--new-setup"], PARSER),
-        (["--root={dir}"], PARSER),
-        (["--batch=3", "data.path=x", "search"], PARSER),
-        (["--study", "x"], "from options import parse"),
-        (["search=lr"], "import hydra  # reads lr"),
-        (["--study", "x"], "\0lr"),
+        *((argv, PARSER, argv[:1]) for argv in (
+            ["--dry-run"], ["--study=a"], ["--to-width", "100"], ["search=lr"], ["train.steps=9"],
+        )),
+        # What the script mentions, with dashes or underscores, is its own.
+        (["--dry-run"], PARSER.format("dry_run"), []),
+        (["--root=x"], PARSER.format("root"), []),
+        (["train.steps=5"], PARSER.format("steps"), []),
+        (["--new-setup"], PARSER, []),
+        # Where it could be wrong nothing is said.
+        (["--root={dir}"], PARSER, []),
+        (["--batch=3", "data.path=x", "search"], PARSER, []),
+        (["--study", "x"], READ_ELSEWHERE, []),
+        (["search=lr"], "import hydra  # reads lr", []),
+        (["--study", "x"], PROGRAM, []),
+        # But an option that would train is.
+        (["--dry-run", "--study"], READ_ELSEWHERE, ["--dry-run"]),
+        (["--dry-run"], PROGRAM, ["--dry-run"]),
     ],
-)
-def test_nothing_is_said_where_it_could_be_wrong(
-    tmp_path: Path, argv: list[str], script: str
+)  # fmt: skip
+def test_words_of_sweepers_behind_the_dashes_are_noted(
+    argv: list[str], script: str, noted: list[str], tmp_path: Path
 ) -> None:
-    assert noted(tmp_path, *argv, script=script) == []
+    (tmp_path / "train.py").write_text(script)
+    runner = {"command": ["python", "train.py", "--lr={eta}", *argv], "cwd": str(tmp_path)}
+    tree = {"runner": runner, "train": {"steps": 9}, "search": {}, "launcher": {}}
+    assert unknown_to_script(tree) == noted
 
 
-@pytest.mark.parametrize("script", ["from options import parse", "\0lr", PARSER.format("x")])
-def test_an_option_that_would_train_is_noted_of_any_script(tmp_path: Path, script: str) -> None:
-    assert noted(tmp_path, "--dry-run", "--study", script=script)[:1] == ["--dry-run"]
+def test_a_module_and_no_command_are_looked_at_too() -> None:
     module = {"command": ["python", "-m", "trainer", "--lr={eta}", "--dry-run"]}
     assert unknown_to_script({"runner": module}) == ["--dry-run"]
-
-
-def test_without_a_command_there_is_nothing_to_note() -> None:
     assert unknown_to_script({"runner": {}}) == []
 
 
@@ -217,14 +196,6 @@ def test_a_loss_that_nothing_finds_is_noted(
 
 
 # The job of a trial, in another process.
-
-
-def test_a_job_reads_its_command_back(tmp_path: Path) -> None:
-    settings = command(arguments={"a": {"b": ["{width}", 1.0]}}, env=("A_*",), hang=None, gpus=0)
-    job = runner(settings, tmp_path).job((trial(settings),), None)
-    again = from_json(Job, json.loads(json.dumps(to_json(job))))
-    assert again == job
-    assert again.task.command.cwd == str(Path.cwd())  # type: ignore[attr-defined]
 
 
 def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:

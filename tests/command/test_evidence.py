@@ -39,19 +39,16 @@ def test_a_loose_pattern_matches_a_trainer_s_closing_mean(tmp_path: Path, golden
 
 
 STEP_LOSS = r"step (?P<step>\d+) loss (?P<loss>\S+)"
+ITER_LOSS = r"iter (?P<step>\d+): loss (?P<loss>[^,]+)"
 STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
 
 
 @pytest.mark.parametrize(
     ("lines", "pattern", "doubt"),
     [
-        (STEPS, r"iter (?P<step>\d+): loss (?P<loss>[^,]+)", None),
+        (STEPS, ITER_LOSS, None),
         (STEPS[-1:], r"loss (?P<loss>[^,]+)", "single value"),
-        (
-            [line for step in STEPS for line in (step, step)],
-            r"iter (?P<step>\d+): loss (?P<loss>[^,]+)",
-            "the step of the value before",
-        ),
+        ([line for line in STEPS for _ in range(2)], ITER_LOSS, "the step of the value before"),
         ([*STEPS, "loss 2.0"], r"loss (?P<loss>[^,]+)", "kinds of lines"),
         ([*STEPS, "iter 20: loss 2.0"], r"loss (?P<loss>[^,]+)", "jumps"),
         ([*STEPS, "iter 20: loss inf"], r"loss (?P<loss>[^,]+)", None),
@@ -78,6 +75,11 @@ def test_a_log_of_many_kinds_of_lines_takes_no_memory(tmp_path: Path) -> None:
 TITAN = (
     "[rank0]:[titan] - root - INFO - \x1b[31m{}step: {:2}  \x1b[32mloss: {}  \x1b[33mmemory: 2GiB"
 )
+TITANS = [
+    *(TITAN.format("", n, f"{9 - n:8.5f}") for n in range(1, 5)),
+    TITAN.format("validate ", 4, " 3.5123"),
+    TITAN.format("", 5, "1e+08"),
+]
 MEGATRON = [
     *(
         f" iteration {n:8d}/      60 | time (ms): 12.5 | lm loss: {9 - n:.6E} | loss scale: 1 |"
@@ -92,16 +94,7 @@ MEGATRON = [
 @pytest.mark.parametrize(
     ("preset", "lines", "metric", "heldout"),
     [
-        (
-            "torchtitan",
-            [
-                *(TITAN.format("", n, f"{9 - n:8.5f}") for n in range(1, 5)),
-                TITAN.format("validate ", 4, " 3.5123"),
-                TITAN.format("", 5, "1e+08"),
-            ],
-            [8, 7, 6, 5, 1e8],
-            [3.5123],
-        ),
+        ("torchtitan", TITANS, [8, 7, 6, 5, 1e8], [3.5123]),
         ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123, 10.4]),
     ],
 )

@@ -7,16 +7,16 @@ import json
 import math
 import signal
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sweeper.command.metrics import describe_source, forms, kinds, metric_of
+from sweeper.command.metrics import describe_source, kinds, metric_of
 from sweeper.command.reading import Lines, MetricSource
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import SweeperError
 from tests.command.commands import command, run
 from tests.golden import Golden
+from tests.refusals import raises_config_error
 from tests.study.wandb_files import read_whole
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_a_step_that_none_can_be_is_no_reading(tmp_path: Path, step: str) -> Non
 
 
 def test_a_table_with_a_quote_that_never_ends(tmp_path: Path) -> None:
-    rows = '"' + "x" * 300_000 + "\n" + "1,2.5\n" * 40_000
+    rows = '"' + "x" * 300_000 + "\n" + "1,2.5\n" * 3
     (tmp_path / "m.csv").write_text(f"step,loss\n{rows}")
     source = metric_of("csv:m.csv:loss").open(tmp_path, tmp_path / "log")
     assert read(source, ended=True)[-1] == (1, 2.5)
@@ -175,14 +175,10 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def documented() -> list[tuple[str, str]]:
-    """What docs/your-trainer.md says that a kind reads, and the kind."""
+    """A kind, and what docs/your-trainer.md says that it reads."""
     text = (ROOT / "docs/your-trainer.md").read_text()
-    lines = text.partition("```text\n")[2].partition("```")[0].splitlines()
-    return [(spec.removeprefix("metric="), line) for spec, line in batched(lines)]
-
-
-def batched(lines: list[str]) -> Iterator[tuple[str, str]]:
-    return zip(lines[::2], lines[1::2], strict=True)
+    lines = text.partition("```text\n")[2].partition("```")[0].replace("metric=", "").splitlines()
+    return list(zip(lines[::2], lines[1::2], strict=True))
 
 
 @pytest.mark.parametrize(("spec", "line"), documented())
@@ -203,8 +199,7 @@ def test_a_documented_line_is_read(tmp_path: Path, spec: str, line: str) -> None
 
 def test_every_kind_is_documented() -> None:
     text = (ROOT / "docs/your-trainer.md").read_text()
-    for kind, each in kinds().items():
-        assert each.form in forms()
+    for kind in kinds():
         assert kind == "pattern" or f"`{kind}" in text, kind
 
 
@@ -299,32 +294,16 @@ def test_a_run_that_goes_on_without_a_loss(
 @pytest.mark.parametrize(
     "spec",
     [
-        "(?P<loss>.*)",
-        "tqdm:a=b",
-        "megatron:test",
-        "lightning",
-        "loss (",
-        r"loss (\S+)",
-        r"loss (?P<los>\S+)",
-        "jsonl:loss",
-        "csv::loss",
-        "csv:file:",
-        "tensorboard:",
-        "",
+        *("(?P<loss>.*)", "loss (", r"loss (\S+)", r"loss (?P<los>\S+)", "", "jsonl:loss"),
+        *("tqdm:a=b", "megatron:test", "lightning", "csv::loss", "csv:file:", "tensorboard:"),
     ],
 )
 def test_what_cannot_be_read_is_refused(spec: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("metric", spec):
         metric_of(spec)
-    assert (caught.value.key, caught.value.value) == ("metric", spec)
 
 
 # What a source has is said where it lacks what was asked for.
-
-
-def test_the_log_says_itself_what_it_has(tmp_path: Path) -> None:
-    text = metric_of("loss (?P<loss>.*)").contents(tmp_path)
-    assert text == ""
 
 
 @pytest.mark.parametrize("spec", ["jsonl:a.jsonl:loss", "csv:a.csv:loss", "tensorboard:loss"])
@@ -340,17 +319,11 @@ def test_keys_and_columns(tmp_path: Path) -> None:
     text = metric_of("jsonl:a.jsonl:loss").contents(tmp_path)
     assert text == "a.jsonl has no loss; keys in its last line: step, train_loss"
     (tmp_path / "a.csv").write_text("step, train/loss\n1,2.0\n")
-    assert (
-        metric_of("csv:a.csv:loss").contents(tmp_path)
-        == "a.csv has no loss; columns: step, train/loss"
-    )
-    (tmp_path / "b.csv").write_text("step,loss\n1,none\n")
-    assert (
-        metric_of("csv:b.csv:loss").contents(tmp_path) == "b.csv has loss, but no number under it"
-    )
-
-
-def test_many_names_are_cut(tmp_path: Path) -> None:
+    text = metric_of("csv:a.csv:loss").contents(tmp_path)
+    assert text == "a.csv has no loss; columns: step, train/loss"
+    (tmp_path / "a.csv").write_text("step,loss\n1,none\n")
+    text = metric_of("csv:a.csv:loss").contents(tmp_path)
+    assert text == "a.csv has loss, but no number under it"
     (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(99)) + "\n")
     assert metric_of("csv:a.csv:loss").contents(tmp_path).endswith("c19, ...")
 

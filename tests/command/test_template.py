@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,11 +38,6 @@ def test_a_float_always_looks_like_one() -> None:
     assert Template.parse("--learning_rate={eta}").text({"eta": 1.0}) == "--learning_rate=1.0"
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_float_is_read_back_to_the_last_bit(value: float) -> None:
-    assert float(Template.parse("{eta}").text({"eta": value})) == value
-
-
 def test_a_placeholder_alone_keeps_its_type() -> None:
     assert Template.parse("{width}").value(VALUES) == 256
     assert Template.parse("{width}k").value(VALUES) == "256k"
@@ -49,29 +46,14 @@ def test_a_placeholder_alone_keeps_its_type() -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        "{",
-        "}",
-        "{}",
-        "{eta",
-        '{"a": 1}',
-        "{eta.real}",
-        "{__import__('os')}",
-        "{(lambda: 1)()}",
-        "{eta if eta else 1}",
-        "{[1, 2]}",
-        "{open('x')}",
-        "{base.width.real}",
-        "{'text'}",
-        "{eta!r}",
-        "{max(*width)}",
-        "{True}",
-        "{a" + "-" * 20_000 + "1}",
+        *("{", "}", "{}", "{eta", '{"a": 1}', "{eta.real}", "{__import__('os')}", "{eta!r}"),
+        *("{(lambda: 1)()}", "{eta if eta else 1}", "{[1, 2]}", "{open('x')}", "{True}"),
+        *("{base.width.real}", "{'text'}", "{max(*width)}", "{a" + "-" * 20_000 + "1}"),
     ],
 )
 def test_what_is_no_arithmetic_is_refused_as_it_is_read(word: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("command", word):
         Template.parse(word)
-    assert (caught.value.key, caught.value.value) == ("command", word)
 
 
 WITHOUT_VALUE = ["{width/0}", "{2**100}", "{name*3}", "{int(name)}", "{1e999}"]
@@ -80,9 +62,8 @@ WITHOUT_VALUE += ["{(0-1)**0.5}", "{(width**64)**64}"]
 
 @pytest.mark.parametrize("word", WITHOUT_VALUE)
 def test_an_expression_without_a_value_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error("command", word):
         Template.parse(word).text(VALUES)
-    assert (caught.value.key, caught.value.value) == ("command", word)
 
 
 @pytest.mark.parametrize(
@@ -96,21 +77,15 @@ def test_an_expression_without_a_value_is_refused(word: str) -> None:
     ],
 )
 def test_a_width_too_small_for_one_part_is_refused(word: str, refused: bool) -> None:
-    template, values = Template.parse(word), {**VALUES, "steps": 3}
-    if not refused:
-        template.text(values)
-        return
-    with pytest.raises(ConfigError) as caught:
-        template.text(values)
-    assert (caught.value.key, caught.value.value) == ("command", word)
+    with raises_config_error("command", word) if refused else nullcontext():
+        Template.parse(word).text({**VALUES, "steps": 3})
 
 
 def test_names_are_told_and_unknown_ones_refused() -> None:
     template = Template.parse("{width/base.width} {min(eta, 1)}")
     assert template.names == {"width", "base.width", "eta"}
-    with raises_config_error("command", "{eta}") as caught:
+    with raises_config_error("command", "{eta}"):
         template.check({"width", "base.width", "eta_1"})
-    assert (caught.value.key, caught.value.value) == ("command", "{eta}")
 
 
 @given(st.text(max_size=20))

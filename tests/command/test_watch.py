@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,6 @@ from torch import nn
 
 import sweeper as package
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.config.command_line import with_user_command
-from tests.cli.driver import Run
-from tests.command.commands import METRIC
 
 
 def test_outside_of_a_check_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,23 +47,3 @@ def test_what_it_measures_is_the_change_on_the_first_batch(
     by_matrix = float((first @ (after[0] - before[0]).T).square().mean().sqrt())
     assert measured["0"]["direct_changes"][-1] == pytest.approx(by_matrix, rel=1e-5)
     assert measured["1"]["changes"] == pytest.approx(measured["0"]["changes"], rel=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("rule", [0, 1])
-def test_wrong_rules_fail_and_right_ones_do_not(sweeper: Run, workplace: Path, rule: int) -> None:
-    """In the user's own loop; rule 1 divides the rates of the inner weights by the width."""
-    shutil.copy(Path(__file__).parent / "watched.py", workplace / "train.py")
-    argv = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", f"--rule={rule}")
-    settings = (
-        "model.width=16",
-        "transfer.widths=[16,256]",
-        "check.seeds=3",
-        "runner.uses=[watch]",
-    )
-    command = ["search", *settings, f"metric={METRIC}", "--", sys.executable, "train.py", *argv]
-    answer = sweeper("check", *with_user_command(command)[1:], "--json")
-    assert answer.code == 0, answer
-    (axis,) = answer.document["check"]["axes"]
-    failing = [module["name"] for module in axis["modules"] if module["answer"] == "fail"]
-    assert bool(failing) == (axis["answer"] == "fail") == (rule == 0)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.driver import make_workplace
 from tests.faults.harness import WORDS, Harness, Outcomes, outcomes
-from tests.launch.conftest import cluster  # noqa: F401
+from tests.launch.conftest import cluster, clusters  # noqa: F401
 
 
 @pytest.fixture

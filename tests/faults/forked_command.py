@@ -21,7 +21,7 @@ from tests.faults import clock
 
 
 def run_command(argv: Sequence[str], folder: Path, env: Mapping[str, str], output: Path) -> None:
-    """`sweeper WORDS` in `folder`; stdout goes to `said`.out, stderr to `said`.err."""
+    """`sweeper WORDS` in `folder`; stdout goes to `output`.out, stderr to `output`.err."""
     os.setsid()
     os.chdir(folder)
     os.environ.update(env)

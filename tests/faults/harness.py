@@ -41,14 +41,15 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CommandProcess:
-    """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
+    """A command in a process of its own, forked from one that imported all. `kill` or `wait`."""
 
     def __init__(self, *argv: str, tag: str, env: Mapping[str, str] | None = None) -> None:
         if argv[0] == "search" and not any(word.startswith("launcher") for word in argv):
             argv = (argv[0], "launcher=inline", *argv[1:])  # as in the tests' own process
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.faults.preload"])
-        self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
+        # A warm-up is a search, which only the many commands of a harness make up for.
+        context.set_forkserver_preload([f"tests.faults.{'preload' if tag else 'forked_command'}"])
+        self.output = Path.cwd() / f".output-{uuid4().hex[:8]}"
         paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
         variables = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": path, "PATH":
@@ -56,7 +57,7 @@ class CommandProcess:
         if "SLURM_CONF" in os.environ:
             variables["SLURM_CONF"] = os.environ["SLURM_CONF"]
         self.process = context.Process(
-            target=run_command, args=(argv, Path.cwd(), variables, self.said)
+            target=run_command, args=(argv, Path.cwd(), variables, self.output)
         )
         self.process.start()
 
@@ -80,7 +81,7 @@ class CommandProcess:
         alive = self.lives(seconds)
         if alive:
             self.kill()
-        out, err = self.said.with_suffix(".out"), self.said.with_suffix(".err")
+        out, err = self.output.with_suffix(".out"), self.output.with_suffix(".err")
         answer = Answer(self.process.exitcode or 0, out.read_text(), err.read_text())
         assert not alive, answer
         return answer

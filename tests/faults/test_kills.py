@@ -17,7 +17,7 @@ import pytest
 
 from sweeper.launch.executor import MAX_FALSE_STARTS
 from sweeper.study.lock import live_holder
-from tests.cli.driver import assert_refused, make_workplace
+from tests.cli.driver import make_workplace
 from tests.faults.harness import (
     LAUNCHERS,
     LOCAL,
@@ -116,19 +116,6 @@ def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed
             kills, in_a_row = kills + 1, in_a_row + 1
     answer = driver.wait()
     assert answer.code == 0 and kills, answer
-    assert_whole(harness, expected)
-
-
-@pytest.mark.parametrize("first", LAUNCHERS)
-def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first: str) -> None:
-    argv = ["search", *WORDS]
-    driver = harness.start(*argv, *LAUNCHERS[first])
-    until(lambda: (harness.study / "config.yaml").exists())
-    for second in LAUNCHERS.values():
-        refused = harness.run(*argv, *second)
-        if driver.lives():
-            assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
-    assert driver.wait().code == 0
     assert_whole(harness, expected)
 
 

@@ -24,26 +24,20 @@ from tests.faults.harness import (
     recorded,
 )
 from tests.faults.test_clock import HOUR, clock
-from tests.launch.cluster import slurm
+from tests.launch.cluster import intrude, slurm
 from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
-GIVEN = ("runner.batched_trials", "runner.device")
+REPLACED = ("runner.batched_trials", "runner.device")
 SLURM_WORDS = [
-    "launcher=slurm",
-    "launcher.gpus=0",
-    "launcher.cpus=1",
-    "runner.compile=off",
-    "runner.batched_trials=4",
-    "launcher.time=5",
-    "launcher.poll=0.2",
-    "launcher.grace=2",
+    *("launcher=slurm", "launcher.gpus=0", "launcher.cpus=1", "launcher.time=5"),
+    *("launcher.poll=0.2", "launcher.grace=2", "runner.compile=off", "runner.batched_trials=4"),
 ]
 
 
 def search_on_slurm(base: list[str]) -> list[str]:
     """A search on the cluster, in batches of at most four."""
-    return ["search", *(word for word in base if not word.startswith(GIVEN)), *SLURM_WORDS]
+    return ["search", *(word for word in base if not word.startswith(REPLACED)), *SLURM_WORDS]
 
 
 JOBS = 3
@@ -140,8 +134,7 @@ def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, undisturbed: Ou
 def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_search(
     harness: Harness, undisturbed: Outcomes
 ) -> None:
-    other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
-                  "--wrap=sleep 600").strip()  # fmt: skip
+    other = intrude(600)
     until(lambda: "RUNNING" in slurm("squeue", "-h", "-j", other, "--format=%T"))
     driver = harness.start(*search_on_slurm(WORDS))
     until(lambda: jobs(harness))
@@ -169,8 +162,7 @@ def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, undisturbed:
 
 def test_watching_goes_on_while_jobs_do(harness: Harness) -> None:
     """No driver runs, but its jobs do."""
-    other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
-                  "--wrap=sleep 600").strip()  # fmt: skip
+    other = intrude(600)
     until(lambda: "RUNNING" in slurm("squeue", "-h", "-j", other, "--format=%T"))
     assert harness.run(*search_on_slurm(WORDS), "--detach").code == 0
     watching = harness.start("status", "a", "--watch")

@@ -7,11 +7,9 @@ import pytest
 from tests.faults.harness import (
     FAULTY,
     LAUNCHERS,
-    LOCAL,
     WORDS,
     Harness,
     Outcomes,
-    assert_whole,
     lines,
 )
 
@@ -52,13 +50,3 @@ def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     kept = [line for line in lines(harness.study) if line["status"] != "failed"]
     assert len(kept) == len(lines(harness.study)) - 1
     assert {line["key"] for line in kept} >= expected.keys()
-
-
-def test_a_trial_without_an_end_is_ended_and_tried_again(
-    harness: Harness, expected: Outcomes
-) -> None:
-    once = f"+data.once={harness.folder / 'once'}"
-    hangs = [*FAULTY, "+data.fault=hang", "+data.at=5", once]
-    answer = harness.run("search", *hangs, *LOCAL, "launcher.hang=8")
-    assert answer.code == 0 and "did no step for 8 s and was ended" in answer.out, answer
-    assert_whole(harness, expected)

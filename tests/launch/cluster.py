@@ -10,13 +10,13 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from sweeper.files import try_json
-from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import Slurm
 from sweeper.launch.slurm_jobs import prefix
 from sweeper.launch.slurm_queue import QueueEntry, queue
@@ -35,12 +35,11 @@ SMALL: Mapping[str, Any] = {
     "grace": 1.5,
     "retries": 1,
 }
-
-
 ENGINE_KEYS = {"batched_trials", "save_every"}
 """Options of tests that the engine takes."""
 
 
+@cache
 def available() -> str | None:
     """Why no Slurm can be started here, or None."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -72,6 +71,12 @@ class Cluster:
 def slurm(*argv: str) -> str:
     """A command of Slurm's."""
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def intrude(seconds: int) -> str:
+    """A job in the partition that preempts, on all nodes."""
+    argv = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
+    return slurm(*argv, f"--wrap=sleep {seconds}").strip()
 
 
 def stand_in(folder: Path, name: str, line: str) -> None:
@@ -131,19 +136,12 @@ class Driver(threading.Thread):
             raise self.error
 
 
-def inline(folder: Path, trials: Sequence[Trial], batched_trials: int) -> list[float]:
-    """Objectives of the same batches, trained here."""
-    sweep = ClusterSweep(folder, trials)
-    sweep.run(Inline(), batched_trials=batched_trials)
-    return sweep.objectives()
-
-
 def in_a_process(code: str, *argv: str) -> subprocess.Popen[bytes]:
     """Start Python with the tests' modules at hand."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen([sys.executable, "-c", code, *argv], env=os.environ | {
-        "PYTHONPATH": path
-    })  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *argv], env=os.environ | {"PYTHONPATH": path}
+    )
 
 
 def saved_step(sweep: ClusterSweep) -> int:

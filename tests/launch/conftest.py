@@ -7,23 +7,36 @@ import pytest
 
 from tests.launch.cluster import ROOT, Cluster, available, stand_in
 
+Clusters = dict[tuple[tuple[str, str], ...], Cluster]
 
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Two nodes of a Slurm of the module's own; `SLURM` in the module changes its settings."""
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    """By their settings; each is started by the first test that asks for it."""
+    started = Clusters()
+    yield started
+    for made in started.values():
+        made("down")
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> Cluster:
+    """Two nodes of a Slurm of the tests' own; `SLURM` in the module changes its settings."""
     if reason := available():
         pytest.skip(reason)
-    folder = Path(mkdtemp(prefix="slurm-", dir="/tmp"))
-    folder.rmdir()
-    made = Cluster(folder=folder, env=getattr(request.module, "SLURM", {}))
-    made("up", "2")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-    patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
-    yield made
-    patch.undo()
-    made("down")
+    env: dict[str, str] = getattr(request.module, "SLURM", {})
+    if (key := tuple(env.items())) not in clusters:
+        folder = Path(mkdtemp(prefix="slurm-", dir="/tmp"))
+        folder.rmdir()
+        made = Cluster(folder=folder, env=env)
+        made("up", "2")
+        clusters[key] = made
+    monkeypatch.setenv("SLURM_CONF", str(clusters[key].folder / "slurm.conf"))
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+    return clusters[key]
 
 
 @pytest.fixture

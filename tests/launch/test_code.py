@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.errors import ConfigError
 from sweeper.launch.code import (
     changed_files,
     changed_modules,
@@ -19,6 +18,7 @@ from sweeper.launch.code import (
     module_digests,
     user_modules,
 )
+from tests.refusals import raises_config_error
 
 FILES = {
     "um_wrap.py": "import torch\nfrom um_net import Net\nimport um_pkg.deep.leaf as leaf\n",
@@ -33,7 +33,7 @@ FILES = {
     "um_pkg/unused.py": "",
     "um_apart.py": "",
 }
-FOUND = {
+FOLLOWED = {
     *("um_wrap", "um_net", "um_late", "um_pkg", "um_pkg.side", "um_pkg.deep", "um_pkg.deep.leaf"),
     *("um_pkg.deep.sibling", "um_pkg.other"),
 }
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_what_a_module_imports_is_followed(folder: Path) -> None:
     modules = user_modules("um_wrap")
-    assert modules.keys() == FOUND and list(modules) == sorted(modules)
+    assert modules.keys() == FOLLOWED and list(modules) == sorted(modules)
     content = (folder / "um_net.py").read_bytes()
     assert modules["um_net"] == hashlib.sha256(content).hexdigest()
 
@@ -72,7 +72,7 @@ def test_what_has_no_text_has_no_digest(name: str) -> None:
 
 def test_a_waiting_job_s_code_is_compared(folder: Path) -> None:
     submitted = module_digests(["um_wrap"])
-    assert submitted.keys() == FOUND | {"sweeper"} and all(submitted.values())
+    assert submitted.keys() == FOLLOWED | {"sweeper"} and all(submitted.values())
     assert not changed_modules(submitted)
     (folder / "um_net.py").write_text("2")
     user_modules.cache_clear()
@@ -81,23 +81,12 @@ def test_a_waiting_job_s_code_is_compared(folder: Path) -> None:
 
 @pytest.fixture
 def cwd(tmp_path: Path) -> Path:
-    for name in (
-        "train.py",
-        "cfg.yaml",
-        "pkg/mod.py",
-        "pkg/__main__.py",
-        "run.sh",
-        "python",
-    ):
+    for name in ("train.py", "cfg.yaml", "pkg/mod.py", "pkg/__main__.py", "run.sh", "python"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    lines = (
-        "# python lost.py cfg.yaml",
-        "cd .",
-        "python3 train.py $@ | tee cfg.yaml",
-        "./pkg/in.sh",
+    (tmp_path / "wrap.sh").write_text(
+        "# python lost.py cfg.yaml\ncd .\npython3 train.py $@ | tee cfg.yaml\n./pkg/in.sh"
     )
-    (tmp_path / "wrap.sh").write_text("\n".join(lines))
     (tmp_path / "pkg/in.sh").write_text("python -u mod.py; bash ../wrap.sh")
     (tmp_path / "pkg/at.sh").write_text(
         'cd "$(dirname "$0")/.."\npython "$HERE/mod.py" ${HERE}/../train.py; python -m pkg'
@@ -128,9 +117,8 @@ def test_the_script_is_the_first_file_that_is_run(
     command: list[str], expected: list[str], cwd: Path
 ) -> None:
     command = [argument.replace("{cwd}", str(cwd)) for argument in command]
-    assert command_files(command, None, cwd) == [
-        name.replace("{cwd}", str(cwd)) for name in expected
-    ]
+    files = command_files(command, None, cwd)
+    assert files == [name.replace("{cwd}", str(cwd)) for name in expected]
 
 
 @pytest.mark.parametrize(
@@ -154,16 +142,12 @@ def test_a_script_that_is_not_there(command: list[str], missing: str | None, cwd
 
 
 def test_patterns_find_files_anywhere(cwd: Path) -> None:
-    assert command_files([], ["*.py", "pkg/**/*.py"], cwd) == [
-        "train.py",
-        "pkg/__main__.py",
-        "pkg/mod.py",
-    ]
+    files = command_files([], ["*.py", "pkg/**/*.py"], cwd)
+    assert files == ["train.py", "pkg/__main__.py", "pkg/mod.py"]
     assert command_files([], [f"{cwd}/tr*.py"], cwd) == [f"{cwd}/train.py"]
     for pattern in ("", "nothing*", "pkg"):
-        with pytest.raises(ConfigError) as caught:
+        with raises_config_error("code", pattern):
             command_files([], [pattern], cwd)
-        assert (caught.value.key, caught.value.value) == ("code", pattern)
 
 
 def test_a_change_is_seen_and_a_loss_too(cwd: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 
-from sweeper.engine.runner import Engine
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import JobState, Launcher, Scheduled
 from sweeper.launch.job_states import cancel_jobs, job_states, schedulers
@@ -20,7 +19,6 @@ from sweeper.records import arguments, import_target
 from sweeper.registry import build_plugin, plugins
 from sweeper.study.lock import request_cancel
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
@@ -65,6 +63,7 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
     assert sweep.times_recorded == 4, "nothing is pending, nothing is run"
 
 
+@pytest.mark.parametrize("launcher", ["inline", "local"], indirect=True)
 def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
     trials = [counted(seed=i) for i in range(2)]
     sweep = CountSweep(trials=trials, trouble=trouble(tmp_path, "fail", seed=1), folder=tmp_path)
@@ -85,14 +84,6 @@ def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher
     except BadInput as error:
         messages.append(str(error))
     assert len(messages) == 1 and "not to be read" in messages[0]
-
-
-def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:
-    engine = Engine(device="cpu", batched_trials=2)
-    assert engine.precision(launcher) in ("float32", "bfloat16")
-    trials = [trial(seed=i) for i in range(2)]
-    size, seconds = engine.estimate(trials, corpus(tmp_path), launcher)
-    assert size == 2 and (0 < seconds < 60 or math.isnan(seconds))
 
 
 def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(

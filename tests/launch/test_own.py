@@ -69,13 +69,18 @@ def test_anothers_folder_of_that_name_is_left_alone(temporary: Path) -> None:
     assert theirs.is_dir() and (temporary / f"{NAME}link").is_symlink()
 
 
-def test_only_what_is_ours_alone_is_run(tmp_path: Path) -> None:
-    job = tmp_path / "jobs" / "a" / "job.json"
-    make_folder(job.parent)
-    for part in (job.parent.parent, job.parent):
-        part.chmod(0o700)
-    job.write_text("1")
-    job.chmod(0o600)
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The file of a job, in two folders, all of them closed to others."""
+    path = tmp_path / "jobs" / "a" / "job.json"
+    make_folder(path.parent)
+    path.write_text("1")
+    for part in (path, path.parent, path.parent.parent):
+        part.chmod(0o600 if part == path else 0o700)
+    return path
+
+
+def test_only_what_is_ours_alone_is_run(job: Path) -> None:
     assert read_own(job) == b"1"
     for part, mode in ((job, 0o660), (job.parent, 0o770), (job.parent.parent, 0o702)):
         before = part.stat().st_mode & 0o777
@@ -83,7 +88,7 @@ def test_only_what_is_ours_alone_is_run(tmp_path: Path) -> None:
         with pytest.raises(SweeperError, match="not yours alone"):
             read_own(job)
         part.chmod(before)
-    aside = job.parent.rename(tmp_path / "aside")
+    aside = job.parent.rename(job.parent.with_name("aside"))
     job.parent.symlink_to(aside)
     with pytest.raises(OSError, match=r"symbolic|directory"):
         read_own(job)
@@ -91,12 +96,7 @@ def test_only_what_is_ours_alone_is_run(tmp_path: Path) -> None:
 
 @needs_two
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_what_another_user_owns_is_not_run(depth: int, tmp_path: Path) -> None:
-    job = tmp_path / "jobs" / "a" / "job.json"
-    make_folder(job.parent)
-    job.write_text("1")
-    for part in (job, job.parent, job.parent.parent):
-        part.chmod(0o600 if part == job else 0o700)
+def test_what_another_user_owns_is_not_run(depth: int, job: Path) -> None:
     os.chown((job, *job.parents)[depth], OTHER, OTHER)
     with pytest.raises(SweeperError, match="not yours alone"):
         read_own(job)

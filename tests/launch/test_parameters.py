@@ -13,12 +13,12 @@ import submitit
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
-from sweeper.errors import ConfigError
 from sweeper.launch.local import Local
 from sweeper.launch.machine import WorkerSlot
 from sweeper.launch.parameters import OURS, Parameters
 from sweeper.launch.pool import Pool
 from sweeper.launch.slurm import Slurm
+from tests.refusals import raises_config_error
 from tests.waiting import until
 
 
@@ -32,16 +32,14 @@ def test_they_are_all_that_submitit_takes() -> None:
 
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_what_sweeper_sets_itself_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(name, 1):
         Parameters(**{name: 1})
-    assert (caught.value.key, caught.value.value) == (name, 1)
 
 
 @pytest.mark.parametrize("value", [{"slurm_comment": "a\nb"}, {"slurm_setup": ("a", "b\nc")}])
 def test_a_text_of_several_lines_is_refused(value: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(*value):
         Parameters(**value)
-    assert [caught.value.key] == list(value)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +56,8 @@ def test_a_text_of_several_lines_is_refused(value: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_key(argv: list[str], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         resolve(compose_tree(argv))
-    assert caught.value.key == key
 
 
 def test_what_is_a_key_of_slurm_sets_it_and_the_rest_is_passed_on(

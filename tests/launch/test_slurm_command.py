@@ -90,22 +90,19 @@ def test_two_nodes_train_one_trial(tmp_path: Path) -> None:
     assert "hosts ['node1', 'node2']" in (folder / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(
-    nodes: int, tmp_path: Path
-) -> None:
+def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(tmp_path: Path) -> None:
     """Slurm's own warning goes to every process: it must not end one that has no handler.
 
     A SIGTERM to srun would end the processes that it has started without a word.
     """
     (tmp_path / "saves.py").write_text(SAVES)
-    srun = ("srun", "--overlap", "--mem=0", "--ntasks-per-node=1") if nodes > 1 else ()
+    srun = ("srun", "--overlap", "--mem=0", "--ntasks-per-node=1")
     settings = Command(
         command=(*srun, sys.executable, "saves.py", "{dir}", "{steps}", "--lr={eta}"),
         metric=METRIC,
         cwd=str(tmp_path),
         resume_if="ckpt.txt",
-        nodes=nodes,
+        nodes=2,
         gpus=0,
     )
 

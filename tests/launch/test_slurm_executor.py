@@ -147,15 +147,27 @@ def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(
     assert len(queue.arrays) == 1 and "CANCELLED" in sweep.errors()[0]
 
 
+def finish(queue: Queue, now: int) -> None:
+    """Let all that was sent end with a result."""
+    for number, array in enumerate(queue.arrays):
+        for index, member in enumerate(array.members):
+            leave(member, 0, 1.0)
+            queue.set("COMPLETED", number, index)
+
+
+def test_no_array_has_more_jobs_than_the_cluster_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(monkeypatch, finish)
+    monkeypatch.setattr(module, "largest_array", lambda: 2)
+    assert drive(tmp_path, queue, trials=3).objectives() == [1.0] * 3
+    assert [len(array.members) for array in queue.arrays] == [2, 1]
+
+
 def test_fewer_are_sent_when_slurm_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def say(queue: Queue, now: int) -> None:
-        for array in queue.arrays:
-            leave(array.members[0], 0, 1.0)
-            queue.set("COMPLETED", array=queue.arrays.index(array))
-
-    queue = Queue(monkeypatch, say)
+    queue = Queue(monkeypatch, finish)
     queue.most = 1
     sweep = drive(tmp_path, queue, trials=2)
     assert sweep.objectives() == [1.0, 1.0] and len(queue.arrays) == 2

@@ -6,9 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -18,19 +17,20 @@ from sweeper.launch.code import user_modules
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import Slurm
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import trial
+from tests.engine.tiny_trials import tree, trial
 from tests.launch.cluster import (
     SMALL,
     Cluster,
     ClusterSweep,
     Driver,
     assert_goes_on,
-    inline,
+    intrude,
     saved_step,
     slurm,
+    stand_in,
     started,
 )
-from tests.launch.test_slurm import of_model
+from tests.specs import spec_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
@@ -55,12 +55,6 @@ def long_run(
     return sweep, driver
 
 
-def intrude(seconds: int) -> str:
-    """A job in the partition that preempts, on all nodes."""
-    argv = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
-    return slurm(*argv, f"--wrap=sleep {seconds}").strip()
-
-
 def test_time_limit(tmp_path: Path) -> None:
     sweep = ClusterSweep(tmp_path, [trial(train={"steps": 10000, "batch_size": 1})])
     driver = Driver(sweep, batched_trials=1, time=1, warn=30)
@@ -73,14 +67,6 @@ def test_time_limit(tmp_path: Path) -> None:
     assert len(sweep.queue()) == 1
 
 
-def test_preemption_with_grace(tmp_path: Path) -> None:
-    sweep, driver = long_run(tmp_path)
-    intrude(3)
-    until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
-    assert_goes_on(sweep, saved_step(sweep))
-    assert_finished(sweep, driver)
-
-
 def test_the_warning_and_sigterm_at_once(tmp_path: Path) -> None:
     sweep, driver = long_run(tmp_path)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
@@ -89,16 +75,15 @@ def test_the_warning_and_sigterm_at_once(tmp_path: Path) -> None:
     assert_goes_on(sweep, saved_step(sweep))
     assert_finished(sweep, driver)
     (tmp_path / "here").mkdir()
-    assert sweep.objectives() == inline(tmp_path / "here", sweep.trials, batched_trials=1)
+    here = ClusterSweep(tmp_path / "here", sweep.trials)
+    here.run(Inline(), batched_trials=1)
+    assert sweep.objectives() == here.objectives()
 
 
 def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
     real = shutil.which("scontrol")
-    (folder / "scontrol").write_text(f'#!/bin/sh\n[ $1 = requeue ] || exec {real} "$@"\nexit 1\n')
-    (folder / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    stand_in(tmp_path, "scontrol", f'[ $1 = requeue ] || exec {real} "$@"\nexit 1')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     sweep, driver = long_run(tmp_path)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scancel", "--signal=URG", entry.id)
@@ -106,15 +91,6 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_goes_on(sweep, saved_step(sweep), restart=0, submission=1)
     assert_finished(sweep, driver)
     assert len(sweep.queue()) == 2
-
-
-def test_requeued_from_outside(tmp_path: Path) -> None:
-    sweep, driver = long_run(tmp_path)
-    before = saved_step(sweep)
-    (entry,) = [entry for entry in sweep.queue() if entry.active]
-    slurm("scontrol", "requeue", entry.id)
-    assert_goes_on(sweep, before)
-    assert_finished(sweep, driver)
 
 
 def test_node_lost(cluster: Cluster, tmp_path: Path) -> None:
@@ -160,6 +136,12 @@ def test_controller_down_while_jobs_run_and_end(cluster: Cluster, tmp_path: Path
     assert len(sweep.queue()) == 2
 
 
+def of_model(target: str) -> Trial:
+    made = tree()
+    made["model"]["_target_"] = target
+    return replace(trial(), spec=spec_of(made))
+
+
 @pytest.mark.parametrize("anew", [False, True], ids=["same driver", "new driver"])
 def test_code_edited_while_the_job_waits(
     anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,52 +165,3 @@ def test_code_edited_while_the_job_waits(
     driver.join()
     assert len(sweep.results) == 2 and len(sweep.errors()) == (0 if anew else 1)
     assert all("the code of edited_model is not" in error for error in sweep.errors())
-
-
-@pytest.fixture
-def graceless() -> Iterator[Cluster]:
-    """A cluster whose preempted jobs are ended without a word."""
-    folder = Path(mkdtemp(prefix="slurm-", dir="/tmp"))
-    shutil.rmtree(folder)
-    made = Cluster(folder=folder, env={"SLURM_LOCAL_GRACE": "0"})
-    made("up", "2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-        yield made
-    made("down")
-
-
-def test_preemption_without_grace(graceless: Cluster, tmp_path: Path) -> None:
-    sweep, driver = long_run(tmp_path)
-    before = saved_step(sweep)
-    intrude(3)
-    assert_goes_on(sweep, before)
-    assert_finished(sweep, driver)
-
-
-def test_a_trunk_and_its_branches_outlive_the_job_that_is_killed_between_them(
-    tmp_path: Path,
-) -> None:
-    def horizon(steps: int, seed: int) -> Trial:
-        schedule = {"name": "wsd", "decay": 0.3}
-        settings = {"steps": steps, "batch_size": 1, "warmup": 4 / steps, "schedule": schedule}
-        return trial(seed=seed, train=settings)
-
-    # Two arrays' jobs, each a trunk of 1,200 steps and a branch at 560 of them.
-    trials = [horizon(steps, seed) for seed in range(2) for steps in (1200, 800)]
-    sweep = ClusterSweep(tmp_path, trials)
-    driver = Driver(sweep, batched_trials=1, save_every=0.3, grace=10.0)
-    until(lambda: len(sweep.find("jobs/*/submission-0/started-0.json")) == 2)
-    assert len([entry for entry in sweep.queue() if entry.active]) == 2
-    until(lambda: sweep.find("checkpoints/*"))
-    for entry in sweep.queue():
-        if entry.active:
-            slurm("scontrol", "requeue", entry.id)
-    assert_finished(sweep, driver)
-    assert len(sweep.queue()) == 2 and not sweep.find("checkpoints/*")
-    (tmp_path / "here").mkdir()
-    here = ClusterSweep(tmp_path / "here", trials)
-    for asked in trials:  # each from zero, by itself
-        alone = ClusterSweep(tmp_path / "here", [asked])
-        here.results |= alone.run(Inline(), batched_trials=1)
-    assert sweep.objectives() == here.objectives()

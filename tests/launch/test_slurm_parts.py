@@ -20,7 +20,6 @@ from sweeper.engine.jobs import modules_of
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
-from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Resources
 from sweeper.launch.parameters import Parameters
@@ -40,31 +39,21 @@ from tests.specs import spec_of
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"partition": "a\n#SBATCH --wrap=b"}, "partition"),
-        ({"account": "a b"}, "account"),
-        ({"qos": "$(touch x)"}, "qos"),
-        ({"constraint": "`x`"}, "constraint"),
-        ({"gres": "gpu;'"}, "gres"),
-        ({"memory": "lots"}, "memory"),
-        ({"time": 0}, "time"),
-        ({"warn": 240 * 60}, "warn"),
-        ({"gpus": 2}, "gpus"),
-        ({"poll": 0.0}, "poll"),
-        ({"retries": -1}, "retries"),
-        ({"setup": ("a\nb",)}, "setup"),
+        *(({key: value}, key) for key, value in {
+            "partition": "a\n#SBATCH --wrap=b", "account": "a b", "qos": "$(touch x)",
+            "constraint": "`x`", "gres": "gpu;'", "memory": "lots", "time": 0, "warn": 240 * 60,
+            "gpus": 2, "poll": 0.0, "retries": -1, "setup": ("a\nb",), "python": (),
+        }.items()),
         ({"memory": "4G", "submitit": Parameters(slurm_mem_per_gpu="1G")}, "memory"),
-        (
-            {"submitit": Parameters(slurm_mem_per_cpu="1G", slurm_mem_per_gpu="1G")},
-            "submitit.slurm_mem_per_cpu",
-        ),
+        ({"submitit": Parameters(slurm_mem_per_cpu="1G", slurm_mem_per_gpu="1G")},
+         "submitit.slurm_mem_per_cpu"),
         ({"memory": "4G", "sbatch": {"mem-per-cpu": "1G"}}, "memory"),
         ({"sbatch": {"array": "0-9"}}, "sbatch.array"),
         ({"sbatch": {"Bad Name": "a"}}, "sbatch.Bad Name"),
         ({"sbatch": {"licenses": "a\nb"}}, "sbatch.licenses"),
         ({"sbatch": {"licenses": [1]}}, "sbatch.licenses"),
-        ({"python": ()}, "python"),
     ],
-)
+)  # fmt: skip
 def test_what_no_cluster_could_mean_is_refused(options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Slurm(**options)
@@ -96,19 +85,12 @@ def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Pat
     """What it leaves open is the launcher's."""
     launcher = Slurm(cpus=2, memory="4G", time=90)
     asked = Resources(nodes=2, tasks=3, gpus=8, cpus=5, memory="64G", time=30)
-    scripts = [
-        executor._make_submission_file_text("true", "")
-        for executor in (
-            launcher._executor(tmp_path, "a", asked),
-            launcher._executor(tmp_path, "a"),
-        )
-    ]
-    for text in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
-                 "time=30"):  # fmt: skip
-        assert f"#SBATCH --{text}\n" in scripts[0], text
-    for text in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
-                 "time=90"):  # fmt: skip
-        assert f"#SBATCH --{text}\n" in scripts[1], text
+    executors = launcher._executor(tmp_path, "a", asked), launcher._executor(tmp_path, "a")
+    scripts = [each._make_submission_file_text("true", "") for each in executors]
+    names = ("nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "mem", "time")
+    values = (2, 3, 8, 5, "64G", 30, 1, 1, 1, 2, "4G", 90)
+    for at, value in enumerate(values):
+        assert f"#SBATCH --{names[at % 6]}={value}\n" in scripts[at // 6], at
     assert "--cpus-per-task=5" in scripts[0].split("srun")[1]
 
 
@@ -139,6 +121,11 @@ def test_nodes_of_a_partition_are_those_that_can_run(commands: Path) -> None:
     stand_in(commands, "sinfo", "\n".join(f"echo '{line}'" for line in lines))
     assert slurm_queue.nodes(None) == slurm_queue.nodes("main") == {"node1"}
     assert slurm_queue.nodes("main,high") == {"node1", "node3"}
+
+
+def test_an_array_s_largest_size_is_read(commands: Path) -> None:
+    stand_in(commands, "scontrol", "echo 'MaxArraySize            = 3'")
+    assert slurm_queue.largest_array() == 3
 
 
 def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +226,7 @@ def signals() -> Iterator[None]:
      ([(0.0, 0.22), (0.2, 0.26), (0.2, 0.31)], False)],
 )  # fmt: skip
 def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
-    runs: list[tuple[float | None, float]],
-    still: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    runs: list[Any], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     *earlier, (began, fraction) = runs
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(earlier)))
@@ -319,37 +303,31 @@ STARTED = {"started": {"node": "node2"}}
 RAISED = {"error": "E: x", "retry": True}
 
 
+def leaves(**values: bool) -> dict[str, Any]:
+    return STARTED | {"left": {"fraction": 0.3, **values}}
+
+
 @pytest.mark.parametrize(
-    ("records", "state", "text", "certain", "by_training", "retry"),
+    ("records", "state", "text", "expected"),
     [
-        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", True, False, True),
-        (STARTED, "TIMEOUT", "raise launcher.time (runner.time", False, True, True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
-         "runner.resume_if", True, False, False),
-        (STARTED, "NODE_FAIL", "on node2", False, True, True),
-        (STARTED, None, "vanished", False, True, True),
-        (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
-        (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
-        (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
-         True),
-        (STARTED | {"left": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
-         True),
+        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", (True, False, True)),
+        (STARTED, "TIMEOUT", "raise launcher.time (runner.time", (False, True, True)),
+        (leaves(requeue=False, still=True), "FAILED", "runner.resume_if", (True, False, False)),
+        (STARTED, "NODE_FAIL", "on node2", (False, True, True)),
+        (STARTED, None, "vanished", (False, True, True)),
+        (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", (False, True, False)),
+        (STARTED | {"error": RAISED}, "FAILED", "E: x", (True, False, True)),
+        (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", (True, False, False)),
+        (leaves(requeue=True), "FAILED", "30 %", (False, False, True)),
+        (leaves(requeue=False), "FAILED", "30", (True, False, True)),
     ],
-)  # fmt: skip
+)
 def test_why_a_job_is_gone(
-    records: dict[str, dict[str, Any]],
-    state: str | None,
-    text: str,
-    certain: bool,
-    by_training: bool,
-    retry: bool,
-    tmp_path: Path,
+    records: dict[str, Any], state: str | None, text: str, expected: Any, tmp_path: Path
 ) -> None:
     failure = dead(tmp_path, records, state)
     assert text in str(failure)
-    values = (failure.certain, failure.blames_trials, failure.retry)
-    assert values == (certain, by_training, retry)
+    assert (failure.certain, failure.blames_trials, failure.retry) == expected
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -372,21 +350,20 @@ def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path, golden:
         slurm_jobs.opened(str(folder))
 
 
-def test_a_change_of_the_user_s_module_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "users_own.py").write_text("1")
+def test_the_modules_of_a_batch_are_the_user_s(tmp_path: Path) -> None:
     made = tree()
     made["model"]["_target_"] = "users_own.Model"
-    trial = Trial(spec=spec_of(made), log2_hps={})
-    modules = modules_of(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
-    before = module_digests(modules)
-    assert not changed_modules(before)
-    assert before.keys() == {"sweeper", "users_own"} and all(before.values())
-    (tmp_path / "users_own.py").write_text("2")
-    user_modules.cache_clear()
-    assert changed_modules(before) == ["users_own"]
+    trials = (Trial(spec=spec_of(made), log2_hps={}),)
+    assert modules_of(BatchedTrials(trials=trials, corpus=corpus(tmp_path))) == ["users_own"]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_what_a_killed_submission_left_undone_is_finished(names: list[str], tmp_path: Path) -> None:
+    array = planned(tmp_path, names)
+    Slurm(gpus=0).repair(array, "5")
+    tasks = [f"5_{index}" if len(names) > 1 else "5" for index in range(len(names))]
+    paths = sorted(array.folder.glob("*.pkl"))
+    assert [path.name for path in paths] == [f"{task}_submitted.pkl" for task in tasks]
 
 
 def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Golden) -> None:
@@ -409,10 +386,7 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     (array.folder / "cancelled").unlink()
     stand_in(commands, "squeue", "true")
     (tmp_path / "jobs/a").rename(tmp_path / "recorded")
-    assert [(s.state, s.trials) for s in Slurm.states(tmp_path)] == [
-        ("finished", 2),
-        ("vanished", 2),
-    ]
+    assert [s.state for s in Slurm.states(tmp_path)] == ["finished", "vanished"]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(slurm_queue.SchedulerError, match="Unable to contact"):
         Slurm.states(tmp_path)

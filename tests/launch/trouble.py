@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.errors import BadInput
 
@@ -34,7 +33,7 @@ class Trouble:
 
     Where `how` is "wait", it goes on when there is a file `once`.
 
-    Every step that is come to is noted in `calls`, a line each: seed, step, process, threads.
+    Every step that is come to is noted in `calls`, a line each: seed, step, process.
     """
 
     how: str = ""
@@ -43,7 +42,7 @@ class Trouble:
     once: Path | None = None
     calls: Path | None = None
 
-    def meet(self, seed: int, step: int, threads: int = 0) -> None:
+    def meet(self, seed: int, step: int) -> None:
         if self.seed in (-1, seed) and self.at in (-1, step):
             if self.how == "wait":
                 while not (self.once and self.once.exists()):
@@ -52,7 +51,7 @@ class Trouble:
                 WAYS[self.how]()
         if self.calls is not None:
             with self.calls.open("a") as file:
-                file.write(f"{seed} {step} {os.getpid()} {threads}\n")
+                file.write(f"{seed} {step} {os.getpid()}\n")
 
     def _again(self) -> bool:
         if self.once is None:
@@ -68,17 +67,12 @@ def trouble(
     folder: Path, how: str = "", *, seed: int = -1, at: int = -1, once: bool = False
 ) -> Trouble:
     """One whose notes are in `folder`; `once` among all processes."""
-    return Trouble(**fields_of(folder, how, seed, at, once))
-
-
-def fields_of(folder: Path, how: str, seed: int, at: int, once: bool) -> dict[str, Any]:
-    """The fields of `Trouble`, for whatever inherits it."""
     done = folder / "done-once" if once else None
-    return {"how": how, "seed": seed, "at": at, "once": done, "calls": folder / "calls"}
+    return Trouble(how=how, seed=seed, at=at, once=done, calls=folder / "calls")
 
 
 def calls(folder: Path) -> list[tuple[int, ...]]:
-    """What trouble of `folder` has noted: (seed, step, process, threads)."""
+    """What trouble of `folder` has noted: (seed, step, process)."""
     path = folder / "calls"
     lines = path.read_text().splitlines() if path.exists() else []
     return [tuple(map(int, line.split())) for line in lines]
