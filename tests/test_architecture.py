@@ -103,6 +103,11 @@ def test_no_room_is_over_its_budget() -> None:
     assert not structure.over_budget(structure.sizes_of(files()))
 
 
+def test_no_name_stands_twice_and_docstrings_need_no_caller() -> None:
+    assert not structure.names_twice(files())
+    assert not [name for file in files().values() for name in file.needing_their_caller()]
+
+
 def test_nothing_imports_the_wing() -> None:
     wrong = {
         name: sorted(filter(is_wing, targets))

@@ -201,7 +201,7 @@ class InFile(Metric):
         return present(self.file, self.called, self.names(path), self.name)
 
     def names(self, path: Path) -> list[str]:
-        """Those of the file at `path`."""
+        """Names in the file at `path`."""
         raise NotImplementedError
 
 
@@ -244,7 +244,7 @@ class Below(Metric):
         return present(f"the {self.file}", self.called, names, self.name)
 
     def names(self, path: Path) -> Iterable[str]:
-        """Those of the file at `path`."""
+        """Names in the file at `path`."""
         raise NotImplementedError
 
 

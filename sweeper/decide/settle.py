@@ -498,7 +498,7 @@ class NextRound:
         runs = sum(grid.runs for grid in grids.values())
 
         def chance(times: float) -> float:
-            """That so many times the runs settle it: one size fails, or all hold."""
+            """Probability that so many times the runs settle it: one size fails, or all hold."""
             each = [chances(size, self.rule, times, CONFIDENCE) for size in doubts]
             return max(fails for _, fails in each) + min(holds for holds, _ in each)
 

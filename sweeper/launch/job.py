@@ -157,7 +157,7 @@ class Job:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Those of the task."""
+        """The task's trials."""
         return self.task.trials
 
     @cached_property

@@ -124,7 +124,7 @@ class Parameters:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()}
 
     def slurm_keys(self) -> dict[str, Any]:
-        """Those that are keys of `launcher=slurm`, by the key."""
+        """Parameters that are keys of `launcher=slurm`, by the key."""
         keys = {KEYS[name]: self.values[name] for name in KEYS if name in self.values}
         if isinstance(gigabytes := keys.get("memory"), float | int):
             whole = gigabytes == int(gigabytes)

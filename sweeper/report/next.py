@@ -102,7 +102,7 @@ class Next:
 
 
 def ladder_words(overrides: Sequence[str]) -> list[str]:
-    """Those that say which ladders are trained, and by which law they are planned."""
+    """Settings that say which ladders are trained, and by which law they are planned."""
     return [word for word in overrides if key_of(word).partition(".")[0] in ("transfer", "law")]
 
 

@@ -269,13 +269,13 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
 
 
 def _tells(advice: Advice) -> str:
-    """That it tells, and with how many runs."""
+    """Say that a ladder tells, and with how many runs."""
     runs = f", with about {more(sum(advice.runs.values()), 'run')}" if advice.runs else ""
     return f"would likely tell{runs}"
 
 
 def hopeless_text(advice: Advice) -> str:
-    """That seeds are the wrong means, and at which sizes."""
+    """Say that seeds are the wrong means, and at which sizes."""
     extra = max(advice.needed.values()) - advice.seeds_now
     where = names(advice.sizes, advice.axis)
     return f"do not count on seeds: {where} would take more than {extra} more a point"

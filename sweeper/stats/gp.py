@@ -137,7 +137,7 @@ class Process:
 
     @property
     def log_likelihood_of_any_scale(self) -> Array:
-        """That with the scale of C integrated out [...]; all terms must be flat."""
+        """Log-likelihood with the scale of C integrated out [...]; all terms must be flat."""
         # Values that the mean fits exactly would have no logarithm.
         squares = np.maximum(self.squares, np.finfo(float).tiny)
         return np.asarray(-(self._log_size + self.freedom * np.log(squares)) / 2)

@@ -136,7 +136,7 @@ class Carried:
         return self._mixture(self.means[:, place, variant], self.variances[:, place, variant])
 
     def chance(self, variant: int, below: float = 0.0) -> float:
-        """That the variant's loss less the first one's lies `below`, at the first place."""
+        """Probability that a variant's loss, less the first one's, lies `below`; first place."""
         return float(self.difference(variant).below(below))
 
     def better(self) -> Array:
