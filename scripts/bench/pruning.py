@@ -3,7 +3,7 @@
     python scripts/bench/pruning.py record FOLDER OUT   trains small searches, some ten minutes
     python scripts/bench/pruning.py replay [RECORDING]  replays the pruners, prints a table
 
-The recording that the tests use is tests/search/data/sweeps.json.
+The recording is tests/search/data/sweeps.json.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import MAX_SIZE, Settings, check_model_size, resolve
+from sweeper.config.settings import Settings, resolve
 from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.code import user_modules
@@ -160,15 +160,6 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
     with raises_config_error("root") as caught:
         read_root(str(tmp_path / os.fsdecode(b"by\xfftes")))
     str(caught.value).encode()
-
-
-def test_a_targets_size() -> None:
-    found = resolve(BASE)
-    check_model_size(found, Size(width=64, depth=3))
-    with raises_config_error("model.width", 100):
-        check_model_size(found, Size(width=100, depth=1))
-    with raises_config_error("model.depth", MAX_SIZE.depth + 1):
-        check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))
 
 
 @pytest.mark.parametrize(

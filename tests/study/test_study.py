@@ -297,43 +297,39 @@ def test_a_configuration_of_another_format_is_refused(
             assert len(use(folder)) == 0
 
 
-class TestChangedText:
-    """A line is what was written, or it is damaged: any change of it is told."""
+@pytest.mark.parametrize("seed", range(30))
+def test_no_change_of_a_line_is_silent(seed: int, folder: Path, unmirrored: None) -> None:
+    draw = random.Random(seed)
+    with Study.open(folder) as study:
+        study.record([make(number) for number in range(4)])
+    before = {result.key: repr(result) for result in study.results()}
+    (path,) = (folder / "results").glob("*.jsonl")
+    data = bytearray(path.read_bytes())
+    at = draw.randrange(len(data) - 1)
+    kind = draw.choice(["flip", "delete", "truncate"])
+    if kind == "flip":
+        data[at] ^= 1 << draw.randrange(8)
+    elif kind == "delete":
+        del data[at : at + draw.randrange(1, 50)]
+    else:
+        del data[at:]
+    path.write_bytes(data)
+    try:
+        read = Study.read(folder)
+    except BadInput:  # its format was changed
+        return
+    after = {result.key: repr(result) for result in read.results()}
+    assert after.items() <= before.items()
+    at_a_line = kind == "truncate" and bytes(data[-1:]) in (b"", b"\n", b"}")
+    assert after == before or read.notices or at_a_line
 
-    @pytest.mark.parametrize("seed", range(30))
-    def test_no_change_of_a_line_is_silent(self, seed: int, folder: Path, unmirrored: None) -> None:
-        draw = random.Random(seed)
-        with Study.open(folder) as study:
-            study.record([make(number) for number in range(4)])
-        before = {result.key: repr(result) for result in study.results()}
-        (path,) = (folder / "results").glob("*.jsonl")
-        data = bytearray(path.read_bytes())
-        at = draw.randrange(len(data) - 1)
-        kind = draw.choice(["flip", "delete", "truncate"])
-        if kind == "flip":
-            data[at] ^= 1 << draw.randrange(8)
-        elif kind == "delete":
-            del data[at : at + draw.randrange(1, 50)]
-        else:
-            del data[at:]
-        path.write_bytes(data)
-        try:
-            read = Study.read(folder)
-        except BadInput:  # its format was changed
-            return
-        after = {result.key: repr(result) for result in read.results()}
-        assert after.items() <= before.items()
-        at_a_line = kind == "truncate" and bytes(data[-1:]) in (b"", b"\n", b"}")
-        assert after == before or read.notices or at_a_line
 
-    def test_an_end_that_a_driver_may_still_write_is_no_damage(
-        self, folder: Path, unmirrored: None
-    ) -> None:
-        with StudyLock(folder), Study.open(folder) as study:
-            study.record([make(0)])
-            (folder / "results" / "000008.jsonl").write_text('{"being written')
-            assert Study.read(folder).notices == []
-        assert len(Study.read(folder).notices) == 1
+def test_an_end_that_a_driver_may_still_write_is_no_damage(folder: Path, unmirrored: None) -> None:
+    with StudyLock(folder), Study.open(folder) as study:
+        study.record([make(0)])
+        (folder / "results" / "000008.jsonl").write_text('{"being written')
+        assert Study.read(folder).notices == []
+    assert len(Study.read(folder).notices) == 1
 
 
 @pytest.mark.parametrize("name", ["results/000001.jsonl.damaged", "trials"])

@@ -36,11 +36,8 @@ def test_full_disk_while_recording_is_one_clear_error(
 BATCH = [make(number) for number in range(2, 6)]
 
 
-def record_until(folder: Path, calls: int, torn: bool) -> bool:
-    """Record `BATCH` in a child that is killed before its n-th system call; whether it got done.
-
-    If `torn`, a write that is to be the last one does half of its work.
-    """
+def record_until(folder: Path, calls: int) -> bool:
+    """Record `BATCH` in a child that is killed in its n-th system call; whether it got done."""
     if (child := os.fork()) == 0:
         remaining, write = [calls], os.write
 
@@ -48,7 +45,7 @@ def record_until(folder: Path, calls: int, torn: bool) -> bool:
             def wrapper(*args: Any, **options: Any) -> Any:
                 remaining[0] -= 1
                 if remaining[0] < 0:
-                    if torn and call is write:
+                    if call is write:
                         write(args[0], args[1][: len(args[1]) // 2])
                     os.kill(os.getpid(), signal.SIGKILL)
                 return call(*args, **options)
@@ -62,29 +59,23 @@ def record_until(folder: Path, calls: int, torn: bool) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("torn", "damaged"), [(True, True), pytest.param(False, False, marks=pytest.mark.long)]
-)
 def test_a_batch_survives_a_kill_between_any_two_system_calls(
-    folder: Path, unmirrored: None, torn: bool, damaged: bool
+    folder: Path, unmirrored: None
 ) -> None:
     for calls in range(100):
         here = folder / str(calls)
         Study.open(here).record([make(0), make(1)])
-        if damaged:
-            (path,) = files(here)
-            path.write_bytes(b"{\n" + path.read_bytes())
-        done = record_until(here, calls, torn)
+        (path,) = files(here)
+        path.write_bytes(b"{\n" + path.read_bytes())
+        done = record_until(here, calls)
         for study in (Study.read(here), Study.open(here)):
             kept = study.results()
-            assert (
-                kept[:2] == [make(0), make(1)] and kept == [make(0), make(1), *BATCH][: len(kept)]
-            )
+            assert len(kept) >= 2 and kept == [make(0), make(1), *BATCH][: len(kept)]
             assert not done or kept[2:] == BATCH
         study.record(BATCH)
         assert Study.open(here).results() == [make(0), make(1), *BATCH]
-        aside = list((here / "results").glob("*.damaged"))
-        assert not damaged or b"{\n" in b"".join(path.read_bytes() for path in aside)
+        aside = (here / "results").glob("*.damaged")
+        assert b"{\n" in b"".join(path.read_bytes() for path in aside)
         if done:
             break
     assert done and calls >= 5
