@@ -111,7 +111,9 @@ def test_logits_are_measured_with_the_parameters_outside_of_modules(tokens: Toke
     made = plain_tree() | {"model": {"_target_": f"{__name__}.Outside", "width": 16, "depth": 2}}
     outside = replace(plain_trial(), spec=spec_of(made))
     logits = next(row for row in measure_modules(outside, tokens) if row.name == LOGITS)
-    run = BatchedRun(BatchedTrials(trials=(outside,), corpus=RepeatedBatch(tokens)))
+    repeated = RepeatedBatch(tokens)
+    assert repeated.identity() == tokens.identity()
+    run = BatchedRun(BatchedTrials(trials=(outside,), corpus=repeated))
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
     model, (x, _) = Outside(16, 2).double(), (part[0] for part in run.feed.batch(0))
     model.load_state_dict(start)
