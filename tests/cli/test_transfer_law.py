@@ -15,7 +15,7 @@ from sweeper.trial import Trial
 from tests.cli.driver import Run, assert_refused, measured, results, rewrite_losses
 from tests.golden import Golden
 
-LADDER = ["transfer.widths=[]", "transfer.steps=[1,2,4,8]", "transfer.span=1.5"]
+LADDER = ["transfer.widths=[]", "transfer.steps=[1,2,4,8]", "transfer.span=1"]
 LADDER += ["transfer.step=0.5", "transfer.extend=0", "transfer.seeds=2"]
 VALIDATE = ["transfer", "--to-width", "16", "--validate", *LADDER]
 
@@ -28,7 +28,7 @@ def write_parabolas(study: Path, exponent: float) -> None:
 
     def loss_of(trial: Trial, away: float) -> float | None:
         at = exponent * math.log2(trial.spec.train.steps / 4)
-        if at == 0 and abs(away) > 1.5:
+        if at == 0 and abs(away) > 1:
             return None
         return 3 + (away - at) ** 2 + 1e-9 * math.sin(9 * away + trial.seed)
 

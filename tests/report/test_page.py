@@ -136,7 +136,9 @@ def test_ids_are_unique_over_all_drawings(full):
 
 def test_the_page_reads_as_kept(full, golden):
     """Answers first, then intervals, what the search found, plans, costs and where it is from."""
-    golden.says(Page(full).prose)
+    page = Page(full)
+    assert "None" not in page.text
+    golden.says(page.prose)
 
 
 def test_where_numbers_come_from_is_text_and_no_json():
