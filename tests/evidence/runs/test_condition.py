@@ -100,6 +100,7 @@ ATTACKS = [
     "loss == ...",
     "seed in seed",
     "seed in [seed]",
+    "seed in [not 1]",
     "seed in (0, 1)",
     "seed < loss",
     "ours",
