@@ -59,7 +59,8 @@ def test_strict_decides_by_its_exit_code_and_one_line(
         (("--by", "change", "--baseline", "x"), "one of base, new, same"),
         (("--by", "change", "--baseline", "base", "--settle"), "--by is of runs that are there"),
         (("--by", "change", "--baseline", "base", "--to-width", "64"), "needs a column of width"),
-        (("--by", "change", "--baseline", "base", "--fixed=E=9"), "not below the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--fixed=E=9"), "below the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--fixed=E=nan"), "below the lowest loss"),
         (("--by", "change", "--baseline", "base", "--fixed=gamma=50"), "at least 0.001, at most 1"),
     ],
 )
