@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from numbers import Number
 from types import NoneType
 from typing import Any
 
@@ -27,15 +28,25 @@ _ARITHMETIC: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
+MAX_POWER = 64
+"""Larger exponents, and more digits of a rounding, are a slip of the pen; could fill the memory."""
+MAX_BITS = 256
+"""Of a whole number that is the base of a power, or a value; no trainer's argument is larger."""
+
+
+def _rounded(number: Any, digits: Any = None) -> Any:
+    if digits is not None and abs(digits) > MAX_POWER:
+        raise ValueError(f"more than {MAX_POWER} digits of a rounding")
+    return round(number, digits)
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": int,
     "float": float,
-    "round": round,
+    "round": _rounded,
     "min": min,
     "max": max,
 }
-MAX_POWER = 64
-"""Larger exponents are a slip of the pen, and could fill the memory."""
 _CONDITIONS = (ast.BoolOp, ast.Compare)
 _ALWAYS = (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.USub, ast.expr_context)
 
@@ -165,6 +176,8 @@ def _dotted(node: ast.expr) -> str:
 
 def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
+        if isinstance(node.op, ast.Not):
+            raise NoExpressionError
         return _arithmetic(node.op, node.operand.value)
     if not isinstance(node, ast.Constant):
         raise NoExpressionError
@@ -172,9 +185,15 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _arithmetic(op: ast.AST, *values: Any) -> Any:
-    if any(isinstance(value, str) for value in values):
-        raise TypeError("a text is no number")
+    if not all(isinstance(value, Number) for value in values):
+        text = any(isinstance(value, str) for value in values)
+        raise TypeError("a text is no number" if text else "only numbers are computed with")
     # Before it is computed: 9**9**9 would fill the memory.
     if isinstance(op, ast.Pow) and abs(values[1]) > MAX_POWER:
         raise ValueError(f"an exponent beyond {MAX_POWER}")
-    return _ARITHMETIC[type(op)](*values)
+    if isinstance(op, ast.Pow) and isinstance(values[0], int) and values[0].bit_length() > MAX_BITS:
+        raise ValueError("it is too large")
+    result = _ARITHMETIC[type(op)](*values)
+    if isinstance(result, complex):
+        raise ValueError("it is the root of a negative number")
+    return result

@@ -19,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
-from sweeper.expression import NUMBERS, Expression, NoExpressionError
+from sweeper.expression import MAX_BITS, NUMBERS, Expression, NoExpressionError
 from sweeper.files import write_atomically
 from sweeper.launch.slurm_queue import long_options
 from sweeper.study.folder import PLAN
@@ -32,8 +32,6 @@ Values = Mapping[str, Any]
 _TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 """A literal brace, an expression, a brace that is alone, other text."""
 _OF_BASE = re.compile(r"base\.\w+")
-MAX_BITS = 256
-"""Of a whole number; no argument of a trainer is larger."""
 ALLOWED = (
     "a name, numbers, + - * / // % **, parentheses, and int, float, round, min, max; "
     "literal braces are written {{ and }}"
@@ -99,7 +97,8 @@ class Template:
                 try:
                     parts.append(Placeholder.parse(match[1]))
                 except NoExpressionError as error:
-                    raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
+                    why = f" ({error})" if str(error) else ""
+                    raise ConfigError(key, word, f"in braces: {ALLOWED}{why}") from error
             else:
                 parts.append(token)
         return cls(tuple(parts))
@@ -164,8 +163,6 @@ def templates_in(value: Any) -> list[Template]:
 
 def _check_number(value: object) -> None:
     """ValueError for what no command could read as a number."""
-    if isinstance(value, complex):
-        raise ValueError("it is the root of a negative number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("it is not finite")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:

@@ -24,14 +24,16 @@ def columns_text(columns: Any) -> str:
 
 
 def fixed_values(fixed: str | Mapping[str, Any]) -> dict[str, float]:
-    """What is known of a law, by name; ConfigError for what is no number."""
+    """What is known of a law, by name; ConfigError for what is no number, or is said twice."""
+    form, pairs = "numbers by name, as in 'E=1.69,alpha=0.34'", fixed
     if isinstance(fixed, str):
-        pairs = [word.partition("=") for word in fixed.split(",") if word.strip()]
-        fixed = {name.strip(): value for name, _, value in pairs}
+        words = [word.partition("=") for word in fixed.split(",") if word.strip()]
+        pairs = {name.strip(): value for name, _, value in words}
+        if len(pairs) < len(words):
+            raise ConfigError(Keyword("fixed"), fixed, f"{form}, each name once")
     try:
-        return {str(name): float(value) for name, value in fixed.items()}
-    except (TypeError, ValueError) as error:
-        form = "numbers by name, as in 'E=1.69,alpha=0.34'"
+        return {str(name): float(value) for name, value in dict(pairs).items()}
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(Keyword("fixed"), fixed, form) from error
 
 

@@ -58,6 +58,7 @@ def test_what_is_no_arithmetic_is_refused_as_it_is_read(word: str) -> None:
 
 WITHOUT_VALUE = ["{width/0}", "{2**100}", "{name*3}", "{int(name)}", "{1e999}"]
 WITHOUT_VALUE += ["{(0-1)**0.5}", "{(width**64)**64}"]
+WITHOUT_VALUE += ["{((width**64)**64)**64}", "{round(5, -999999)}"]
 
 
 @pytest.mark.parametrize("word", WITHOUT_VALUE)

@@ -35,7 +35,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sweeper.errors import BadInput, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.compare.reading import VariantRuns
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.gp import Mixture, Process, shares
@@ -381,10 +381,9 @@ class ComputeLaw:
         variant, loss = table[:, 0].astype(int), table[:, 3]
         u, w = table[:, 1] + table[:, 2], table[:, 1] - table[:, 2]
         lowest = float(loss.min())
-        if question.floor is not None and question.floor >= lowest:
-            raise BadInput(
-                Keyword("floor", question.floor), f" is not below the lowest loss, {lowest:g}"
-            )
+        if question.floor is not None and not -math.inf < question.floor < lowest:
+            allowed = f"finite, and below the lowest loss, {lowest:g}"
+            raise ConfigError(Keyword("fixed"), f"E={question.floor:g}", allowed)
         # Losses below 0 (differences, log scores) have no floor that a share of them names.
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
         floors = usual if question.floor is None else np.array([question.floor])

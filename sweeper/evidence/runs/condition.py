@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 MOST_LISTED = 40
 """Columns that a message lists."""
+LONGEST_SHOWN = 500
+"""Characters of a condition that a message repeats."""
 # A text in quotes comes first, so that backquotes within it stay as they are.
 _TOKEN = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|`(?P<name>(?:``|[^`])*)`""", re.DOTALL
@@ -177,7 +179,7 @@ class _Reader:
             or "columns compared with numbers, texts and [lists]; and, or, not, in: nothing else"
         )
         allowed = f"a condition on {columns_text(self.frame)}, such as {example} ({why})"
-        text = self.text if len(self.text) <= CONDITIONS.longest else f"{self.text[:60]}..."
+        text = self.text if len(self.text) <= LONGEST_SHOWN else f"{self.text[:60]}..."
         return ConfigError(Keyword("where"), text, allowed)
 
     def _comparison(self, kind: type[ast.cmpop], first: Any, second: Any) -> Mask:

@@ -44,7 +44,8 @@ def test_strict_decides_by_its_exit_code_and_one_line(
     ("flags", "message"),
     [
         (("--by", "change", "--baseline", "base", "--settle"), "--by is of runs that are there"),
-        (("--by", "change", "--baseline", "base", "--fixed=E=9"), "not below the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--fixed=E=9"), "below the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--fixed=E=nan"), "below the lowest loss"),
         (("--by", "change", "--baseline", "base", "--fixed=gamma=50"), "at least 0.001, at most 1"),
     ],
 )

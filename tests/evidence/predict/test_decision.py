@@ -278,7 +278,7 @@ def test_what_the_user_knows_is_kept_and_told() -> None:
     assert "E at 1.69" in answer_text(made)
     plain = usual().prediction
     assert made.prediction.high - made.prediction.low < plain.high - plain.low
-    for wrong in ({"E": 9.0}, {"gamma": 0.2}, "alpha"):
+    for wrong in ({"E": 9.0}, {"gamma": 0.2}, "alpha", "E=1,E=2", {"E": 10**400}):
         with pytest.raises(ConfigError):
             predicted(surface(), fixed=wrong)
 
