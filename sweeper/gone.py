@@ -60,11 +60,11 @@ GONE: Mapping[str, str] = {
     "study.plot_lines": "the study's page draws slices, by Optuna; `plot_ladder` draws a ladder",
     "study.plot_pairs": "a search's table has the transfer error of every pair, its page contours",
     "study.plot_loss_curves": "logger=tensorboard or logger=wandb shows losses over the steps",
-    "sweeper.Compared": "compare answers as every verb does: `.document['variants']`",
-    "sweeper.samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "
+    "Compared": "compare answers as every verb does: `.document['variants']`",
+    "samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "
     "asks any strategy in any study of Optuna's",
 }
-"""A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.known`), a config
+"""A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.from`), a config
 (`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
 
 

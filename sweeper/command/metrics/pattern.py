@@ -63,8 +63,8 @@ class Pattern(Metric):
         except re.error as error:
             raise ConfigError(key, rest, f"{forms()} ({error})") from error
         if "loss" not in compiled.groupindex:
-            raise ConfigError(key, rest, forms())
-        # It would match every line.
+            inside = r" (here it stands between [ and ]: write \[)" * ("(?P<loss>" in rest)
+            raise ConfigError(key, rest, f"{forms()}{inside}")
         if compiled.search(""):
             raise ConfigError(key, rest, r"a pattern of a line: this one matches the empty text")
         return cls(rest)

@@ -275,10 +275,9 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     if not ours:  # settings of a study mean nothing to somebody who has none
         plain = verdict.target and replace(verdict.target, settle=())
         verdict = replace(verdict, settle=(), target=plain)
-    wrong = verdict.target is not None and verdict.target.code == "wrong_rate"
     return TableVerdict(
-        # A named rate that is wrong at the target fails, whatever the ladder says of its own.
-        answer="fails" if wrong else verdict.answer,
+        # The worse of both: a rate may be wrong, or open, at the target where the ladder holds.
+        answer=worst(each.answer for each in (verdict, verdict.target) if each is not None),
         finding="ladder",
         axes=(verdict,),
         trend=trend,

@@ -86,9 +86,10 @@ def several_text(judged: TableVerdict) -> str:
         if counts[answer]
     ]
     keys = " and ".join(axis_name(role) for role in judged.ladders[0].key)
+    target = f", to {axis_name(judged.axis)} {judged.to}" if judged.to is not None else ""
     return (
         f"{len(judged.ladders)} ladders over {axis_name(judged.axis)}, one for each value "
-        f"of {keys}: {', '.join(answers)}"
+        f"of {keys}{target}: {', '.join(answers)}"
     )
 
 

@@ -75,6 +75,8 @@ def test_one_seed_of_few_rates_cannot_say_and_says_which_runs_would_tell() -> No
     assert all(-7.0 in proposal.etas for proposal in next_runs)
     assert package.judge(runs(seeds=1), noise=0.003).answer == "holds"
     assert package.judge(runs(seeds=1), noise=1.0).answer == "cannot say yet"
+    # Two widths hold, and tell nothing of a third.
+    assert package.judge(runs().query("n_embd < 500"), to_width=4096).answer == "cannot say yet"
 
 
 def test_a_rate_far_below_every_optimum_is_answered_with_what_it_costs(
