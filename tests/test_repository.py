@@ -88,3 +88,14 @@ def test_the_glossary_has_every_word_once() -> None:
     rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
     words = [word for row in rows if row not in ("word", "---") for word in row.split(", ")]
     assert len(words) == len(set(words)) > 50
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = {
+        name
+        for page in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"`(test_\w+)`", page.read_text())
+    }
+    assert len(named) > 10
+    assert not {name for name in named if f"def {name}(" not in tests}

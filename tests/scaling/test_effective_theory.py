@@ -156,6 +156,11 @@ def test_what_is_no_constant_is_refused(constants: dict[str, Any], key: str, val
         named_by_user(tuple(specs_between(build, base=(16, 1), target=(32, 1))), theory)
 
 
+def test_the_authors_optimum() -> None:
+    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16, docs/papers.md)."""
+    assert 20 * scales(Update.SIGN, s=0.0)["qkv"].lr == pytest.approx(0.94e-3, rel=0.005)
+
+
 def exponents(parameterization: object, update: Update) -> dict[str, NDArray[np.float64]]:
     """Measured: powers of width of every parameter's start, step and smallest gradient.
 

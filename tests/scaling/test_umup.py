@@ -45,6 +45,20 @@ def test_tau_equals_the_oracle(layers: int, residual: float, ratio: float) -> No
         assert mine == pytest.approx(oracle(branch - 1, 2 * layers) ** 2, rel=1e-12)
 
 
+@given(st.integers(1, 24), ALPHA, ALPHA)
+def test_alpha_residual_is_the_branches_share(layers: int, residual: float, ratio: float) -> None:
+    """Erratum E5: its square is the mean of attention's and FFN's variance over embedding's."""
+    embedding, shares = 1.0, {1: 0.0, 0: 0.0}
+    for branch in range(1, 2 * layers + 1):
+        tau = residual_tau(branch, 2 * layers, residual, ratio)
+        embedding /= 1 + tau
+        shares = {kind: value / (1 + tau) for kind, value in shares.items()}
+        shares[branch % 2] += tau / (1 + tau)
+    average = (shares[1] + shares[0]) / 2 / embedding
+    assert average == pytest.approx(residual**2, rel=1e-9)
+    assert shares[1] / shares[0] == pytest.approx(ratio**2, rel=1e-9)
+
+
 @given(st.integers(1, 12), ALPHA, ALPHA)
 def test_tau_with_the_appendix_s_depth(layers: int, residual: float, ratio: float) -> None:
     """Eq. 22 with the squares of erratum E4 alone: L, the number of branches, as it is printed."""
