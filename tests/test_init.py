@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.golden import Golden
 
 
@@ -41,7 +41,7 @@ def test_importing_the_package_loads_no_torch() -> None:
 def test_a_study_is_opened_by_its_folder(
     kind: type[str | Path], tmp_path: Path, golden: Golden
 ) -> None:
-    Study.open(tmp_path / "runs" / "mine").close()
+    StudyRecord.open(tmp_path / "runs" / "mine").close()
     study = sweeper.open_study(kind(tmp_path / "runs" / "mine"))
     assert (study.name, study.results()) == ("mine", [])
     with pytest.raises(sweeper.BadInput) as caught:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.strategy import History
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, PluginSpec, Point, Result, TrainSettings, Trial, TrialSpec
 
 SPACE = {name: Axis(low=-4, high=4) for name in ("eta", *(f"alpha_{i}" for i in range(6)))}
@@ -76,7 +76,7 @@ def fill(folder: Path, size: int, extra: int) -> dict[str, float]:
     """Make a study of `size` trials in batches of 128, then time batches of every size in it."""
     points = search(size + extra).propose(SPACE, History())
     made: dict[str, float] = {}
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         start = time.perf_counter()
         for first in range(0, size, 128):
             ends = range(first, min(first + 128, size))
@@ -98,7 +98,7 @@ def fill(folder: Path, size: int, extra: int) -> dict[str, float]:
 def reopen(folder: Path, size: int, extra: int) -> dict[str, float]:
     """Open the study as its driver does, mirror included."""
     start = time.perf_counter()
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         taken = time.perf_counter() - start
         assert len(study) == size + extra and not study.notices
     return {"open_s": taken}
@@ -116,7 +116,7 @@ def remirror(folder: Path, size: int, extra: int) -> dict[str, float]:
 def read(folder: Path, size: int, extra: int) -> dict[str, float]:
     """Read the study as `sweeper status` does, then replay its search."""
     start = time.perf_counter()
-    study = Study.read(folder)
+    study = StudyRecord.read(folder)
     read_s = time.perf_counter() - start
     assert len(study) == size + extra
     start = time.perf_counter()

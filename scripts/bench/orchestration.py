@@ -172,7 +172,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     from sweeper.report.present import OutputWatcher
     from sweeper.report.progress_bar import SweepProgress
     from sweeper.study.lock import StudyLock
-    from sweeper.study.study import Study
+    from sweeper.study.study import StudyRecord
     from sweeper.sweep.base_search import run_search
     from sweeper.sweep.experiment import open_experiment
 
@@ -199,7 +199,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     training = nullcontext() if side.trains else patch("sweeper.engine.jobs.train", instant)
     with (
         StudyLock(settings.folder),
-        Study.open(settings.folder) as study,
+        StudyRecord.open(settings.folder) as study,
         training,
         patch.object(SweepProgress, "finished", stamp),
     ):

@@ -29,7 +29,7 @@ from sweeper.search.optuna.enqueue import UNTRAINED
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.stats.line import LineRule
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, Result, Space, Trial, hps_key
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
@@ -247,7 +247,7 @@ def record(folder: Path, out: Path) -> None:
 
 def _compact(name: str, study: Path) -> dict[str, Any]:
     """A study's results without what the replay does not need; axes never varied are left out."""
-    results = Study.read(study).results()
+    results = StudyRecord.read(study).results()
     train = results[0].trial.spec.train
     hps = [result.trial.log2_hps for result in results]
     axes = [axis for axis in hps[0] if len({values[axis] for values in hps}) > 1]

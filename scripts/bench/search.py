@@ -43,7 +43,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep.experiment import open_experiment
 from sweeper.trial import Result, Trial
 
@@ -204,7 +204,7 @@ def measure(options: argparse.Namespace, width: int, folder: Path, say: Any) -> 
         row["ours_s"].append(ours(words))
         say(f"width {width}: sweeper {row['ours_s'][-1]:.1f} s")
         settings = resolve(compose_tree(words, None))
-        results = [r for r in Study.read(settings.folder).results() if r.status != "failed"]
+        results = [r for r in StudyRecord.read(settings.folder).results() if r.status != "failed"]
         chosen = results
         if options.peer_trials and options.peer_trials < len(results):
             chosen = random.Random(repeat).sample(results, options.peer_trials)

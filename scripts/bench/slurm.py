@@ -51,7 +51,7 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     from sweeper.report.output import Output
     from sweeper.report.present import OutputWatcher
     from sweeper.study.lock import StudyLock
-    from sweeper.study.study import Study
+    from sweeper.study.study import StudyRecord
     from sweeper.sweep.experiment import open_experiment, progress_of
     from sweeper.sweep.sweep import Sweep
 
@@ -61,7 +61,7 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     words.append("search.fresh_seeds=0")
     settings = resolve(compose_tree(words, None))
     bench, known, quiet = open_experiment(settings), dict[str, float](), Console(quiet=True)
-    with StudyLock(settings.folder), Study.open(settings.folder) as study:
+    with StudyLock(settings.folder), StudyRecord.open(settings.folder) as study:
         record = study.record
 
         def recorded(results: Any, *given: Any) -> None:

@@ -88,7 +88,7 @@ def fill(size: int) -> None:
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
     from sweeper.study.lock import StudyLock
-    from sweeper.study.study import Study
+    from sweeper.study.study import StudyRecord
     from sweeper.sweep.experiment import open_experiment
     from sweeper.sweep.study_replay import Replay
 
@@ -96,7 +96,7 @@ def fill(size: int) -> None:
     call("search", *SEARCH, "search.runs=2")
     experiment = open_experiment(resolve(compose_tree([*SEARCH, f"search.runs={size}"], None)))
     folder = experiment.settings.folder
-    with StudyLock(folder), Study.open(folder) as study:
+    with StudyLock(folder), StudyRecord.open(folder) as study:
         missing = Replay(experiment, study.get).missing()[:-1]
         for first in range(0, len(missing), 128):
             ends = range(first, min(first + 128, len(missing)))

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import LOSS_LABEL, MARKERS, STYLE
 from sweeper.stats.estimate import Estimate
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result
 
 PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
@@ -70,7 +70,9 @@ def _line(lab: Lab, parameterization: str, cast: str) -> Line:
     study = f"{parameterization}-{cast}"
     searched = lab.search(study, f"parameterization={parameterization}", f"fp8={cast}")
     results: dict[float, list[Result]] = {}
-    for result in sorted(Study.read(lab.folder / study).results(), key=lambda r: r.trial.seed):
+    for result in sorted(
+        StudyRecord.read(lab.folder / study).results(), key=lambda r: r.trial.seed
+    ):
         results.setdefault(result.trial.log2_hps["eta"], []).append(result)
     return Line(best=searched["best_log2"]["eta"], results=results)
 

@@ -35,7 +35,7 @@ from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.drawing import INK, STYLE
 from sweeper.stats.estimate import Estimate
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]
@@ -197,7 +197,7 @@ def _confirm(lab: Lab, parameterization: str, hps: Mapping[str, float]) -> list[
     lab.search(
         study, f"parameterization={parameterization}", *words, *line, f"search.seeds={FRESH.stop}"
     )
-    known = Study.read(lab.folder / study).results()
+    known = StudyRecord.read(lab.folder / study).results()
     mine = {r.trial.seed: r.objective for r in known if r.trial.log2_hps == hps}
     return [mine[seed] for seed in FRESH]
 

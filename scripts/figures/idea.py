@@ -40,7 +40,7 @@ from sweeper.report.drawing import (
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 
 ROOT = Path(__file__).parents[2]
 RECORD, ASSETS = ROOT / "docs" / "figures" / "idea.json", ROOT / "docs" / "assets"
@@ -118,7 +118,7 @@ def collect(root: Path) -> dict[str, Any]:
 
 def ladder(folder: Path) -> dict[str, Any]:
     """The mean losses of a study by width and log2 eta, all else as tuned at the base."""
-    results = Study.read(folder, curves=False).results()
+    results = StudyRecord.read(folder, curves=False).results()
     tuned = dict(json.loads((folder / "search.json").read_text())["best_log2"])
     eta = tuned.pop("eta")
     found: dict[int, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))

@@ -37,7 +37,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from sweeper.report.drawing import STYLE
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.stats.estimate import Estimate
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result
 
 ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"
@@ -122,7 +122,7 @@ def tuned_strategy(lab: Lab, name: str) -> Strategy:
     """A line over lr, a grid over (lr, wd) around its optimum, then curves over width."""
     searched = lab.search(name, *_words(lab, name), *ALONE)
     found = lab.transfer(name, 4 * searched["base"]["width"])
-    results = Study.read(lab.folder / name).results()
+    results = StudyRecord.read(lab.folder / name).results()
     return Strategy(name=name, searched=searched, found=found, results=results)
 
 

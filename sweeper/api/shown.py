@@ -83,7 +83,7 @@ class Answer:
         return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
 
 
-class Study(Answer, record.Study):
+class Study(Answer, record.StudyRecord):
     """A study as it was when it was opened: its results, what they say, and its plots.
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.

@@ -20,7 +20,7 @@ from sweeper.study.flops import flops_in, flops_of
 from sweeper.study.folder import READ_ERRORS, Make, StudyFolder, TargetFolder, document
 from sweeper.study.searched import Searched, config_text, takes
 from sweeper.study.setup import Trials, trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import TrialSpec
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class Documents:
 
             return from_json(cast(Any, tuple[OperandScale, ...]), record)
 
-        study, searched = Study.read(folder), read(files.search, Searched.read)
+        study, searched = StudyRecord.read(folder), read(files.search, Searched.read)
         places = files.targets()
         # A folder with a prediction alone is no transfer.
         targets = [t for t in map(target, places) if t.plan or t.validation or t.others]

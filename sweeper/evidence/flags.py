@@ -25,7 +25,8 @@ def columns_text(columns: Any) -> str:
 
 def fixed_values(fixed: str | Mapping[str, Any]) -> dict[str, float]:
     """What is known of a law, by name; ConfigError for what is no number, or is said twice."""
-    form, pairs = "numbers by name, as in 'E=1.69,alpha=0.34'", fixed
+    form = "numbers by name, as in 'E=1.69,alpha=0.34'"
+    pairs: Any = fixed
     if isinstance(fixed, str):
         words = [word.partition("=") for word in fixed.split(",") if word.strip()]
         pairs = {name.strip(): value for name, _, value in words}

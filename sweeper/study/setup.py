@@ -23,7 +23,7 @@ from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, 
 from sweeper.records import from_json, to_json
 from sweeper.search.optuna.url import redact_word
 from sweeper.study.folder import StudyFolder
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result, TrialSpec
 from sweeper.version import __version__
 
@@ -63,7 +63,7 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     """
     study, notes = StudyFolder(folder), list[str]()
     aside = study.set_aside
-    old = read_setup(folder) or _last_searched(Study.read(folder, curves=False).results())
+    old = read_setup(folder) or _last_searched(StudyRecord.read(folder, curves=False).results())
     changed = changes(old, spec) if old is not None else {}
     # An order that a kill at any line leaves mendable: the conclusion goes first, since it would be
     # taken for the new setup's; findings move next; the new setup is named once they are away.
@@ -99,7 +99,7 @@ def _move(source: Path, target: Path, *, over: bool) -> bool:
     return bool(moved)
 
 
-def trials_of(study: Study) -> Trials:
+def trials_of(study: StudyRecord) -> Trials:
     """The study's results of its current setup, in the order in which they were finished."""
     results = study.results()
     setup = read_setup(study.folder) or _last_searched(results)
@@ -128,7 +128,7 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
     if kept == spec or not StudyFolder(folder).results.is_dir():
         return
     # What failed is tried again anyhow: to mend a command is no other study.
-    study = Study.read(folder, curves=False)
+    study = StudyRecord.read(folder, curves=False)
     results = [result for result in study.results() if result.status != "failed"]
     kept = kept or _last_searched(results)
     if not results or kept is None or not (changed := changes(kept, spec)):

@@ -51,7 +51,7 @@ _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
 
 
-class Study:
+class StudyRecord:
     """The results of one study; one driver writes it, which holds the study's `StudyLock`.
 
     The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
@@ -72,7 +72,9 @@ class Study:
         self._optuna: OptunaStudy | None = None
 
     @classmethod
-    def open(cls, folder: Path, storage: str | None = None, space: Space | None = None) -> Study:
+    def open(
+        cls, folder: Path, storage: str | None = None, space: Space | None = None
+    ) -> StudyRecord:
         """Open the study in `folder` for its driver: create, clean up, tell Optuna what it lacks.
 
         `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder;
@@ -113,7 +115,7 @@ class Study:
         study._load(repair=False, curves=curves)
         return study
 
-    def __enter__(self) -> Study:
+    def __enter__(self) -> StudyRecord:
         """The study itself."""
         return self
 

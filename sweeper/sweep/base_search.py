@@ -32,7 +32,7 @@ from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.trust import remember
 from sweeper.study.watcher import Watcher
 from sweeper.sweep.experiment import (
@@ -145,7 +145,7 @@ def search_study(
         if lock.previous is not None:
             watcher.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         # The lock first: to open a study mends its files, which only its one driver may.
-        with Study.open(settings.folder, settings.storage, settings.space) as study:
+        with StudyRecord.open(settings.folder, settings.storage, settings.space) as study:
             _withdraw_other_conclusion(settings, study)
             if changed := changed_code(experiment, study):
                 unused = "earlier trials are of other code, and not used"
@@ -200,12 +200,12 @@ def search_cost(
             check_setup(settings.folder, spec)
         check_model(experiment, watcher)
         _tell_of_command(settings, invocation, watcher)
-        results = Study.read(settings.folder).results() if settings.folder.is_dir() else []
+        results = StudyRecord.read(settings.folder).results() if settings.folder.is_dir() else []
         per_job, seconds = run_time(experiment, settings.base, results)
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = 0
         if settings.folder.is_dir():  # failed trials are tried again
-            history, _ = replay_search(experiment, Study.read(settings.folder).get)
+            history, _ = replay_search(experiment, StudyRecord.read(settings.folder).get)
             finished = sum(result.status != "failed" for result in history.results)
     # Of the first phase alone: how many jobs follow depends on its results.
     scheduler, jobs = settings.launcher, -(-phases[0].trials // per_job)
@@ -230,7 +230,7 @@ def search_cost(
     )
 
 
-def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
+def _withdraw_other_conclusion(settings: Settings, study: StudyRecord) -> None:
     """Take back the conclusion of an earlier search of other settings, which would be this one's.
 
     To be called before the study's configuration is written anew: it still is the earlier one's.
@@ -281,7 +281,9 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         )
 
 
-def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: bool) -> Conclusion:
+def run_search(
+    experiment: Experiment, study: StudyRecord, watcher: Watcher, *, wait: bool
+) -> Conclusion:
     """Train what the study lacks, `search.json` written after every batch.
 
     Without `wait`, Submitted is raised once jobs are in a queue.

@@ -19,7 +19,7 @@ from sweeper.study.flops import flops_of, speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import ProgressDisplay, Watcher
 from sweeper.sweep.study_replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
@@ -67,7 +67,7 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
     return at_fixed_ratio(Experiment(settings=settings, corpus=corpus, precision=precision))
 
 
-def changed_code(experiment: Experiment, study: Study) -> list[str]:
+def changed_code(experiment: Experiment, study: StudyRecord) -> list[str]:
     """The user's own files and modules that are others than those of the study's last trial."""
     results = study.results()
     if not results:

@@ -9,7 +9,7 @@ from sweeper.config.settings import Experiment
 from sweeper.engine.branches import trunk_key
 from sweeper.study.cost import Cost
 from sweeper.study.setup import LADDER_PHASE
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep.experiment import lacking_cost, shared_steps
 from sweeper.sweep.study_replay import planned_log2
 from sweeper.trial import Log2Hps, Trial
@@ -54,7 +54,7 @@ class RungCosts:
         return sorted({trial.spec.train.steps for trial in self.trials})
 
 
-def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) -> RungCosts:
+def rung_costs(experiment: Experiment, study: StudyRecord, trials: Sequence[Trial]) -> RungCosts:
     """What is lacking of the trials, and what that costs, by size."""
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]

@@ -31,7 +31,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, Size
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import Watcher, Words
 from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial_seconds
 from sweeper.sweep.optimum import finished
@@ -129,7 +129,7 @@ def fit_law(
 
 
 def fit_measured(
-    experiment: Experiment, study: Study, best_log2: Log2Hps
+    experiment: Experiment, study: StudyRecord, best_log2: Log2Hps
 ) -> tuple[Experiment, FittedExponents | None]:
     """`fit_law` with the ladders that the study holds; BadInput where these are too few."""
     if not is_of_ladders(experiment.settings.law):
@@ -178,7 +178,7 @@ class Settle:
 
 def settling_of(
     experiment: Experiment,
-    study: Study,
+    study: StudyRecord,
     best: Log2Hps,
     target: Size,
     folder: Path,
@@ -316,7 +316,7 @@ def validate(
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     ladder_judge = LadderJudge(experiment, best, target, earlier, watcher)
     confidence = AT_FIRST
-    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+    with StudyLock(settings.folder), StudyRecord.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, results = 0 if settle else planned, study.results()
         with progress_of(settings, watcher, "validate", planned, results=results) as bar:
@@ -583,7 +583,7 @@ def curves_stem(record: Path) -> str:
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
+    experiment: Experiment, study: StudyRecord, best: Log2Hps, planned: Log2Hps, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings

@@ -9,7 +9,7 @@ from sweeper.config.settings import Experiment, Settings
 from sweeper.decide.validation import newest_validation
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, SweeperError
 from sweeper.search.strategy import Conclusion
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep.experiment import changed_code
 from sweeper.sweep.study_replay import Lookup, replay_search
 from sweeper.trial import Log2Hps, Result, named
@@ -23,7 +23,7 @@ class SearchedOptimum:
     unfinished: int = 0
 
 
-def searched_optimum(experiment: Experiment, study: Study) -> SearchedOptimum:
+def searched_optimum(experiment: Experiment, study: StudyRecord) -> SearchedOptimum:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = experiment.settings
     # Not from search.json: the results alone are the record, whatever happened to it.
@@ -46,7 +46,7 @@ def searched_optimum(experiment: Experiment, study: Study) -> SearchedOptimum:
     return SearchedOptimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
 
 
-def finished(study: Study) -> Lookup:
+def finished(study: StudyRecord) -> Lookup:
     """Finds results that are measurements: what was stopped early or failed is none."""
 
     def lookup(key: str) -> Result | None:
@@ -56,7 +56,7 @@ def finished(study: Study) -> Lookup:
     return lookup
 
 
-def planned_optimum(experiment: Experiment, study: Study) -> SearchedOptimum:
+def planned_optimum(experiment: Experiment, study: StudyRecord) -> SearchedOptimum:
     """What the study plans with: the optimum of its search, with the eta of its ladder."""
     searched = searched_optimum(experiment, study)
     best = planned_before(experiment.settings, searched.conclusion.best_log2)

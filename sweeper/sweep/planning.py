@@ -18,7 +18,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import provenance
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import Words
 from sweeper.sweep.ladders import (
     Settle,
@@ -58,7 +58,7 @@ class TransferTarget:
     """A target: its size, with batch and steps where these are its own, and the study's optimum."""
 
     size: Size
-    study: Study
+    study: StudyRecord
     optimum: SearchedOptimum
     spans: PlannedSteps | None = None
 
@@ -87,7 +87,7 @@ def target_of(experiment: Experiment, size: Size, asked: TargetOptions) -> Trans
     check_law(experiment, size, defaults(settings.space), validate=asked.validate)
     if asked.validate:
         check_ladders(experiment, asked.settle)
-    study = Study.read(settings.folder)
+    study = StudyRecord.read(settings.folder)
     searched = searched_optimum(experiment, study)
     if settings.transfer.eta is not None:
         best = Log2Hps({**searched.conclusion.best_log2, "eta": settings.transfer.eta})

@@ -16,7 +16,7 @@ from sweeper.search.strategy import Conclusion, History
 from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import ProgressListener
 from sweeper.sweep.loop import Loop
 from sweeper.sweep.study_replay import Missing, Replay, ladder_so_far, replay_ladder
@@ -121,7 +121,12 @@ class Sweep:
     """
 
     def __init__(
-        self, experiment: Experiment, study: Study, listener: ProgressListener, *, wait: bool = True
+        self,
+        experiment: Experiment,
+        study: StudyRecord,
+        listener: ProgressListener,
+        *,
+        wait: bool = True,
     ) -> None:
         """`study` must be open for writing, its lock held by the caller."""
         self.wait = wait

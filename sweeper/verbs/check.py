@@ -21,7 +21,7 @@ from sweeper.registry import TARGET
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import provenance
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import Watcher
 from sweeper.sweep.coordinates import check_batch, check_record, known_check, measured, run_check
 from sweeper.sweep.experiment import check_model, open_experiment, short_run
@@ -69,7 +69,7 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     check_model(experiment, watcher)
     log2_hps = defaults(settings.space)
     if invocation.study is not None:
-        study = Study.read(settings.folder)
+        study = StudyRecord.read(settings.folder)
         planned = planned_optimum(experiment, study)
         log2_hps, unfinished = planned.conclusion.best_log2, planned.unfinished
         notes += study.notices

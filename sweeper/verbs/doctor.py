@@ -23,7 +23,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
 from sweeper.study.lock import StudyLock
-from sweeper.study.study import Study, read_root
+from sweeper.study.study import StudyRecord, read_root
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import DoctorRequest
@@ -202,7 +202,7 @@ def _root(root: Path) -> Iterator[Finding]:
             what = f"{root} can be written, {free:.0f} GiB free"
             yield Finding(name="root", here=True, needed=True, what=what)
             try:
-                with StudyLock(study := Path(temporary) / "study"), Study.open(study) as kept:
+                with StudyLock(study := Path(temporary) / "study"), StudyRecord.open(study) as kept:
                     trouble = "; ".join(kept.notices)
             except SweeperError as error:
                 trouble = str(error)

@@ -11,7 +11,7 @@ from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import Watcher
 from sweeper.trial import PlainHps, defaults, plain
 from sweeper.verbs.answer import VerbAnswer
@@ -80,7 +80,7 @@ def _explained(
     hps, study, best = plain(defaults(settings.space)), "", None
     notices: Sequence[str] = ()
     if invocation.study is not None:
-        record = Study.read(settings.folder)
+        record = StudyRecord.read(settings.folder)
         best = searched_optimum(open_experiment(settings), record)
         # As an earlier plan has them: it may have taken a better eta from the ladder's curves.
         hps = plain(planned_before(settings, best.conclusion.best_log2))

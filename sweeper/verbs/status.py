@@ -13,7 +13,7 @@ from sweeper.study.folder import studies
 from sweeper.study.lock import Holder, live_holder
 from sweeper.study.searched import Searched, read_searched
 from sweeper.study.setup import Trials, trials_of
-from sweeper.study.study import Study, find_study
+from sweeper.study.study import StudyRecord, find_study
 from sweeper.study.watcher import Watcher
 from sweeper.sweep.progress import Jobs, Snapshot, driver_progress, stopped_at
 from sweeper.verbs.answer import VerbAnswer
@@ -87,7 +87,7 @@ def status(request: StatusRequest, watcher: Watcher) -> StatusAnswer:
 
 
 def _read(folder: Path, *, alone: bool) -> StatusAnswer:
-    study, driver = Study.read(folder, curves=False), live_holder(folder)
+    study, driver = StudyRecord.read(folder, curves=False), live_holder(folder)
     notices = [*study.notices]
     progress = driver_progress(folder, driver, notices)
     others = () if alone else (other for other in studies(folder.parent) if other != folder.name)

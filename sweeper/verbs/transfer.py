@@ -273,7 +273,7 @@ def _horizons(
     """Train what the study lacks of sizes x steps at the planned eta, and plan the target."""
     from sweeper.study.lock import StudyLock
     from sweeper.study.setup import failures_of
-    from sweeper.study.study import Study
+    from sweeper.study.study import StudyRecord
     from sweeper.sweep.experiment import open_experiment, progress_of
     from sweeper.sweep.horizons import rung_costs, rungs
     from sweeper.sweep.optimum import check_storage_password, planned_before
@@ -299,7 +299,7 @@ def _horizons(
         if request.dry_run:
             return answer
     check_storage_password(settings)
-    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
+    with StudyLock(settings.folder), StudyRecord.open(settings.folder, settings.storage) as opened:
         earlier = opened.results()
         with progress_of(settings, watcher, "horizons", len(trials), results=earlier) as progress:
             Sweep(experiment, opened, progress).runs(trials)

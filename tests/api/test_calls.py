@@ -27,7 +27,7 @@ from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
 from sweeper.report.next import next_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.cli.driver import call, make_workplace
 from tests.layout import without_drawing, without_figures
 from tests.refusals import raises_config_error
@@ -220,7 +220,7 @@ def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space = vars(sys.modules["__main__"])
-    before = len(Study.read(made / "runs/nb").results())
+    before = len(StudyRecord.read(made / "runs/nb").results())
     assert len(sweeper.search(space["Net"], **SETTINGS)) == before
     dry = sweeper.search(space["Net"], **SETTINGS, dry_run=True)
     assert isinstance(dry, Answer) and dry.document["finished"] == 3 and "trials" in repr(dry)
@@ -296,16 +296,16 @@ def test_an_interrupted_call_keeps_what_it_has_and_goes_on(
     cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(make_workplace(tmp_path / "w"))
-    record = Study.record
+    record = StudyRecord.record
 
-    def interrupted(study: Study, *results: Any) -> None:
+    def interrupted(study: StudyRecord, *results: Any) -> None:
         record(study, *results)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Study, "record", interrupted)
+    monkeypatch.setattr(StudyRecord, "record", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sweeper.search(cell["Net"], **SETTINGS)
-    monkeypatch.setattr(Study, "record", record)
+    monkeypatch.setattr(StudyRecord, "record", record)
     [first] = sweeper.open_study("nb").results()
     study = sweeper.search(cell["Net"], **SETTINGS)
     assert len(study) == 3 and first in study.results()

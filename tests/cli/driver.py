@@ -22,7 +22,7 @@ import typer
 from sweeper.cli.app import app
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result, Trial
 from tests.command_lines import parse
 from tests.golden import Golden
@@ -136,7 +136,7 @@ def results(study: Path) -> dict[str, float]:
     """When each trial of a study was finished, by its key."""
     if not study.is_dir():
         return {}
-    return {result.key: result.finished_at for result in Study.read(study).results()}
+    return {result.key: result.finished_at for result in StudyRecord.read(study).results()}
 
 
 def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Path:

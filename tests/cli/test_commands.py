@@ -31,7 +31,10 @@ DRAWING = {"matplotlib", "jinja2", "pandas", "scipy"}
 
 def test_to_its_first_trial_a_search_loads_what_it_needs(tmp_path: Path) -> None:
     """No figures, no compiler, no Slurm."""
-    stop = "from sweeper.study.study import Study\nStudy.record = lambda *_, **__: sys.exit()\n"
+    stop = (
+        "from sweeper.study.study import StudyRecord\n"
+        "StudyRecord.record = lambda *_, **__: sys.exit()\n"
+    )
     argv = ["launcher=inline", "runner.compile=off"]
     modules = loaded(stop + run("search", *TINY, *argv), make_workplace(tmp_path))
     assert "torch" in modules

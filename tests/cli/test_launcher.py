@@ -18,7 +18,7 @@ from sweeper.config import compose
 from sweeper.data.corpus import TokenCorpus
 from sweeper.launch.job import can_be_sent
 from sweeper.launch.pool import Pool
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.cli.driver import TINY, Run, make_workplace, rewrite_results
 from tests.engine.tiny_trials import tokens
 from tests.golden import Golden
@@ -48,11 +48,13 @@ def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
     """The command that names no launcher trains the one trial that is lacking, as it was."""
     assert sweeper("search", *HERE, "launcher=inline").code == 0
     study = workplace / "runs/a"
-    kept = {result.key: (result.curve, result.heldout) for result in Study.read(study).results()}
+    kept = {
+        result.key: (result.curve, result.heldout) for result in StudyRecord.read(study).results()
+    }
     rewrite_results(study, lambda lines: lines[:-1])
     went_on = sweeper("search", *HERE)
     assert went_on.code == 0, went_on.err
-    results = Study.read(study).results()
+    results = StudyRecord.read(study).results()
     assert {result.key: (result.curve, result.heldout) for result in results} == kept
     assert len(kept) == len(results) == 3 and not list(study.glob("jobs/*"))
     assert "workers: auto" in (study / "config.yaml").read_text()

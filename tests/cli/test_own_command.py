@@ -18,7 +18,7 @@ import pytest
 from sweeper.config.command_line import with_user_command
 from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
@@ -61,7 +61,7 @@ def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path
     answer = sweeper(*searched("search.fresh_seeds=3"))
     record = json.loads((workplace / "runs/a/search.json").read_text())
     assert answer.code == 0 and record["best_log2"]["eta"] == -7 and record["fresh_seeds"] == 3
-    trained = Study.read(workplace / "runs/a").results()
+    trained = StudyRecord.read(workplace / "runs/a").results()
     assert len(trained) == starts(workplace) == 7 + 3
     assert [r.trial.seed for r in trained] == [*[0] * 7, *range(FINAL_SEED, FINAL_SEED + 3)]
     again = sweeper(*searched("search.fresh_seeds=3"))
@@ -98,11 +98,11 @@ def test_lists_of_choices_are_searched_and_reach_the_target(
 
     record = search("[plain, bad]").document
     assert record["best"]["kind"] == record["best_log2"]["kind"] == "plain"
-    before = {result.key for result in Study.read(workplace / "runs/a").results()}
+    before = {result.key for result in StudyRecord.read(workplace / "runs/a").results()}
     # A longer list, in another order, repeats no trial.
     record = search("[bad, good, plain], default: plain").document
     assert record["best"]["kind"] == "good" and record["space_log2"]["kind"]["default"] == "plain"
-    after = Study.read(workplace / "runs/a").results()
+    after = StudyRecord.read(workplace / "runs/a").results()
     new = [result.trial for result in after if result.key not in before]
     assert len(after) == starts(workplace)
     assert [t.choices["kind"] for t in new if t.phase == "lines"] == ["good"]
@@ -229,7 +229,7 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
     for _ in range(5):
         last = spawn(*argv)
         _, err = last.communicate(timeout=180)
-        record = Study.read(workplace / "runs/a").results()
+        record = StudyRecord.read(workplace / "runs/a").results()
         if all(result.status != "failed" for result in record):
             break
     assert last.returncode == 0, err
@@ -285,7 +285,7 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
     tell_losses = base_search.tell_losses
 
     def tell(settings: Any, watcher: Any, results: Any) -> Any:
-        seen.append(len(Study.read(settings.folder).results()))
+        seen.append(len(StudyRecord.read(settings.folder).results()))
         return tell_losses(settings, watcher, results)
 
     monkeypatch.setattr(base_search, "tell_losses", tell)

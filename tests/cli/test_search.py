@@ -19,7 +19,7 @@ from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep.base_search import InJobs
 from tests.cli.driver import (
     LONG,
@@ -92,7 +92,7 @@ class TestFreshSeeds:
         phases = [(phase["phase"], phase["trials"]) for phase in planned]
         assert phases == [("eta", 3), ("final", 2)]
         answer = sweeper("search", *self.FRESH)
-        results = Study.read(workplace / "runs/a").results()
+        results = StudyRecord.read(workplace / "runs/a").results()
         final = [r for r in results if r.trial.phase == "final"]
         assert len(final) == 2 and len(trained) == 5
         best = min(results[:3], key=lambda r: r.objective)

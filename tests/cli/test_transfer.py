@@ -15,7 +15,7 @@ from sweeper.files import read_json
 from sweeper.records import to_json
 from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep import ladders
 from sweeper.trial import Trial
 from tests.cli.driver import (
@@ -135,7 +135,9 @@ class TestValidate:
         record = read_json(folder / "validation-alpha_attn.json")
         places = {best["alpha_attn"] + step for step in (-0.5, 0.0, 0.5)}
         assert record["hyperparameter"] == "alpha_attn"
-        trained = [r.trial for r in Study.read(study).results() if r.trial.phase == "validate"]
+        trained = [
+            r.trial for r in StudyRecord.read(study).results() if r.trial.phase == "validate"
+        ]
         assert {trial.log2_hps["eta"] for trial in trained} == {best["eta"]}
         assert {trial.log2_hps["alpha_attn"] for trial in trained} == places
         page = (study / "report.html").read_text()
@@ -308,9 +310,9 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     kept = read_json(study / "transfer/w32-d1/validation.json")
     assert kept["settled"] == told["settled"]
     assert {verdict.get("confidence") for verdict in kept["axes"]} == {0.97}
-    results = len(Study.read(study).results())
+    results = len(StudyRecord.read(study).results())
     assert json.loads(sweeper(*settle).out)["settled"] == told["settled"]
-    assert len(Study.read(study).results()) == results
+    assert len(StudyRecord.read(study).results()) == results
     dry = sweeper(*settle[:-1], "--dry-run", "--json").document
     assert told["settled"] in dry["settle"]["sentence"]
     assert dry["settle"]["runs"] == sum(size["missing"] for size in dry["sizes"]) == 0

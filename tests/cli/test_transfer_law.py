@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.files import read_json
 from sweeper.plan.plan import TransferPlan
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Trial
 from tests.cli.driver import Run, assert_refused, measured, results, rewrite_losses
 from tests.golden import Golden
@@ -127,7 +127,9 @@ def test_a_ladder_trains_what_the_law_plans(sweeper: Run, study: Path) -> None:
         "transfer", "--to-width", "16", "--validate", "law=joint", "transfer.extend=0", *argv
     )
     assert answer.code == 0 and "Planned by law=joint" in answer.out and "+0.40" in answer.out
-    trials = [r.trial for r in Study.read(study).results() if r.trial.spec.train.batch_size == 8]
+    trials = [
+        r.trial for r in StudyRecord.read(study).results() if r.trial.spec.train.batch_size == 8
+    ]
     assert {round(trial.hps["one_minus_beta2"], 3) for trial in trials} == {3.994}
     # At four times the batch and as many steps eta goes as 2^0.4, on the grid 2^0.5; eps stays.
     best = read_json(study / "search.json")["best_log2"]["eta"]

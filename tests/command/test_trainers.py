@@ -16,7 +16,7 @@ import pytest
 from sweeper.command.command_runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.registry import build_plugin, groups
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.cli.driver import Run, results
 from tests.command.commands import SCRIPT
 
@@ -128,9 +128,9 @@ print("step: 2 loss:", config.optimizer.param_groups[0].optimizer_kwargs["lr"])
     assert answer.code == 0, answer
     log = next(workplace.glob("runs/a/trials/*/log.txt")).read_text()
     assert "\n32 3 2 64 4\n" in log
-    objectives = {result.objective for result in Study.read(workplace / "runs/a").results()}
+    objectives = {result.objective for result in StudyRecord.read(workplace / "runs/a").results()}
     assert objectives == {
-        result.trial.hps["eta"] for result in Study.read(workplace / "runs/a").results()
+        result.trial.hps["eta"] for result in StudyRecord.read(workplace / "runs/a").results()
     }
 
 

@@ -15,7 +15,7 @@ from sweeper.evidence.predict.decision import LossQuestion, Prediction, predict_
 from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.search.optuna.recording import OptunaStudy
 from sweeper.stats.power_law import Array
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result, TrainSettings
 
 STEPS = 1000
@@ -50,7 +50,7 @@ def record_results(folder: Path, results: Sequence[Result]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("start", "tell"):
             patch.setattr(OptunaStudy, name, lambda *_: None)
-        with Study.open(folder) as study:
+        with StudyRecord.open(folder) as study:
             study.record(results)
 
 

@@ -18,7 +18,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from sweeper.study.lock import live_holder
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.cli.driver import TINY, Answer
 from tests.faults.forked_command import run_command
 from tests.waiting import until
@@ -138,7 +138,7 @@ def outcomes(study: Path) -> Outcomes:
     """What came of each trial, without what differs from run to run: times."""
     return {
         r.key: (r.status, r.objective, r.heldout, r.curve, r.steps, r.error)
-        for r in Study.read(study).results()
+        for r in StudyRecord.read(study).results()
     }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sweeper.errors import BadInput
 from sweeper.search.optuna.url import redact, scrub
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.golden import Golden
 from tests.study.study_files import filed, in_database, make, mirrored, rubbish
 
@@ -25,16 +25,16 @@ PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
 
 def test_an_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
-    with Study.open(folder, url) as study:
+    with StudyRecord.open(folder, url) as study:
         study.record([make(0)])
     assert not (folder / "study.journal").exists()
     assert mirrored(folder, url.replace("{", "{{").replace("}", "}}")) == filed(folder)
-    with Study.open(folder.with_name("second"), url):
+    with StudyRecord.open(folder.with_name("second"), url):
         pass
     rubbish(tmp_path / "shared {v}.db")
     content = (tmp_path / "shared {v}.db").read_bytes()
     with pytest.raises(BadInput, match="not a database"):
-        Study.open(folder, url)
+        StudyRecord.open(folder, url)
     assert (tmp_path / "shared {v}.db").read_bytes() == content
 
 
@@ -43,10 +43,10 @@ def test_the_database_s_other_studies_stay(folder: Path, tmp_path: Path) -> None
     theirs = optuna.create_study(storage=url, study_name="theirs")
     theirs.set_user_attr("note", "kept")
     theirs.add_trial(optuna.trial.create_trial(value=1.0))
-    with Study.open(folder, url) as study:
+    with StudyRecord.open(folder, url) as study:
         study.propose([make(0).trial], {})
         study.record([make(0), make(1, "failed")])
-    with Study.open(folder, url) as study:
+    with StudyRecord.open(folder, url) as study:
         study.record([make(1, finished_at=2e9)])
         assert study.notices == []
     assert [trial.state.name for trial in in_database(url, folder.name)] == [
@@ -64,7 +64,7 @@ def test_a_study_of_others_is_not_thrown_away(folder: Path, tmp_path: Path, gold
     theirs = optuna.create_study(storage=url, study_name=folder.name)
     theirs.add_trial(optuna.trial.create_trial(value=1.0))
     with pytest.raises(BadInput) as caught:
-        Study.open(folder, url)
+        StudyRecord.open(folder, url)
     golden.says(caught)
     assert len(in_database(url, folder.name)) == 1
 
@@ -80,7 +80,7 @@ def test_a_study_of_others_is_not_thrown_away(folder: Path, tmp_path: Path, gold
 )
 def test_unusable_storage_is_one_clear_error(folder: Path, url: str, message: str) -> None:
     with pytest.raises(BadInput, match=message) as caught:
-        Study.open(folder, url)
+        StudyRecord.open(folder, url)
     no_password_in(caught.value, folder)
 
 
@@ -99,7 +99,7 @@ def test_missing_driver_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(BadInput) as caught:
-        Study.open(folder, SECRETIVE)
+        StudyRecord.open(folder, SECRETIVE)
     golden.says(caught)
     assert caught.value.__context__ is None
     no_password_in(caught.value, folder)
@@ -117,7 +117,7 @@ def test_server_that_repeats_the_password_is_scrubbed(
 
     monkeypatch.setattr(optuna.storages, "RDBStorage", fail)
     with pytest.raises(BadInput, match="could not connect") as caught:
-        Study.open(folder, SECRETIVE)
+        StudyRecord.open(folder, SECRETIVE)
     no_password_in(caught.value, folder)
     assert "second" not in str(caught.value)
 
@@ -134,13 +134,13 @@ def test_server_gone_later_is_a_notice_without_the_password(
 
     monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
     url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
-    with Study.open(folder, url) as study:
+    with StudyRecord.open(folder, url) as study:
         monkeypatch.setattr(optuna.Study, "add_trial", gone)
         study.record([make(0)])
         study.record([make(1)])
         (notice,) = study.notices
     assert "gone ***" in notice and "?password=***" in notice and "0ther-pw" not in notice
-    assert len(Study.read(folder)) == 2
+    assert len(StudyRecord.read(folder)) == 2
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_optuna_is_kept_quiet_and_left_as_it_was(
     monkeypatch.setattr(optuna.Study, "add_trial", add_trial)
     optuna.logging.set_verbosity(logging.INFO)
     before = list(warnings.filters)
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
         assert study.notices == []
     assert levels == [logging.ERROR]

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from sweeper.errors import BadInput
 from sweeper.search.optuna import recording
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, Log2Hps, Result, Space
 from tests.golden import Golden
 from tests.study.study_files import filed, journal_trials, make, mirrored, refuse, rubbish
@@ -37,7 +37,7 @@ def test_trials_are_asked_before_they_run_and_told_as_they_end(folder: Path) -> 
         make(5, "failed", error="no memory"),
         make(6, "pruned", steps=7),
     ]
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.propose([result.trial for result in results], SPACE)
         study.propose([results[0].trial], SPACE)
         assert [trial.state for trial in journal_trials(folder)] == [TrialState.RUNNING] * 4
@@ -66,11 +66,11 @@ def chosen(number: int, kind: str) -> Result:
 
 def test_choices_are_parameters_until_their_list_is_another(folder: Path) -> None:
     space = {**SPACE, "kind": Axis(low=0, high=1, choices=("a", "b"))}
-    with Study.open(folder, None, space) as study:
+    with StudyRecord.open(folder, None, space) as study:
         study.propose([chosen(0, "b").trial], space)
         study.record([chosen(0, "b"), chosen(1, "a")])
     longer = {**SPACE, "kind": Axis(low=0, high=2, choices=("a", "b", "c"))}
-    with Study.open(folder, None, longer) as study:
+    with StudyRecord.open(folder, None, longer) as study:
         study.propose([chosen(2, "c").trial], longer)
         study.record([chosen(2, "c")])
         assert study.notices == []
@@ -86,7 +86,7 @@ def test_choices_are_parameters_until_their_list_is_another(folder: Path) -> Non
 
 def killed_before_tell(folder: Path, results: list[Result]) -> None:
     """A driver that recorded `results`, and was killed before it told them."""
-    with pytest.MonkeyPatch.context() as patch, Study.open(folder) as study:
+    with pytest.MonkeyPatch.context() as patch, StudyRecord.open(folder) as study:
         study.propose([result.trial for result in results], SPACE)
         patch.setattr(recording.OptunaStudy, "tell", lambda *_: None)
         study.record(results)
@@ -96,10 +96,10 @@ def test_what_was_recorded_and_not_told_is_told_at_the_next_start(folder: Path) 
     results = [make(0), make(1, "diverged"), make(2, "failed"), make(3, "pruned")]
     killed_before_tell(folder, results)
     assert {trial.state for trial in journal_trials(folder)} == {TrialState.RUNNING}
-    Study.open(folder).close()
+    StudyRecord.open(folder).close()
     assert mirrored(folder) == filed(folder)
     before = (folder / "study.journal").read_bytes()
-    Study.open(folder).close()
+    StudyRecord.open(folder).close()
     assert (folder / "study.journal").read_bytes() == before, "nothing is told twice"
     assert [trial.params["eta"] for trial in journal_trials(folder)[:3]] == [
         result.trial.hps["eta"] for result in results[:3]
@@ -107,10 +107,10 @@ def test_what_was_recorded_and_not_told_is_told_at_the_next_start(folder: Path) 
 
 
 def test_what_was_asked_and_not_trained_is_used_again_or_fails(folder: Path) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.propose([make(0).trial, make(1).trial], SPACE)
     loaded(folder).enqueue_trial({}, user_attrs={"key": "a kill came before it was asked"})
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.propose([make(0).trial, make(2).trial], SPACE)
         study.record([make(0), make(2)])
         study.describe({"loss": 3.0})
@@ -120,7 +120,7 @@ def test_what_was_asked_and_not_trained_is_used_again_or_fails(folder: Path) -> 
 
 
 def test_a_trial_that_failed_or_was_stopped_is_asked_anew(folder: Path) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         for result in (make(0, "failed"), make(0, "pruned"), make(0, finished_at=2e9)):
             study.propose([result.trial], SPACE)
             study.record([result])
@@ -131,7 +131,7 @@ def test_a_trial_that_failed_or_was_stopped_is_asked_anew(folder: Path) -> None:
 def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
     # Its power of two is zero, which no logarithmic range holds.
     odd = replace(make(1), trial=replace(make(1).trial, log2_hps=Log2Hps({"eta": -1080.0})))
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.propose([odd.trial, make(2).trial], SPACE)
         study.record([odd])
         study.record([make(2)])
@@ -143,13 +143,13 @@ def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
 
 def test_what_is_said_of_the_whole_study_is_kept_once(folder: Path) -> None:
     journal, answer = folder / "study.journal", {"loss": 2.5, "best": {"eta": 0.25}}
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
         study.describe(answer)
         study.record([make(1)])
     assert loaded(folder).user_attrs == answer
     size = journal.stat().st_size
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.describe(answer)
         assert journal.stat().st_size == size, "nothing is written twice"
         study.describe({"loss": 2.25})
@@ -159,7 +159,7 @@ def test_what_is_said_of_the_whole_study_is_kept_once(folder: Path) -> None:
 
 
 def test_a_dashboard_s_notes_are_kept(folder: Path) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
         storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
         number = storage.get_study_id_from_name("first")
@@ -174,7 +174,7 @@ def test_a_dashboard_s_notes_are_kept(folder: Path) -> None:
 def test_it_catches_up_in_the_same_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         with monkeypatch.context() as patch:
             patch.setattr(JournalFileBackend, "append_logs", refuse(errno.EIO))
             study.record([make(0, "failed")])
@@ -198,7 +198,7 @@ def test_database_locked_by_another_program(
     database = tmp_path / "far.db"
     url = f"sqlite:///{database}?timeout=0.05"
     other = sqlite3.connect(database, isolation_level=None)
-    with Study.open(folder, url) as study:
+    with StudyRecord.open(folder, url) as study:
         study.propose([make(0).trial, make(1).trial], SPACE)
         study.record([make(0)])
         other.execute("BEGIN EXCLUSIVE")
@@ -206,10 +206,10 @@ def test_database_locked_by_another_program(
         (notice,) = study.notices
         assert "locked" in notice
     with pytest.raises(BadInput, match="locked"):
-        Study.open(folder, url)
+        StudyRecord.open(folder, url)
     other.execute("ROLLBACK")
     other.close()
-    Study.open(folder, url).close()
+    StudyRecord.open(folder, url).close()
     assert mirrored(folder, url) == filed(folder) and len(filed(folder)) == 2
 
 
@@ -233,14 +233,14 @@ def by_someone_else(journal: Path) -> None:
 def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
     folder: Path, damage: Callable[[Path], None]
 ) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         for number in range(4):
             study.record([make(number, "failed" if number == 1 else "complete")])
     expected = mirrored(folder)
     assert expected == filed(folder)
     damage(journal := folder / "study.journal")
     damaged = journal.read_bytes()[:1000]
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         (notice,) = study.notices
         assert "study.journal, was damaged" in notice
         assert len(study) == 4
@@ -249,7 +249,7 @@ def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
 
 
 def test_a_journal_that_was_cut_short_catches_up(folder: Path) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.propose([make(0).trial], SPACE)
         study.record([make(0), make(1, "failed")])
         study.record([make(2)])
@@ -258,15 +258,15 @@ def test_a_journal_that_was_cut_short_catches_up(folder: Path) -> None:
     created = whole.index(b"\n") + 1
     for size in {0, created, *range(created, len(whole), 211), len(whole) - 1, len(whole)}:
         journal.write_bytes(whole[:size])
-        with Study.open(folder) as study:
+        with StudyRecord.open(folder) as study:
             assert study.notices == []
         assert mirrored(folder) == expected
 
 
 def test_a_lock_that_a_killed_dashboard_left_is_not_waited_for(folder: Path) -> None:
-    Study.open(folder).close()
+    StudyRecord.open(folder).close()
     assert JournalFileOpenLock(str(folder / "study.journal")).acquire()
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
     assert (folder / "study.journal.lock").exists()
     os.unlink(folder / "study.journal.lock")

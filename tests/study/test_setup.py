@@ -7,7 +7,7 @@ import pytest
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.study.setup import changes, check_setup, read_setup, trials_of, write_setup
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
 from tests.golden import Golden
 from tests.specs import spec_of
@@ -22,8 +22,8 @@ def result(spec: TrialSpec, phase: str = "eta", eta: float = 0.0, at: float = 0.
     return Result(trial=trial, status="complete", objective=2.0 + eta, finished_at=at)
 
 
-def study_of(folder: Path, *results: Result) -> Study:
-    with Study.open(folder / "a") as study:
+def study_of(folder: Path, *results: Result) -> StudyRecord:
+    with StudyRecord.open(folder / "a") as study:
         study.record(results)
     return study
 

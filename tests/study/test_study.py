@@ -17,7 +17,7 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import take_damaged
 from sweeper.records import to_json
 from sweeper.study.lock import StudyLock, cancel_requested
-from sweeper.study.study import Study, check_study_name, find_study, latest_study
+from sweeper.study.study import StudyRecord, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[1]
 
 def test_a_study_remembers_across_openings(folder: Path) -> None:
     some = [make(2), make(0, "diverged"), make(1, "failed", error="no memory")]
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
         for result in some:
             study.record([result])
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "results").stat().st_mode & 0o777 == 0o700
-    with Study.open(folder) as again:
+    with StudyRecord.open(folder) as again:
         assert [r.trial.seed for r in again.results()] == [0, 1, 2]
         assert repr(again.results()) == repr(study.results())
         assert {r.key for r in again.results()} == {r.key for r in some} and again.notices == []
@@ -50,10 +50,10 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(
     folder: Path, tmp_path: Path, golden: Golden
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        Study.read(folder)
+        StudyRecord.read(folder)
     golden.says(caught)
     assert list(tmp_path.iterdir()) == []
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
     results = folder / "results"
     (results / "000007.jsonl").write_text('{"trial"\n')
@@ -62,8 +62,8 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(
     (folder / "study.journal").write_text("rubbish")
     before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
     code = (
-        "import sys; from pathlib import Path; from sweeper.study.study import Study;"
-        "s = Study.read(Path(sys.argv[1])); s.close();"
+        "import sys; from pathlib import Path; from sweeper.study.study import StudyRecord;"
+        "s = StudyRecord.read(Path(sys.argv[1])); s.close();"
         "assert len(s.results()) == 1 and '000007.jsonl' in s.notices[0];"
         "assert '000008.jsonl' in s.notices[1] and len(s.notices) == 2;"
         "assert 'optuna' not in sys.modules"
@@ -71,13 +71,13 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
     assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
     with pytest.raises(RuntimeError, match="reading"):
-        Study.read(folder).record([make(1)])
+        StudyRecord.read(folder).record([make(1)])
 
 
 def test_lines_that_were_put_in_or_exchanged_are_told(tmp_path: Path) -> None:
     folder, other = tmp_path / "a", tmp_path / "b"
     for place, numbers in ((folder, (0, 1)), (folder, (2,)), (other, (7, 8))):
-        with Study.open(place) as study:
+        with StudyRecord.open(place) as study:
             study.record([make(number) for number in numbers])
     first, last = sorted((folder / "results").glob("*.jsonl"))
     (foreign,) = (other / "results").glob("*.jsonl")
@@ -89,11 +89,11 @@ def test_lines_that_were_put_in_or_exchanged_are_told(tmp_path: Path) -> None:
     ):
         whole = path.read_bytes()
         path.write_bytes(content)
-        assert f"{path.name} is not what was written" in " ".join(Study.read(folder).notices)
+        assert f"{path.name} is not what was written" in " ".join(StudyRecord.read(folder).notices)
         path.write_bytes(whole)
     # As a driver that was killed leaves its own file.
     last.write_bytes(last.read_bytes() + line)
-    assert not Study.read(folder).notices
+    assert not StudyRecord.read(folder).notices
 
 
 DAMAGE: dict[str, Callable[[str], str | bytes]] = {
@@ -114,98 +114,98 @@ def test_damaged_line_is_set_aside_and_no_other_is_lost(
     folder: Path, unmirrored: None, kind: str
 ) -> None:
     all_three = [make(0), make(1), make(2)]
-    Study.open(folder).record(all_three)
+    StudyRecord.open(folder).record(all_three)
     (path,) = files(folder)
     lines = path.read_bytes().splitlines(keepends=True)
     content = DAMAGE[kind](lines[1].decode()[:-1])
     broken = (content if isinstance(content, bytes) else content.encode()) + b"\n"
     path.write_bytes(lines[0] + broken + lines[2])
-    for study in (Study.read(folder), Study.open(folder)):
+    for study in (StudyRecord.read(folder), StudyRecord.open(folder)):
         assert study.results() == [make(0), make(2)]
         (notice,) = study.notices
         assert str(path) in notice and "(line 2" in notice
     assert path.read_bytes() == lines[0] + lines[2]
     assert path.with_name(f"{path.name}.damaged").read_bytes() == broken
-    again = Study.open(folder)
+    again = StudyRecord.open(folder)
     assert again.notices == [] and again.get(make(1).key) is None
     again.record([make(1)])
-    assert Study.read(folder).results() == all_three
+    assert StudyRecord.read(folder).results() == all_three
     assert [p.name for p in files(folder)] == ["000001.jsonl", "000002.jsonl"]
 
 
 def test_whoever_reads_a_study_tells_of_results_that_are_gone(
     folder: Path, unmirrored: None
 ) -> None:
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0), make(1)])
     (path,) = files(folder)
     whole = path.read_bytes()
     for content, message in ((b"", "0 of the 2 lines"), (whole.replace(b'"', b"", 1), "(line 1")):
         take_damaged()
         path.write_bytes(content)
-        (notice,) = Study.read(folder).notices
+        (notice,) = StudyRecord.read(folder).notices
         assert message in notice and notice.endswith(take_damaged()[path].removeprefix("it "))
     path.write_bytes(whole)
-    assert not Study.read(folder).notices and not take_damaged()
+    assert not StudyRecord.read(folder).notices and not take_damaged()
 
 
 def test_a_line_without_its_end_is_being_written_or_was(folder: Path, unmirrored: None) -> None:
-    Study.open(folder).record([make(0), make(1)])
+    StudyRecord.open(folder).record([make(0), make(1)])
     (path,) = files(folder)
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    for study in (Study.read(folder), Study.open(folder)):
+    for study in (StudyRecord.read(folder), StudyRecord.open(folder)):
         assert study.results() == [make(0)]
-    assert len(study.notices) == 1 and Study.read(folder).notices == []
+    assert len(study.notices) == 1 and StudyRecord.read(folder).notices == []
     path.write_bytes(whole[:-1])
-    assert Study.open(folder).results() == [make(0), make(1)]
+    assert StudyRecord.open(folder).results() == [make(0), make(1)]
 
 
 def test_a_result_found_twice_counts_once(folder: Path, unmirrored: None) -> None:
     (folder / "results").mkdir(parents=True)
     for status, name in (("failed", "000001"), ("complete", "b"), ("complete", "a")):
-        study = Study.open(folder.with_name(name))
+        study = StudyRecord.open(folder.with_name(name))
         study.record([make(0, status), make(1)])
         (path,) = files(study.folder)
         (folder / "results" / f"{name}.jsonl").write_bytes(path.read_bytes())
-    study = Study.open(folder)
+    study = StudyRecord.open(folder)
     assert study.results() == [make(0), make(1)] and study.notices == []
 
 
 def test_folder_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
-    Study.open(folder)
+    StudyRecord.open(folder)
     (folder / "results" / ".0123.tmp").write_text("{")
     (folder / "results" / "notes.txt").write_text("mine")
-    assert Study.read(folder).notices == []
+    assert StudyRecord.read(folder).notices == []
     assert (folder / "results" / ".0123.tmp").exists()
-    assert Study.open(folder).notices == []
+    assert StudyRecord.open(folder).notices == []
     assert [p.name for p in (folder / "results").iterdir()] == ["notes.txt"]
 
 
 def test_unreadable_result_is_an_error_not_a_second_run(
     folder: Path, unmirrored: None, golden: Golden
 ) -> None:
-    study = Study.open(folder)
+    study = StudyRecord.open(folder)
     study.record([make(0)])
     (path,) = files(folder)
     path.unlink()
     path.mkdir()
     with pytest.raises(SweeperError) as caught:
-        Study.read(folder)
+        StudyRecord.read(folder)
     golden.says(caught)
 
 
 def test_a_study_in_the_place_of_a_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput) as caught:
-        Study.open(tmp_path / "file")
+        StudyRecord.open(tmp_path / "file")
     golden.says(caught)
     with pytest.raises(ConfigError):
-        Study.open(tmp_path / "-x")
+        StudyRecord.open(tmp_path / "-x")
 
 
 def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored: None) -> None:
-    study = Study.open(folder)
+    study = StudyRecord.open(folder)
     odd = Trial(spec=SPEC, log2_hps={"eta": math.inf})
     with pytest.raises(ValueError, match="not a number"):
         study.record([make(1), replace(make(0), trial=odd)])
@@ -221,17 +221,17 @@ def test_what_gives_way_to_what(folder: Path, unmirrored: None, old: str, new: s
     first, second = make(0, old), make(0, new, finished_at=2e9)
     kept = second if RANKS[new] > RANKS[old] or old == "failed" else first
     for place, batches in (("together", [[first, second]]), ("apart", [[first], [second]])):
-        with Study.open(folder / place) as study:
+        with StudyRecord.open(folder / place) as study:
             for results in batches:
                 study.record(results)
             assert repr(study.results()) == repr([kept])
-        assert repr(Study.read(folder / place).results()) == repr([kept])
+        assert repr(StudyRecord.read(folder / place).results()) == repr([kept])
 
 
 def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
     curve = (*(2 + number / 1000 for number in range(50)), math.inf)
-    Study.open(folder).record([make(number, curve=curve) for number in range(3)])
-    first, second, _ = Study.read(folder).results()
+    StudyRecord.open(folder).record([make(number, curve=curve) for number in range(3)])
+    first, second, _ = StudyRecord.read(folder).results()
     assert first == make(0, curve=curve) and first.trial.spec is second.trial.spec
     assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
 
@@ -268,12 +268,12 @@ def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
 def test_a_study_of_another_format_is_refused_and_left_as_it_is(
     folder: Path, unmirrored: None, change: int, golden: Golden
 ) -> None:
-    Study.open(folder).record([make(0)])
+    StudyRecord.open(folder).record([make(0)])
     record = to_json(make(1)) | {"format": FORMAT + change}
     other = folder / "results" / "000002.jsonl"
     other.write_text(json.dumps(record) + "\n")
     before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
-    for use in (Study.open, Study.read):
+    for use in (StudyRecord.open, StudyRecord.read):
         with pytest.raises(BadInput) as caught:
             use(folder)
         golden.says(caught)
@@ -289,7 +289,7 @@ def test_a_configuration_of_another_format_is_refused(
 ) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(config)
-    for use in (Study.open, Study.read):
+    for use in (StudyRecord.open, StudyRecord.read):
         if age:
             with pytest.raises(BadInput, match=f"written by an? {age} version"):
                 use(folder)
@@ -300,7 +300,7 @@ def test_a_configuration_of_another_format_is_refused(
 @pytest.mark.parametrize("seed", range(30))
 def test_no_change_of_a_line_is_silent(seed: int, folder: Path, unmirrored: None) -> None:
     draw = random.Random(seed)
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(number) for number in range(4)])
     before = {result.key: repr(result) for result in study.results()}
     (path,) = (folder / "results").glob("*.jsonl")
@@ -315,7 +315,7 @@ def test_no_change_of_a_line_is_silent(seed: int, folder: Path, unmirrored: None
         del data[at:]
     path.write_bytes(data)
     try:
-        read = Study.read(folder)
+        read = StudyRecord.read(folder)
     except BadInput:  # its format was changed
         return
     after = {result.key: repr(result) for result in read.results()}
@@ -325,11 +325,11 @@ def test_no_change_of_a_line_is_silent(seed: int, folder: Path, unmirrored: None
 
 
 def test_an_end_that_a_driver_may_still_write_is_no_damage(folder: Path, unmirrored: None) -> None:
-    with StudyLock(folder), Study.open(folder) as study:
+    with StudyLock(folder), StudyRecord.open(folder) as study:
         study.record([make(0)])
         (folder / "results" / "000008.jsonl").write_text('{"being written')
-        assert Study.read(folder).notices == []
-    assert len(Study.read(folder).notices) == 1
+        assert StudyRecord.read(folder).notices == []
+    assert len(StudyRecord.read(folder).notices) == 1
 
 
 @pytest.mark.parametrize("name", ["results/000001.jsonl.damaged", "trials"])
@@ -341,7 +341,7 @@ def test_a_link_that_leads_out_of_a_study_is_refused(
     outside = tmp_path / "profile"
     outside.write_text("mine\n")
     (folder / name).symlink_to(outside)
-    for use in (Study.open, Study.read, lambda folder: StudyLock(folder).__enter__()):
+    for use in (StudyRecord.open, StudyRecord.read, lambda folder: StudyLock(folder).__enter__()):
         with pytest.raises(BadInput, match=re.escape(f"{folder / name} is a link")):
             use(folder)
     assert outside.read_text() == "mine\n"
@@ -350,7 +350,7 @@ def test_a_link_that_leads_out_of_a_study_is_refused(
 def test_a_pipe_in_a_study_is_refused_and_not_waited_for(folder: Path, unmirrored: None) -> None:
     (folder / "results").mkdir(parents=True)
     os.mkfifo(folder / "results/000001.jsonl")
-    for use in (Study.open, Study.read, lambda folder: StudyLock(folder).__enter__()):
+    for use in (StudyRecord.open, StudyRecord.read, lambda folder: StudyLock(folder).__enter__()):
         with pytest.raises(BadInput, match=r"000001\.jsonl is neither a file nor a folder"):
             use(folder)
 
@@ -374,7 +374,7 @@ def test_a_driver_that_has_lost_its_study_ends(
     folder: Path, tmp_path: Path, unmirrored: None, fate: str
 ) -> None:
     """What it wrote into another driver's study, or into none, nobody would find."""
-    with StudyLock(folder), Study.open(folder) as study:
+    with StudyLock(folder), StudyRecord.open(folder) as study:
         study.record([make(0)])
         assert not cancel_requested(folder)
         if fate == "removed":
@@ -390,7 +390,7 @@ def test_a_driver_that_has_lost_its_study_ends(
                 use()
     assert folder.exists() == (fate == "taken")
     if fate != "removed":
-        assert len(Study.read(folder if fate == "taken" else tmp_path / "elsewhere")) == 1
+        assert len(StudyRecord.read(folder if fate == "taken" else tmp_path / "elsewhere")) == 1
 
 
 @pytest.mark.parametrize("loss", ["removed", "cut"])
@@ -399,7 +399,7 @@ def test_what_is_lost_while_a_driver_runs_is_written_again(
 ) -> None:
     """All of it is in the driver's memory, and no later run trains it anew."""
     some = [make(i) for i in range(4)]
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record(some[:2])
         (file,) = (folder / "results").glob("*.jsonl")
         if loss == "removed":
@@ -409,6 +409,6 @@ def test_what_is_lost_while_a_driver_runs_is_written_again(
         study.record(some[2:3])
         study.record(some[3:])
         (notice,) = study.notices
-    again = Study.read(folder)
+    again = StudyRecord.read(folder)
     assert str(file) in notice
     assert {r.key for r in again.results()} == {entry.key for entry in some} and not again.notices

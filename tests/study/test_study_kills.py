@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.study.study_files import filed, files, make, mirrored, refuse
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 def test_full_disk_while_recording_is_one_clear_error(
     folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = Study.open(folder)
+    study = StudyRecord.open(folder)
     study.record([make(0)])
     before = files(folder)[0].read_bytes()
     for place in ("write", "fsync", "open"):
@@ -30,7 +30,7 @@ def test_full_disk_while_recording_is_one_clear_error(
         assert list((folder / "results").iterdir()) == files(folder)
         assert [path.read_bytes() for path in files(folder)] == [before]
     study.record([make(1)])
-    assert len(Study.read(folder).results()) == 2
+    assert len(StudyRecord.read(folder).results()) == 2
 
 
 BATCH = [make(number) for number in range(2, 6)]
@@ -54,7 +54,7 @@ def record_until(folder: Path, calls: int) -> bool:
 
         for name in ("open", "write", "fsync", "fstat", "close", "ftruncate", "replace"):
             setattr(os, name, counted(getattr(os, name)))
-        Study.open(folder).record(BATCH)
+        StudyRecord.open(folder).record(BATCH)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
 
@@ -64,16 +64,16 @@ def test_a_batch_survives_a_kill_between_any_two_system_calls(
 ) -> None:
     for calls in range(100):
         here = folder / str(calls)
-        Study.open(here).record([make(0), make(1)])
+        StudyRecord.open(here).record([make(0), make(1)])
         (path,) = files(here)
         path.write_bytes(b"{\n" + path.read_bytes())
         done = record_until(here, calls)
-        for study in (Study.read(here), Study.open(here)):
+        for study in (StudyRecord.read(here), StudyRecord.open(here)):
             kept = study.results()
             assert len(kept) >= 2 and kept == [make(0), make(1), *BATCH][: len(kept)]
             assert not done or kept[2:] == BATCH
         study.record(BATCH)
-        assert Study.open(here).results() == [make(0), make(1), *BATCH]
+        assert StudyRecord.open(here).results() == [make(0), make(1), *BATCH]
         aside = (here / "results").glob("*.damaged")
         assert b"{\n" in b"".join(path.read_bytes() for path in aside)
         if done:
@@ -83,12 +83,12 @@ def test_a_batch_survives_a_kill_between_any_two_system_calls(
 
 def test_results_are_in_the_file_before_record_returns(folder: Path) -> None:
     """A batch is one addition to one file, synced before anything is told to the mirror."""
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         for first in (0, 20, 40):
             study.record([make(number) for number in range(first, first + 20)])
             assert len(files(folder)[0].read_bytes().splitlines()) == first + 20
         assert len(files(folder)) == 1 and mirrored(folder) == filed(folder)
-    with Study.open(folder) as study:
+    with StudyRecord.open(folder) as study:
         study.record([make(0)])
         assert len(files(folder)) == 1, "nothing new, nothing written"
         study.record([make(60)])

@@ -8,7 +8,7 @@ from sweeper.errors import BadInput
 from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.study.lock import StudyLock, live_holder
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.verbs import status as verb
 from sweeper.verbs.cancel import cancel
 from sweeper.verbs.requests import CancelRequest, StatusRequest
@@ -37,7 +37,7 @@ def test_of_a_finished_search(study: Path) -> None:
 
 
 def test_a_ladder_is_no_part_of_the_search(study: Path) -> None:
-    result = Study.read(study).results()[0]
+    result = StudyRecord.read(study).results()[0]
     trial = replace(result.trial, seed=99, phase="validate")
     better = replace(result, trial=trial, objective=result.objective / 2)
     rewrite_results(study, lambda lines: [*lines, json.dumps(to_json(better))])

@@ -14,7 +14,7 @@ from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.flags import fixed_values
 from sweeper.records import as_number
 from sweeper.study.setup import trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import TrialSpec
 
 IMMATERIAL = ("accumulate",)
@@ -79,7 +79,7 @@ def check_studies(
     check_distinct([folder.name for folder in folders])
     specs = dict[str, TrialSpec]()
     for folder in folders:
-        trials = trials_of(Study.read(folder, curves=False)).current
+        trials = trials_of(StudyRecord.read(folder, curves=False)).current
         # The widest stands for the study: width is the one thing in which its models differ.
         every = [result.trial.spec for result in trials]
         if every:

@@ -27,7 +27,7 @@ from sweeper.study.cost import fitting
 from sweeper.study.flops import relative_flops
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE
-from sweeper.study.study import Study, find_study
+from sweeper.study.study import StudyRecord, find_study
 from sweeper.study.watcher import Watcher
 from sweeper.sweep.experiment import (
     check_queue,
@@ -59,7 +59,7 @@ class Contender:
     name: str
     experiment: Experiment
     planned: Mapping[int, tuple[LadderSize, Log2Hps]]
-    study: Study
+    study: StudyRecord
     searched: frozenset[int]
     # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
     retry: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ class Contender:
         """Lock the study, and write to it from here on."""
         settings = self.experiment.settings
         stack.enter_context(StudyLock(settings.folder))
-        self.study = stack.enter_context(Study.open(settings.folder, settings.storage))
+        self.study = stack.enter_context(StudyRecord.open(settings.folder, settings.storage))
         self.retry = {r.key for r in self.study.results() if r.status == "failed"}
 
     def first_seed(self, width: int) -> int:
@@ -205,7 +205,7 @@ def contenders_of(
         # A dry run prepares its data aside, and leaves nothing in a study.
         with tempfile.TemporaryDirectory() if asked.dry_run else nullcontext() as temporary:
             experiment = open_experiment(settings, Path(temporary) if temporary else None)
-        settings, study = experiment.settings, Study.read(experiment.settings.folder)
+        settings, study = experiment.settings, StudyRecord.read(experiment.settings.folder)
         optimum = planned_optimum(experiment, study)
         unfinished += [optimum.unfinished] * bool(optimum.unfinished)
         best = optimum.conclusion.best_log2

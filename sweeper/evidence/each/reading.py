@@ -28,7 +28,7 @@ from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.runs_table import trials_table
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.table import counted
 
 TAKEN = {
@@ -231,7 +231,7 @@ def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
 def study_lines(folder: Path) -> VariedSettings:
     """The lines of a study's search and ladders; BadInput where nothing was searched."""
     searched = read_searched(folder, [])
-    results = trials_of(Study.read(folder)).current if searched is not None else []
+    results = trials_of(StudyRecord.read(folder)).current if searched is not None else []
     # One that failed is no trial, and a ladder along a second axis is of another size by all that
     # it changes: the usual one counts.
     rows = [row for row in trials_table(results) if row["status"] in ("complete", "diverged")]

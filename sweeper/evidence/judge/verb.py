@@ -34,7 +34,7 @@ from sweeper.evidence.runs.sizes import axis_name
 from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
-from sweeper.study.study import Study, find_study
+from sweeper.study.study import StudyRecord, find_study
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 
@@ -216,7 +216,7 @@ def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
     # A study's table has the ends of runs: their curves are in its results.
     if folder is None or (curves is not None and any(len(c.steps) > 1 for c in curves.curves)):
         return curves
-    return of_results(Study.read(folder).results())
+    return of_results(StudyRecord.read(folder).results())
 
 
 def _rates_asked(request: JudgeRequest) -> RateTarget | None:

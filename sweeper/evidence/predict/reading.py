@@ -31,7 +31,7 @@ from sweeper.study.lock import live_holder
 from sweeper.study.runs_table import by_design
 from sweeper.study.searched import config_text, takes
 from sweeper.study.setup import command_line, trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.sweep.study_replay import example_length, token_unit
 from sweeper.table import counted
 from sweeper.trial import Result, Trial
@@ -55,7 +55,7 @@ class Predicted:
     horizons: Sequence[int] = ()
     scales: Scales
     size: Size
-    study: Study
+    study: StudyRecord
 
 
 def predict_trained(
@@ -74,7 +74,7 @@ def predict_trained(
     if question.flops is not None and scales.unit == "steps":
         why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
         raise ConfigError(Keyword("flops"), question.flops, why)
-    study, size = Study.read(settings.folder), target or settings.base
+    study, size = StudyRecord.read(settings.folder), target or settings.base
     trained, others, of_another_setup = final_runs(study, where)
     left_out = {why: len(results) for why, results in others.items()}
     if of_another_setup:
@@ -121,7 +121,11 @@ def _has_end(result: Result) -> bool:
 
 
 def _with_band(
-    prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: Scales
+    prediction: Prediction,
+    study: StudyRecord,
+    trained: Sequence[Result],
+    runs: LossRuns,
+    scales: Scales,
 ) -> Prediction:
     """Adds the band of the run that is asked about, by the training curves of all `trained`."""
     if (aim := prediction.aim) is None:

@@ -19,7 +19,7 @@ from sweeper.evidence.runs.run import Runs
 from sweeper.evidence.runs.series import Objective, step_column
 from sweeper.evidence.runs.trained import final_runs
 from sweeper.stats.estimate import Array
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.table import counted
 
 UNLIKE = 0.05
@@ -128,7 +128,7 @@ def _is_project(source: object) -> bool:
 
 def _of_study(folder: Path, where: str) -> Iterator[EarlierRun]:
     """The runs of a study by which it predicts: each size at its best, and its most steps."""
-    results = final_runs(Study.read(folder), where)[0]
+    results = final_runs(StudyRecord.read(folder), where)[0]
     sizes = [(result.trial.spec.width, result.trial.spec.depth) for result in results]
     most = {
         size: max(run.steps for run, of in zip(results, sizes, strict=True) if of == size)

@@ -17,7 +17,7 @@ from sweeper.evidence.runs.table import frame_runs
 from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.study.runs_table import ValidatedRuns, by_design, settings_of, trials_table
 from sweeper.study.setup import trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Result
 
 EVERY_LADDER = "*"
@@ -33,7 +33,7 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
     """
     validated = ValidatedRuns.latest(folder)
     # Its curves are of these results: what is missing among them is told, as by every verb.
-    study = Study.read(folder, curves=False)
+    study = StudyRecord.read(folder, curves=False)
     if validated is not None and validated.curves:
         note: list[str | Keyword] = ["runs of the study's latest validation"]
         ladders = [*validated.ladders]
@@ -59,14 +59,16 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
 
 def _example_length(folder: Path) -> int:
     """Tokens of an example of our own trainer; 1 where an example is none, or nobody knows."""
-    results = Study.read(folder).results()
+    results = StudyRecord.read(folder).results()
     spec = results[0].trial.spec if results else None
     if spec is None or spec.runner.get("name") != "engine" or "input_shape" in spec.data:
         return 1
     return spec.train.seq_len
 
 
-def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, list[Result]], int]:
+def final_runs(
+    study: StudyRecord, where: str = ""
+) -> tuple[list[Result], dict[str, list[Result]], int]:
     """The runs that a law of final losses takes: finished, each size and horizon at its best.
 
     Which that is of the hyperparameters of every (width, depth, steps) says `cells.tuned`. Beside

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.files import write_json
 from sweeper.study.setup import read_setup, trials_of, write_setup
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run, assert_refused
 from tests.evidence.made import record_results
@@ -27,7 +27,7 @@ def loss(width: int, eta: float, seed: int, floor: float) -> float:
 
 def record(folder: Path, floor: float, **train: int) -> None:
     """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
-    trained = Study.read(folder).results()[0]
+    trained = StudyRecord.read(folder).results()[0]
     curves, results, sizes = [], [], []
     for width in WIDTHS:
         spec = replace(trained.trial.spec, width=width)
@@ -92,8 +92,8 @@ def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) ->
     folder = ranked / "a"
     short = read_setup(folder)
     long = replace(short, train=replace(short.train, steps=9))
-    searched = trials_of(Study.read(folder)).searched[0]
-    with Study.open(folder) as study:
+    searched = trials_of(StudyRecord.read(folder)).searched[0]
+    with StudyRecord.open(folder) as study:
         study.record([replace(searched, trial=replace(searched.trial, spec=long))])
     write_setup(folder, long)
     refused = sweeper("compare", "a", "b")

@@ -12,7 +12,7 @@ import pytest
 from sweeper.evidence.follow.decision import read_prediction
 from sweeper.evidence.predict.band import rebinned, stretch_edges
 from sweeper.schedule import OWN
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result, curve
 from tests.cli.driver import Run
 from tests.evidence.made import STEPS, prediction, record_results, run
@@ -98,7 +98,7 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
-    trained, results = Study.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0], []
     curves = ladder(seeds=3)
     for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
         train = replace(trained.trial.spec.train, steps=steps)

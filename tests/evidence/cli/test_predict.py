@@ -15,7 +15,7 @@ from sweeper.engine.prepare import prepare
 from sweeper.engine.runner import Engine
 from sweeper.evidence.runs.curves import earlier_runs
 from sweeper.files import read_json
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
 from tests.evidence.made import record_results
@@ -30,7 +30,7 @@ def law(params: float, tokens: float) -> float:
 @pytest.fixture(scope="module")
 def of_law(finished: Path) -> list[Result]:
     """Results of widths x steps, two rates and two seeds each, by the law; one has diverged."""
-    trained, random, results = Study.read(finished).results()[0], np.random.default_rng(0), []
+    trained, random, results = StudyRecord.read(finished).results()[0], np.random.default_rng(0), []
     horizons = [trained.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
     for width in WIDTHS:
         for steps in horizons:
@@ -67,7 +67,7 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     answer = sweeper("predict", "--to-width", "256", "--to-tokens", "51200", "--json")
     assert answer.code == 0, answer.err
     document = answer.document
-    trained = Study.read(ladder).results()[-1].trial.spec
+    trained = StudyRecord.read(ladder).results()[-1].trial.spec
     size = prepare(replace(trained, width=256)).parameters()
     screen = document["prediction"]
     assert document["answer"] == "predicted"
@@ -94,7 +94,7 @@ def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None
     choice = document["choice"]
     assert choice["depth"] == 1
     assert choice["width"] % 16 == 0
-    trained = Study.read(ladder).results()[-1].trial.spec
+    trained = StudyRecord.read(ladder).results()[-1].trial.spec
     size = prepare(replace(trained, width=choice["width"])).parameters()
     assert size == pytest.approx(document["optimum"]["params"]["value"], rel=0.35)
     assert choice["steps"] > 0
@@ -117,7 +117,7 @@ def test_a_command_that_takes_no_batch_counts_in_steps(
 
 
 def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sweeper: Run) -> None:
-    trained, results = Study.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0], []
     for width, eta, seed in product((16, 32, 64), (-1.0, 0.0, 1.0), range(3)):
         spec, hps = replace(trained.trial.spec, width=width), Log2Hps({"eta": eta})
         trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
@@ -141,10 +141,10 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     # One of the base is the search's own.
     assert [row["runs"] for row in dry["sizes"]] == [5, 6, 6]
     assert dry["branches"] == {"runs": 0, "steps": 0}
-    before = len(Study.read(study).results())
+    before = len(StudyRecord.read(study).results())
     answer = sweeper("transfer", *flags, "--json")
     assert answer.code == 0, answer.err
-    after = Study.read(study).results()
+    after = StudyRecord.read(study).results()
     assert len(after) == before + 17
     (following,) = answer.document["next"]
     document = sweeper(*shlex.split(following["command"])[1:], "--json").document
@@ -155,7 +155,7 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     (written,) = study.glob("transfer/*/plan.json")
     assert read_json(written)["target"]["width"] == 64
     again = sweeper("transfer", *flags)
-    assert len(Study.read(study).results()) == len(after) and "Plan: " in again.out
+    assert len(StudyRecord.read(study).results()) == len(after) and "Plan: " in again.out
     nothing = sweeper("transfer", *flags, "--dry-run").out
     assert "0 of 18 runs are to be trained" in nothing
 
@@ -264,7 +264,7 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
 
 
 def test_earlier_runs_of_a_study_are_those_of_most_steps_as_long_as_they_were(study: Path) -> None:
-    trained, results = Study.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0], []
     for steps in (40, 80):
         spec = replace(
             trained.trial.spec, width=512, train=replace(trained.trial.spec.train, steps=steps)

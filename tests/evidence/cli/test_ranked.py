@@ -16,7 +16,7 @@ from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.compare.verb import WinnerAnswer
 from sweeper.evidence.runs.read import read
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.cli.driver import Run
 
 
@@ -40,17 +40,17 @@ def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
     assert (outcome["ended"], outcome["runs"], outcome["answer"]) == ("alike", 8, "cannot say")
     written = json.loads((two / "comparisons/a+b/settled.json").read_text())
     assert written["variants"] == outcome["variants"]
-    trained = [len(Study.read(two / name).results()) for name in "ab"]
+    trained = [len(StudyRecord.read(two / name).results()) for name in "ab"]
     again = sweeper("compare", "--settle", "a", "b", "--json").document
     assert again["variants"] == outcome["variants"]
-    assert [len(Study.read(two / name).results()) for name in "ab"] == trained
+    assert [len(StudyRecord.read(two / name).results()) for name in "ab"] == trained
 
 
 def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> None:
-    seeds = {result.trial.seed for result in Study.read(two / "a").results()}
+    seeds = {result.trial.seed for result in StudyRecord.read(two / "a").results()}
     answer = sweeper("compare", "--settle", "b", "a", "--to-width", "16", "--json")
     assert answer.code == 0, answer.err
-    fresh = {result.trial.seed for result in Study.read(two / "a").results()} - seeds
+    fresh = {result.trial.seed for result in StudyRecord.read(two / "a").results()} - seeds
     assert min(fresh) == answer.document["first_seed"] > max(seeds)
 
 
@@ -63,7 +63,7 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     assert (dry["begins"], dry["known"], dry["widths"]) == (8, 0, [16, 32, 64])
     assert 0 < dry["flops"]["begins"] < dry["flops"]["most"]
     assert sorted(two.rglob("*")) == before
-    trained = {name: len(Study.read(two / name).results()) for name in "ab"}
+    trained = {name: len(StudyRecord.read(two / name).results()) for name in "ab"}
     answer = sweeper(*flags, "--json")
     assert answer.code == 0, answer.err
     outcome = answer.document
@@ -71,11 +71,11 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     assert ending == ["b", "cannot say", "alike"]
     (variant,) = outcome["variants"]
     assert variant["name"] == "a" and variant["difference"]["value"] == pytest.approx(0, abs=1e-9)
-    runs = {name: len(Study.read(two / name).results()) for name in "ab"}
+    runs = {name: len(StudyRecord.read(two / name).results()) for name in "ab"}
     assert sum(runs.values()) - sum(trained.values()) == outcome["runs"] >= 8
     again = sweeper(*flags, "--json", "--strict")
     assert again.code == 4 and again.document["variants"] == outcome["variants"]
-    assert runs == {name: len(Study.read(two / name).results()) for name in "ab"}
+    assert runs == {name: len(StudyRecord.read(two / name).results()) for name in "ab"}
 
 
 def test_studies_as_variants_name_the_command_that_trains_what_would_tell(

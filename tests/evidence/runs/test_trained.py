@@ -20,7 +20,7 @@ from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderRule
 from sweeper.study.runs_table import ValidatedRuns, by_design, write_runs
-from sweeper.study.study import Study
+from sweeper.study.study import StudyRecord
 from tests.stats.curves import BASE, Valley
 from tests.study.study_files import make
 
@@ -57,7 +57,7 @@ def test_a_study_without_a_validation_has_no_runs_to_write(tmp_path: Path) -> No
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
 def test_which_run_ended_first_changes_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
     results = [replace(make(n), finished_at=1e9 + order[n], steps=10**9) for n in range(4)]
-    with Study.open(tmp_path / "a") as study:
+    with StudyRecord.open(tmp_path / "a") as study:
         study.record([results[n] for n in order])
     assert [by_design(study.results()), final_runs(study)[0]] == [results, results[:1]]
 
