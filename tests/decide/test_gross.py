@@ -9,7 +9,6 @@ RULE = LadderRule(widths=(256, 512), seeds=1)
 
 
 def curve(width: int, *losses: float, step: float = 1.0, planned: float = 0.0) -> SizeCurve:
-    """One run at each rate from -9 on."""
     size = LadderSize(width=width, depth=1, batch_size=1, steps=1)
     return SizeCurve(
         size=size,

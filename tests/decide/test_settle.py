@@ -141,7 +141,6 @@ def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
 
 
 def there(truth: Losses, sizes: Sequence[LadderSize], seeds: int = 2) -> dict[Run, float]:
-    """The runs of a fixed design, and what they lost."""
     runs = itertools.product(sizes, (-2.0, -1.0, 0.0, 1.0, 2.0), range(seeds))
     return {run: truth(*run) for run in runs}
 

@@ -229,7 +229,6 @@ def scales(sizes: list[tuple[int, int]]) -> list[Scale]:
 
 
 def optima(sizes: list[Scale], batch: float, tokens: float) -> np.ndarray:
-    """log2 eta by known exponents."""
     return np.array([1 + batch * np.log2(s.batch) + tokens * np.log2(s.tokens) for s in sizes])
 
 

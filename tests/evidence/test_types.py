@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 import sweeper
+from sweeper.errors import SHELL
+from sweeper.evidence.judge.request import JudgeRequest
 from tests.api.test_types import refused
 
 RUNS = pd.DataFrame(
@@ -19,10 +21,14 @@ ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), 
 NO_PATH = "\ud800"
 
 
-@pytest.mark.parametrize("name", ["to_width", "noise", "ignore", "columns", "strict"])
+@pytest.mark.parametrize("name", ["noise", "ignore", "columns"])
 def test_of_tables(name: str) -> None:
     for value in ODD:
         assert name in refused(sweeper.judge, RUNS, **{name: value})
+
+
+def test_a_table_in_memory_is_no_word_of_a_call() -> None:
+    assert SHELL.call(JudgeRequest(source=RUNS, axis="depth").call) == "sweeper judge --axis depth"
 
 
 @pytest.mark.parametrize(

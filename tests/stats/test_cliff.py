@@ -88,7 +88,6 @@ def test_a_smooth_curve_has_no_cliff(
 
 
 def on_octaves(losses: Sequence[float], number: int) -> SizeCurve:
-    """Two seeds of the losses, two octaves apart from -2 on."""
     numbers = np.random.default_rng(number)
     return SizeCurve(
         size=(BASE, LARGE)[number],
@@ -137,7 +136,6 @@ def test_one_run_that_is_off_is_no_cliff() -> None:
 
 
 def single(noise: float, number: int) -> list[SizeCurve]:
-    """Two sizes of twelve rates each, one run a point."""
     numbers = np.random.default_rng(number)
     return [
         SizeCurve(

@@ -62,7 +62,6 @@ def curve_of(means: Array, noise: float = 0.01) -> Points:
 
 
 def rows_of(points: Points, shape: CurveShape, noises: Array, seed: int = 4) -> Array:
-    """Drawn at the points themselves."""
     generator, common = np.random.default_rng(seed), np.random.default_rng(0)
     at, normal = np.arange(len(points.x)), common.normal(size=len(noises))
     return Smoother(points, shape).rows(generator, noises, normal, points.x, at)

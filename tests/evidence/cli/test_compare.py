@@ -65,7 +65,6 @@ def record(folder: Path, floor: float, **train: int) -> None:
 
 @pytest.fixture
 def ranked(study: Path) -> Path:
-    """The folder of studies: a, and b whose loss is 0.5 higher."""
     shutil.copytree(study, study.parent / "b")
     record(study, 3.0)
     record(study.parent / "b", 3.5)

@@ -23,7 +23,6 @@ METRIC = ("--metric", "jsonl:log.jsonl:loss")
 
 @pytest.fixture
 def folder(workplace: Path) -> Path:
-    """A folder with a prediction."""
     prediction().write(workplace / "transfer/w64")
     return workplace / "transfer/w64"
 

@@ -18,14 +18,12 @@ def test_a_table_of_two_sizes_tells_the_rate_and_the_batch(sweeper: Run, tmp_pat
     frame((4, 5, 6, 7, 8, 9)).to_csv(tmp_path / "runs.csv", index=False)
     asked = ("judge", "runs.csv", "--to-params", "8e8", "--to-tokens", "4e10")
     answer = sweeper(*asked)
-    eta, batch = best(8e8, 4e10)
     assert answer.code == 0
     folder = tmp_path / "runs/judged/runs"
     document = json.loads((folder / "rates.json").read_text())
-    predicted = document["prediction"]
-    assert document["answer"] == "predicted" and document["code"] == "predicted"
-    assert predicted["eta"]["low"] <= eta <= predicted["eta"]["high"]
-    assert predicted["batch"]["low"] <= batch <= predicted["batch"]["high"]
+    assert document["answer"] == document["code"] == "predicted"
+    for name, true in zip(("eta", "batch"), best(8e8, 4e10), strict=True):
+        assert document["prediction"][name]["low"] <= true <= document["prediction"][name]["high"]
     assert (folder / "rates.html").exists() and (folder / "rates.png").exists()
     assert_refused(sweeper(*asked, "--axis", "width"), "--to-params")
     assert_refused(sweeper("judge", "runs.csv", "--to-width", "64", "--to-tokens", "1e9"), "params")
@@ -46,9 +44,7 @@ def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path
     results = document["critical_batch"]
     assert document["answer"] == results["code"] == "critical" and results["runs"] == 12
     assert results["batch"]["low"] <= 60 <= results["batch"]["high"] < 75
-    assert [batch for batch, _ in results["points"]] == [
-        b for b in results["batches"] for _ in range(2)
-    ]
+    assert [batch for batch, _ in results["points"][::2]] == results["batches"]
     page = (tmp_path / "runs/judged/curves/critical.html").read_text()
     assert page.count("<svg") == 1 and "How large a batch?" in page
     assert (tmp_path / "runs/judged/curves/critical.png").exists()

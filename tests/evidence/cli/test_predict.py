@@ -58,7 +58,6 @@ def of_law(finished: Path) -> list[Result]:
 
 @pytest.fixture
 def ladder(of_law: list[Result], study: Path) -> Path:
-    """A study with the results of the law."""
     record_results(study, of_law)
     return study
 

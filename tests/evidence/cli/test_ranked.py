@@ -22,7 +22,6 @@ from tests.cli.driver import Run
 
 @pytest.fixture
 def two(study: Path) -> Path:
-    """The folder of studies `a` and `b`, which are the same search."""
     shutil.copytree(study, study.parent / "b")
     return study.parent
 

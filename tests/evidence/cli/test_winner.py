@@ -14,7 +14,6 @@ TO = ("--to-params", "1.2e9", "--to-tokens", "2.4e10")
 
 @pytest.fixture
 def runs(workplace: Path) -> str:
-    """A table of a baseline, a change that gains and one that does not."""
     rows = table({"new": [0.05, 0.045, 0.04], "same": [0.001, -0.001, 0.0]})
     pandas.DataFrame(rows).to_csv(workplace / "runs.csv", index=False)
     return "runs.csv"

@@ -16,7 +16,6 @@ TARGET = np.array([[31.2, 35.2]])
 
 
 def losses(gains: list[list[float]], counts: int = 1) -> VariantLosses:
-    """A baseline, and variants so much better than it at each size."""
     base = np.array([3.5, 3.2, 2.95])[: len(gains[0])]
     means = np.array([base, *(base - np.array(gain) for gain in gains)])
     names = [f"v{i}" for i in range(len(means))]

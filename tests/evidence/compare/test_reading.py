@@ -17,7 +17,6 @@ PARAMS, TOKENS = (1e8, 3e8), (2e9, 6e9)
 
 
 def rows(**columns: Any) -> list[dict[str, Any]]:
-    """A run of each of two optimizers at two sizes."""
     return [
         {"optimizer": name, "params": n, "tokens": d, "loss": 3.5 - i / 4 - gain, **columns}
         for name, gain in (("adamw", 0.0), ("muon", 0.02))
@@ -57,6 +56,9 @@ def test_width_and_budget_or_steps_stand_for_parameters_and_tokens() -> None:
     result = variants(table)
     assert np.diff(result.log2.sum(axis=1)) == pytest.approx(3)
     assert result.flops == pytest.approx([1e17 * 512**3, 1e17 * 1024**3])
+    for horizon in (table, rows()):
+        steps = [{**row, "steps": 1000 + i, "batch_size": 8} for i, row in enumerate(horizon)]
+        assert not {"steps", "batch_size"} & {key for m in variants(steps).measures for key in m}
     for row in table:
         row.pop("flops")
         row |= {"steps": 1000 * (row["width"] // 512), "batch_size": 8}
@@ -109,8 +111,10 @@ def test_two_baselines_are_refused_with_what_takes_one() -> None:
 def test_what_is_missing_is_named(
     by: str, baseline: str, error: type[Exception], said: str
 ) -> None:
-    with pytest.raises(error, match=said):
-        variants(rows(kind="a"), by, baseline)
+    table = [{**row, "name": f"run {i}"} for i, row in enumerate(rows(kind="a"))]
+    with pytest.raises(error, match=said) as refused:
+        variants(table, by, baseline, ignore=["name"])
+    assert "name (" not in str(refused.value)  # a value of each run's own is no variant
 
 
 def test_a_run_of_no_variant_is_refused_with_what_leaves_it_out() -> None:

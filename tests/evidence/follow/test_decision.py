@@ -189,7 +189,7 @@ def test_gaps_and_rare_readings_are_no_alarm() -> None:
         watch, losses = Watch(prediction()), run(111)
         for step in (step for step in range(0, STEPS, every) if not 400 <= step < 600):
             watch.update(step, float(losses[step]))
-        assert watch.seen.state == "on the band", every
+        assert watch.seen.state == "on the band" and watch.seen.ended, every
 
 
 def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:

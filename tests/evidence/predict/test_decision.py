@@ -26,7 +26,6 @@ from tests.refusals import raises_config_error
 def surface(
     sizes: int = 4, horizons: int = 4, seeds: int = 2, noise: float = 0.003, draw: int = 1
 ) -> Any:
-    """Runs of Hoffmann's law, one a row."""
     random = np.random.default_rng(draw)
     rows = [
         {"params": n, "tokens": d, "seed": seed}

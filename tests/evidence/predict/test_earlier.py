@@ -18,7 +18,6 @@ STEPS = np.arange(0, 3001, 125)
 
 
 def losses(seed: int, steps: Array = STEPS, level: float = 0.0) -> Array:
-    """Held-out losses now and then: a seed's own level and path."""
     random = np.random.default_rng(seed)
     path = np.cumsum(random.standard_normal(len(steps))) / math.sqrt(len(steps))
     log = math.log(3.2) + level + 0.9 * np.exp(-(steps + 60) / 400) + 0.1 * (1 - steps / 3000)
@@ -31,7 +30,6 @@ def earlier(count: int = 8) -> list[EarlierRun]:
 
 
 def table(count: int) -> Any:
-    """A row a step of so many seeds."""
     runs = [{"run": k, "step": STEPS, "val_loss": losses(k)} for k in range(count)]
     return pandas.concat(map(pandas.DataFrame, runs), ignore_index=True)
 

@@ -26,7 +26,6 @@ def best(params: float, tokens: float) -> tuple[float, float]:
 def frame(
     batches: tuple[int, ...], horizons: tuple[float, ...] = (5e9, 1e10, 2e10)
 ) -> pandas.DataFrame:
-    """A row a run of three models."""
     generator, rows = np.random.default_rng(0), []
     for params in (1e8, 2e8, 4e8):
         for tokens in horizons:

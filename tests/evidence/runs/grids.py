@@ -38,6 +38,5 @@ def runs(
 
 
 def grid(source: Any, columns: str = "", ignore: Sequence[str] = (), **options: Any) -> Grid:
-    """The curves of a source's runs."""
     table = ladder_runs(read(source, columns=columns, ignore=ignore))
     return grid_of(table, GridOptions(**options))

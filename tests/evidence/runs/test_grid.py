@@ -237,6 +237,8 @@ def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
         read(runs(), "loss=scor")
     with raises_config_error("axis", "depth"):
         read(runs(), axis="depth")
+    with pytest.raises(BadInput, match="513 learning rates: so many are no grid"):
+        read(runs(seeds=1, widths=(128,), optima=(-7,), etas=tuple(np.linspace(-10, -4, 513))))
     with raises_config_error("noise", -1.0):
         GridOptions(noise=-1.0)
     with pytest.raises(BadInput, match="wd"):
