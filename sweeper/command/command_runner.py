@@ -61,9 +61,8 @@ class Command:
     takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
     a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
     the script). It has the environment of this process, or with `env` only the usual variables and
-    those that match its patterns. `launch` is plain
-    or torchrun (`torchrun`: further options of its own), on `nodes` with `tasks` processes each
-    (null: `gpus`, or one).
+    those that match its patterns. `launch` is plain or torchrun (`torchrun`: further options of
+    its own), on `nodes` with `tasks` processes each (null: `gpus`, or one).
 
     A run that says nothing for `hang` seconds is ended, with SIGTERM and after `grace` seconds
     SIGKILL; so is one that prints more than `output` megabytes. After so many equal `failures` in a
@@ -427,14 +426,8 @@ OPTIONS = (
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (
-    "dry-run",
-    "detach",
-    "new-setup",
-    "config-dir",
-    "to-width",
-    "to-depth",
-    "strict",
-    "trust",
+    *("dry-run", "detach", "new-setup", "config-dir"),
+    *("to-width", "to-depth", "strict", "trust"),
 )
 """Those that are said of any script that does not mention them: `--dry-run` there would train."""
 

@@ -70,7 +70,7 @@ def _dying_with_parent() -> tuple[str, ...]:
 
 @cache
 def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
+    return re.compile("|".join(map(translate, patterns)))
 
 
 class Group:

@@ -305,7 +305,7 @@ class Supervisor:
         if line := next((line for line in raised if NOT_FINITE.search(line)), ""):
             return (
                 f"{place} in exit code {code}, and its error tells of one that is no number: "
-                + (repr(line.strip()[:200]))
+                f"{line.strip()[:200]!r}"
             )
         return ""
 

@@ -110,7 +110,7 @@ class Template:
         return {name for part in placeholders for name in part.expression.names}
 
     def check(self, placeholders: set[str], key: str = "command") -> None:
-        """ConfigError for a name that is none of the `known` ones."""
+        """ConfigError for a name that is none of the `placeholders`."""
         for name in sorted(self.names - placeholders):
             raise ConfigError(
                 key, f"{{{name}}}", f"no such placeholder; {suggest(name, placeholders)}"

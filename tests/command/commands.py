@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, JobOutcome
 from sweeper.search.prune import Pruner
-from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
+from sweeper.trial import Log2Hps, PluginSpec, Trial
+from tests.specs import spec_of
 
 SCRIPT = Path(__file__).parent / "script.py"
 METRIC = r"step (?P<step>\d+): loss (?P<loss>\S+)"
@@ -27,18 +29,10 @@ def command(how: str = "", **more: Any) -> Command:
 
 def trial(settings: Command, *, eta: float = -7, width: int = 16, steps: int = 20) -> Trial:
     """One of its trials; eta in log2."""
-    spec = TrialSpec(
-        runner=settings.identity(),
-        parameterization=PluginSpec(name="own"),
-        model=PluginSpec(name="own"),
-        width=width,
-        depth=1,
-        base_width=16,
-        base_depth=1,
-        optimizer=PluginSpec(name="adamw"),
-        data={"own": ""},
-        train=TrainSettings(steps=steps, batch_size=8, seq_len=16),
-    )
+    sizes = {"model": {"width": width, "depth": 1}, "base": {"width": 16, "depth": 1}}
+    spec = spec_of({**sizes, "train": {"steps": steps, "batch_size": 8, "seq_len": 16}})
+    own = PluginSpec(name="own")
+    spec = replace(spec, runner=settings.identity(), parameterization=own, model=own)
     return Trial(spec=spec, log2_hps=Log2Hps({"eta": float(eta)}))
 
 

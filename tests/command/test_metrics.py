@@ -264,10 +264,8 @@ SEVEN = [f"step {n}: loss {4 - n / 10}, 5 ms" for n in range(7)]
         (LINE, SEVEN, ["step 7: loss None, 5 ms"], True),
         (r"loss (?P<loss>\S+)", SEVEN, ["step 7: loss -"], True),
         # A scaler leaves a step out now and then; not all of them.
-        (LINE, SEVEN, ["[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4"] * 3,
-         True),
-        (LINE, SEVEN, ["[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4"],
-         False),
+        (LINE, SEVEN, ["OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4"] * 3, True),
+        (LINE, SEVEN, ["OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4"], False),
         # What is printed at the end of a run that stops early.
         (LINE, SEVEN, ["done: loss of 3.4", "saved at step 7", "step 6: saved"], False),
         (LINE, SEVEN, [], False),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +17,14 @@ from sweeper.models.llama import Llama
 
 POISON = 0
 """A token that no text of bytes has."""
-FAULTS: dict[str, Callable[[], object]] = {
-    "exit": lambda: sys.exit(7),
-    "hang": lambda: time.sleep(1000),
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "slow": lambda: time.sleep(0.03),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyText(Text):
-    """Text that does `fault` when the batch of `seed` (-1: any) at step `at` (-1: any) is drawn.
+    """Text with a `fault` when the batch of `seed` (-1: any) at step `at` (-1: any) is drawn.
 
-    With `once`, a file, among all processes the first alone does so. None of it is part of a
-    trial's key.
+    It is slow, exits, or poisons: gives tokens that `NanLlama` cannot bear. With `once`, a file,
+    among all processes the first alone does so. None of it is part of a trial's key.
     """
 
     fault: str = ""
@@ -50,19 +41,23 @@ class FaultyText(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyTokens(TokenCorpus):
-    """The tokens of a `FaultyText`; `poison` gives tokens that `NanLlama` cannot bear."""
+    """The tokens of a `FaultyText`, whose fields it has."""
 
-    fault: str = ""
-    seed: int = -1
-    at: int = -1
-    once: str = ""
+    fault: str
+    seed: int
+    at: int
+    once: str
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         tokens, targets = super().batch(seed, step, batch_size, seq_len)
         if self.fault and self.seed in (-1, seed) and self.at in (-1, step) and self._again():
-            if self.fault == "poison":
-                return tokens * 0 + POISON, targets
-            FAULTS[self.fault]()
+            match self.fault:
+                case "poison":
+                    tokens = tokens * 0 + POISON
+                case "exit":
+                    sys.exit(7)
+                case "slow":
+                    time.sleep(0.03)
         return tokens, targets
 
     def _again(self) -> bool:

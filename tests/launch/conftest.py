@@ -8,15 +8,15 @@ import pytest
 from tests.launch.cluster import ROOT, Cluster, available, stand_in
 
 Clusters = dict[tuple[tuple[str, str], ...], Cluster]
+STARTED = Clusters()
 
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Clusters]:
     """By their settings; each is started by the first test that asks for it."""
-    started = Clusters()
-    yield started
-    for made in started.values():
-        made("down")
+    yield STARTED
+    while STARTED:
+        STARTED.popitem()[1]("down")
 
 
 @pytest.fixture
