@@ -25,17 +25,16 @@ def columns_text(columns: Any) -> str:
 
 def fixed_values(fixed: str | Mapping[str, Any]) -> dict[str, float]:
     """What is known of a law, by name; ConfigError for what is no number, or is said twice."""
-    form = "numbers by name, as in 'E=1.69,alpha=0.34'"
-    pairs: Any = fixed
+    form, typed = "numbers by name, as in 'E=1.69,alpha=0.34'", fixed
     if isinstance(fixed, str):
         words = [word.partition("=") for word in fixed.split(",") if word.strip()]
-        pairs = {name.strip(): value for name, _, value in words}
-        if len(pairs) < len(words):
-            raise ConfigError(Keyword("fixed"), fixed, f"{form}, each name once")
+        fixed = {name.strip(): value for name, _, value in words}
+        if len(fixed) < len(words):
+            raise ConfigError(Keyword("fixed"), typed, f"{form}, each name once")
     try:
-        return {str(name): float(value) for name, value in dict(pairs).items()}
+        return {str(name): float(value) for name, value in fixed.items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(Keyword("fixed"), fixed, form) from error
+        raise ConfigError(Keyword("fixed"), typed, form) from error
 
 
 def ignored(names: str | tuple[str, ...]) -> tuple[str, ...]:

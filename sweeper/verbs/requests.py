@@ -8,7 +8,6 @@ stands in no Request is no verb's business: how an answer is shown, `--json` and
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import typing
 from collections.abc import Mapping
@@ -237,17 +236,22 @@ class TransferRequest(Request, panel=TUNE):
     config_dir: ConfigDir = None
 
 
+MOST_RUNS = 10**9
+"""Of a budget, or its hours: more is a slip of the pen."""
+
+
 def budget_of(budget: int | str | None) -> tuple[int | None, float | None]:
     """Its runs, or its hours; ConfigError for what is neither."""
     if budget is None:
         return None, None
     text = str(budget)
     with suppress(ValueError):
-        if not text.endswith("h") and (runs := int(text)) >= 1:
+        if not text.endswith("h") and 1 <= (runs := int(text)) <= MOST_RUNS:
             return runs, None
-        if text.endswith("h") and 0 < (hours := float(text[:-1])) < math.inf:
+        if text.endswith("h") and 0 < (hours := float(text[:-1])) <= MOST_RUNS:
             return None, hours
-    raise ConfigError(Keyword("budget"), budget, "at least 1 run, or hours of runs, as in 12h")
+    allowed = "at least 1 run, or hours of runs, as in 12h; at most 1e9"
+    raise ConfigError(Keyword("budget"), budget, allowed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ transfer --to-width 32 --study a --validate 'transfer.sizes=[{width: 33}]'
 transfer --to-width 32 --study a --settle
 transfer --to-width 32 --study a --validate --budget 20
 transfer --to-width 32 --study a --validate --settle --budget nanh
+transfer --to-width 32 --study a --validate --settle --budget 9999999999
 transfer --to-width 32 --study a --validate --settle --budget 3
 transfer --to-width 32 --study a --validate --detach
 transfer --to-width 64 --study a law=fit

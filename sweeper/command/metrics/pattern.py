@@ -91,7 +91,8 @@ class Printed(Metric):
     def parse(cls, key: str | Keyword, rest: str) -> Printed:
         """The name of the lines."""
         if rest not in cls.patterns:
-            raise ConfigError(key, rest, f"{cls.form}; {suggest(rest, cls.patterns)}")
+            others = suggest(rest, filter(None, cls.patterns))
+            raise ConfigError(key, rest, f"{cls.form}; {others}")
         return cls(rest)
 
     def describe(self) -> str:

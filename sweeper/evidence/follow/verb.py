@@ -72,6 +72,8 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
 def _expected(request: FollowRequest) -> Expected:
     """The prediction, or what earlier runs say."""
     source = request.prediction
+    if isinstance(source, str) and not source.strip():
+        raise ConfigError(Keyword("prediction"), source, "a file, a folder or a study")
     if _is_prediction(source):
         for name in ("columns", "where"):
             if value := getattr(request, name):

@@ -84,6 +84,7 @@ def test_a_held_out_end_is_forecast_and_not_read(workplace: Path, sweeper: Run) 
         (("--steps", "200"), "--steps"),
         (("--run", "nowhere"), "--run"),
         (("--prediction", "nothing.json"), "nothing.json"),
+        (("--prediction", ""), "--prediction='' is refused"),
     ],
 )
 def test_bad_input_is_one_sentence(
