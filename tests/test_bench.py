@@ -3,9 +3,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,30 +83,6 @@ def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(validation: Any)
     assert validation.gpu.verdict(validation) == 1
 
 
-def test_what_only_begins_like_a_result_is_none(validation: Any) -> None:
-    """A stage is cut in the middle of a line, or prints a dictionary of its own."""
-    lines = """echo '{"a": 1}'; echo "{'b': 2}"; echo '{"c": '"""
-    validation.run(stage(validation, "cut", lines))
-    assert [record["found"] for record in validation.records] == [[{"a": 1}]]
-
-
-def test_a_stage_s_own_processes_end_with_it(validation: Any) -> None:
-    validation.run(stage(validation, "leaves", "sleep 60 & echo $!"))
-    pid = int((validation.out / "leaves.log").read_text())
-    end = time.monotonic() + 10
-    while time.monotonic() < end and running(pid):
-        time.sleep(0.05)
-    assert not running(pid)
-
-
-def running(pid: int) -> bool:
-    """Nor is one that only waits to be collected."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
     """It may have been too large for the device, which is no failure of `batching.py`."""
     validation.keep({"times": {"size": "s1", "batched-compiled": {"336": float("nan")}}})
@@ -131,22 +105,6 @@ def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> No
     assert validation.gpu.verdict(validation) == code
 
 
-def test_a_search_that_is_cut_is_no_failure(validation: Any) -> None:
-    validation.run(stage(validation, "search", "sleep 60", 0.1))
-    assert validation.gpu.verdict(validation) == 0
-
-
-def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    batching = load_script("bench/batching.py")
-    side = batching.Batched.__new__(batching.Batched)
-    side.compiled, side.run = True, SimpleNamespace(compiled=False, program=SimpleNamespace())
-    side.run.program.unsupported = {"compiled mapped": "no kernel"}
-    with pytest.raises(batching.NotCompiledError, match="compiled mapped: no kernel"):
-        side.check()
-    assert batching.counts_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
-
-
 @pytest.mark.long
 def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:
     out, table = tmp_path / "a/found.json", tmp_path / "found.md"
@@ -156,15 +114,6 @@ def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Pat
     assert mlp["trials"] == 5 and 0 < mlp["training_ms"] < mlp["ms"]
     assert "Optuna on SQLite: not measured" in printed
     assert "| sweeper, batches of 64, a step of an MLP |" in table.read_text()
-
-
-def test_a_side_that_trains_nothing_does_everything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    orchestration = load_script("bench/orchestration.py")
-    batch = orchestration.run_own(orchestration.OWN["batch"], 5, tmp_path, False)
-    assert batch["trials"] == 5 and batch["ms"] > 0 and batch["training_ms"] == 0
 
 
 @pytest.mark.long

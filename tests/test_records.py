@@ -323,14 +323,6 @@ def test_bounds_name_what_is_allowed(
         assert caught.value.key == "steps"
 
 
-def test_a_config_s_number_out_of_bounds_is_named() -> None:
-    config = {"leaves": [], "by_name": {}, "either": {"name": "a"}, "count": 0}
-    with pytest.raises(ConfigError) as caught:
-        call_checked(Tree, config, {})
-    assert (caught.value.key, caught.value.value) == ("count", 0)
-    assert caught.value.allowed == "at least 1"
-
-
 @dataclass(frozen=True, kw_only=True)
 class DerivedLine(LearningRateLine):
     """A user's class: the inherited annotations are names of another module."""

@@ -1,18 +1,13 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sweeper import registry
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import placeholder_data, resolve
-from sweeper.engine import prepare as preparing
 from sweeper.errors import BadInput
-from sweeper.records import from_json, to_json
-from sweeper.scaling import relative
-from sweeper.trial import Result, Trial
+from sweeper.records import to_json
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
@@ -143,36 +138,3 @@ def test_the_registry_needs_neither_hydra_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The config's `_target_` follows the class: the key stays, and an old record prepares."""
-    from sweeper.config.compose import compose_tree, to_yaml
-
-    def trial(tree: dict[str, Any]) -> Trial:
-        settings = resolve(tree)
-        spec = settings.spec(placeholder_data(settings), "float32", settings.base)
-        return Trial(spec=spec, log2_hps={"eta": -6.0})
-
-    arguments = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
-    tree = compose_tree(arguments)
-    before = trial(tree)
-    record = to_json(Result(trial=before, status="complete", objective=1.0))
-    kept = to_yaml(tree)
-    assert "sweeper." not in str(record) and "sweeper." not in kept
-
-    class Renamed(relative.MuP):
-        """As after a renaming."""
-
-    monkeypatch.setattr(relative, "Renamed", Renamed, raising=False)
-    monkeypatch.delattr(relative, "MuP")
-    listed = {group: dict(classes) for group, classes in registry.plugins().items()}
-    listed["parameterization"]["mup"] = "sweeper.scaling.relative.Renamed"
-    monkeypatch.setattr(registry, "plugins", lambda: listed)
-    preparing.prepare.cache_clear()
-    again = registry.with_targets("parameterization", {"_target_": "mup"})
-    assert again == {"_target_": "sweeper.scaling.relative.Renamed"}
-    renamed = tree | {"parameterization": tree["parameterization"] | again}
-    assert trial(renamed).key == before.key
-    old = from_json(Result, record).trial
-    assert old == before and isinstance(preparing.prepare(old.spec).parameterization, Renamed)

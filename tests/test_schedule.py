@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,21 +131,6 @@ def test_bounds_and_the_last_step(name: str, steps: int, warmup: float, final: f
     # Up to its peak it rises; from where the last decay begins it falls.
     assert (np.diff(values[: train.span.warmup]) >= 0).all()
     assert (np.diff(values[start:]) <= 1e-12).all()
-
-
-@given(st.sampled_from(["linear", "cosine", "wsd"]), st.integers(20, 400), SHARES)
-def test_it_is_continuous(name: str, steps: int, final: float) -> None:
-    train = settings(name, steps=steps, warmup=0.2, final_lr=final)
-    span = max(1, steps - 1 - train.decay_start)
-    largest = max(1 / train.span.warmup, math.pi / 2 / span)
-    assert np.abs(np.diff(factors(train))).max() <= largest + 1e-12
-
-
-@given(st.integers(10, 400), st.integers(10, 400), st.integers(0, 10))
-def test_horizons_of_wsd_agree_until_the_shorter_decays(a: int, b: int, warmup: int) -> None:
-    short, long = (settings("wsd", steps=n, warmup=warmup / n) for n in sorted((a, b)))
-    start = short.decay_start
-    np.testing.assert_array_equal(factors(short)[:start], factors(long)[:start])
 
 
 def test_a_schedule_is_written_once_in_full_and_the_default_not_at_all() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.trial import PlainHps, TrainSettings
@@ -14,23 +12,6 @@ from sweeper.trial import PlainHps, TrainSettings
 
 def made(**more: float) -> TrainSettings:
     return TrainSettings(**({"steps": 100, "batch_size": 2, "seq_len": 4} | more))  # type: ignore[arg-type]
-
-
-def test_schedule_warms_up_linearly_and_ends_at_its_share() -> None:
-    settings = made(warmup=0.2)
-    assert settings.lr_factors(range(20)) == pytest.approx([(i + 1) / 20 for i in range(20)])
-    assert settings.lr_factors([20]) == [1.0]
-    assert settings.lr_factors([99]) == pytest.approx([0.1])
-
-
-@given(st.integers(1, 500), st.floats(0, 1), st.floats(0, 1))
-def test_schedule_stays_within_its_bounds(steps: int, warmup: float, final: float) -> None:
-    settings = made(steps=steps, warmup=warmup, final_lr=final)
-    values = settings.lr_factors(range(steps))
-    assert all(0 <= value <= 1 + 1e-12 for value in values)
-    peak = values.index(max(values))
-    assert values[: peak + 1] == sorted(values[: peak + 1])
-    assert values[peak:] == sorted(values[peak:], reverse=True)
 
 
 def test_a_last_rate_of_its_own_is_a_share_of_every_peak() -> None:

@@ -17,8 +17,6 @@ from sweeper.trial import (
     TrainSettings,
     Trial,
     TrialSpec,
-    defaults,
-    digest,
     log2,
     plain,
 )
@@ -57,14 +55,6 @@ results = st.builds(
     error=st.text(),
     measurements=json_values,
 )
-
-
-@given(log2_hps)
-def test_logarithms_and_plain_values_are_inverse(hps: dict[str, float]) -> None:
-    back = log2(plain(hps))
-    assert back == pytest.approx(hps, rel=1e-12, abs=1e-12)
-    assert plain(back) == pytest.approx(plain(hps), rel=1e-12)
-    assert all(value > 0 for value in plain(hps).values())
 
 
 def test_plain_values_are_powers_of_two() -> None:
@@ -173,15 +163,3 @@ def test_axis_refuses_what_cannot_be_searched(wrong: dict[str, float], key: str)
     with pytest.raises(ConfigError) as caught:
         Axis(**wrong)
     assert caught.value.key == key
-
-
-def test_defaults_of_a_space() -> None:
-    assert defaults({"a": Axis(low=0, high=2, default=1), "b": Axis(low=-1, high=1)}) == {
-        "a": 1.0,
-        "b": 0.0,
-    }
-
-
-@given(st.dictionaries(st.text(), scalars))
-def test_digest_ignores_the_order(value: dict[str, object]) -> None:
-    assert digest(value) == digest(dict(reversed(value.items())))

@@ -79,10 +79,3 @@ def test_of_a_command_and_a_place(value: Any) -> None:
     if value is not None and not isinstance(value, str):
         assert "root" in refused(sweeper.open_study, "a", root=value)
         assert "study" in refused(sweeper.open_study, value)
-
-
-@pytest.mark.parametrize("name", ["study", "root"])
-def test_of_a_place_beside_a_plan(name: str) -> None:
-    for value in (5, *ODD):
-        assert name in refused(sweeper.export, "pytorch", plan="plan.json", **{name: value})
-    assert "study" in refused(sweeper.export, "pytorch", plan="plan.json", study="a")

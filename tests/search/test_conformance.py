@@ -177,12 +177,3 @@ def test_concludes_from_the_first_result_on(strategy: Strategy) -> None:
     for result in whole.results[:10]:
         alone = History([result])
         assert_sound(strategy.conclude(space, alone), space, alone)
-
-
-def test_improves_on_defaults_that_are_far_off(strategy: Strategy) -> None:
-    space = SPACES["mup"]
-    at = {name: axis.low + 0.85 * (axis.high - axis.low) for name, axis in space.items()}
-    objective = basin(space, at=at)
-    found = strategy.conclude(space, run_search(strategy, space, objective))
-    assert objective(found.best_log2, 0) == pytest.approx(found.objective)
-    assert found.objective < objective({name: axis.default for name, axis in space.items()}, 0)

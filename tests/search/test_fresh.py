@@ -13,7 +13,7 @@ from scipy.stats import sem
 from sweeper.registry import build_plugin
 from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds, final_accuracy
 from sweeper.search.line_search import LearningRateLine
-from sweeper.search.strategy import Conclusion, History, Strategy
+from sweeper.search.strategy import Conclusion, Strategy
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.engine.tiny_trials import trial as tiny_trial
 from tests.search.fakes import CONF, Objective, basin, config, run_search
@@ -57,16 +57,6 @@ def test_fresh_seeds_come_last_and_change_nothing_before(name: str) -> None:
     assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
 
 
-def test_a_search_that_was_killed_among_its_fresh_seeds_goes_on_there() -> None:
-    strategy, objective = FreshSeeds(strategy=LearningRateLine()), basin(SPACE, spread=0.02)
-    whole = run_search(strategy, SPACE, objective)
-    known = {r.key: r for r in whole.results[:-2]}
-    part = History(known.values())
-    missing = strategy.propose(SPACE, part)
-    assert [p.seed for p in missing] == [FINAL_SEED + 1, FINAL_SEED + 2]
-    assert strategy.conclude(SPACE, part).basis == "one fresh seed"
-
-
 def test_without_fresh_seeds_it_says_that_it_is_the_best_of_many() -> None:
     objective = basin(SPACE, spread=0.02)
     found = searched(FreshSeeds(strategy=LearningRateLine(), seeds=0), objective)
@@ -91,13 +81,6 @@ def test_fresh_seeds_that_diverge_or_fail_are_told(lost: float) -> None:
     found = searched(strategy, losing(3))
     assert found.fresh_seeds == 0 and found.objective == found.selected_objective
     assert found.notes[-1].startswith("3 of 3 fresh seeds")
-
-
-def test_a_search_without_any_loss_has_no_final_configuration() -> None:
-    strategy = FreshSeeds(strategy=LearningRateLine())
-    history = run_search(strategy, SPACE, lambda hps, seed: math.inf)
-    assert {r.trial.phase for r in history.results} == {"eta"}
-    assert strategy.conclude(SPACE, history).objective == math.inf
 
 
 def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:

@@ -67,19 +67,6 @@ def test_any_loss_ends_within_its_budget_without_near_repeats(
     assert values[-1] - grid[-1] <= rule.extend * rule.step + 1e-6
 
 
-@given(rule=rules, axis=axes, centre=st.floats(-4, 4), order=st.randoms(use_true_random=False))
-def test_replay_is_pure_and_does_not_care_for_the_order_of_arrival(
-    rule: LineRule, axis: Axis, centre: float, order: object
-) -> None:
-    whole, _ = lay(rule, axis, lambda x: (x - centre) ** 2)
-    known: dict[float, float] = {}
-    while (state := replay_line(rule, axis, known.get)).missing:
-        assert replay_line(rule, axis, known.get) == state
-        value = order.choice(state.missing)  # type: ignore[attr-defined]
-        known[value] = (value - centre) ** 2
-    assert state == whole
-
-
 GRID = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
 FINER = [[0.5, 1.5, -0.5, 2.5], [0.25, 0.75, -0.25, 1.25]]
 HALVED = [[-spacing, spacing] for spacing in (0.5, 0.25, 0.125)]
