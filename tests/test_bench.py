@@ -14,7 +14,6 @@ FOLDER = Path(__file__).parents[1] / "scripts/bench"
 
 
 def run(script: str, *words: str) -> str:
-    """What a benchmark prints, with this repository's package."""
     env = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1])}
     command = [sys.executable, str(FOLDER / script), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout

@@ -29,10 +29,5 @@ def test_commands_on_a_large_study_are_measured(tmp_path: Path) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     row = json.loads(out.read_text())["rows"]["50"]
     assert set(row) == {"status", "report", "resume", "search again"}
-    assert ["CPU s to the first trial" in costs for costs in row.values()] == [
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert [name for name in row if "CPU s to the first trial" in row[name]] == ["resume"]
     assert "| status | 50 |" in done.stdout

@@ -42,20 +42,6 @@ def test_every_key_of_a_config_is_in_the_reference(path: Path) -> None:
         assert key in ("_target_", "defaults") or any(name in section for name in names), key
 
 
-def test_a_key_has_its_default_and_its_comment() -> None:
-    rows = {
-        key.name: (key.default, key.comment)
-        for path in [ROOT / "conf" / "config.yaml", ROOT / "conf" / "runner" / "command.yaml"]
-        for key in reference.keys(path)
-    }
-    assert rows["train.batch_size"] == ("16", "sequences a step")
-    assert rows["train.steps"] == ("1000", "training steps of a run")
-    assert rows["transfer.widths"][0] == "[32, 64, 128, 256]"
-    assert rows["metric"][1].startswith("the training loss: a regular expression")
-    assert rows["metric"][1].endswith("null: the file SWEEPER_REPORT")
-    assert rows["heldout"] == ("null", "the held-out loss, likewise")
-
-
 def test_a_key_has_the_bounds_of_its_annotation() -> None:
     rows = {
         cells[1].strip(): cells[-2].strip()

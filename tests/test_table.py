@@ -109,7 +109,6 @@ def test_a_table_is_as_wide_as_rich_measures_it(rows: list[tuple[str, ...]], gon
 
 
 def mixed() -> Table:
-    """A value of every kind."""
     made = Table(
         "Mixed",
         [

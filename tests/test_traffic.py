@@ -19,8 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="it stands in for CUDA on Linux alone"),
 ]
-MATRIX = 4 * 128 * 256
-"""Bytes of a matrix of floats."""
+MATRIX = 4 * 128 * 256  # bytes of a matrix of floats
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import ConfigError
 from sweeper.records import from_json, to_json
 from sweeper.trial import (
     FORMAT,
@@ -20,6 +19,7 @@ from sweeper.trial import (
     log2,
     plain,
 )
+from tests.refusals import raises_config_error
 
 SPEC = TrialSpec(
     runner={"name": "engine", "numerics": 1},
@@ -160,6 +160,5 @@ def test_grid_reaches_both_ends_despite_rounding() -> None:
     ],
 )
 def test_axis_refuses_what_cannot_be_searched(wrong: dict[str, float], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         Axis(**wrong)
-    assert caught.value.key == key
