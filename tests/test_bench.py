@@ -23,15 +23,9 @@ def run(script: str, *words: str) -> str:
 @pytest.mark.parametrize(
     "script",
     [
-        "follow.py",
-        "gpu.py",
-        "growth.py",
-        "orchestration.py",
-        "batching.py",
-        "pruning.py",
-        "search.py",
+        *("follow.py", "gpu.py", "growth.py", "orchestration.py", "batching.py", "pruning.py"),
+        *("search.py", "study.py", "verdict.py"),
         pytest.param("traffic.py", marks=pytest.mark.long),  # it loads torch's compiler
-        "verdict.py",
     ],
 )
 def test_says_how_it_is_used(
@@ -102,27 +96,6 @@ def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
 def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> None:
     validation.run(stage(validation, "tests", f"cat <<END\n{closing}\nEND"))
     assert validation.gpu.verdict(validation) == code
-
-
-@pytest.mark.long
-def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:
-    out, table = tmp_path / "a/found.json", tmp_path / "found.md"
-    words = ["--trials", "5", "--repeats", "1", "--only", "64, a step", "--out", str(out)]
-    printed = run("orchestration.py", *words, "--markdown", str(table))
-    (mlp,) = json.loads(out.read_text())["rows"]
-    assert mlp["trials"] == 5 and 0 < mlp["training_ms"] < mlp["ms"]
-    assert "Optuna on SQLite: not measured" in printed
-    assert "| sweeper, batches of 64, a step of an MLP |" in table.read_text()
-
-
-@pytest.mark.long
-def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
-    out, table = tmp_path / "found.json", tmp_path / "found.md"
-    words = ["--count", "3", "--only", "a quartic part", "--workers", "1", "--out", str(out)]
-    assert "wrong answers" in run("verdict.py", *words, "--markdown", str(table))
-    (scenario,) = json.loads(out.read_text())["scenarios"]
-    assert {sum(counts.values()) for counts in scenario["answers"].values()} == {3}
-    assert scenario["held"]["optimum"][1] <= 24 and "| a quartic part |" in table.read_text()
 
 
 @pytest.mark.slow

@@ -96,11 +96,6 @@ def test_no_drift_takes_an_interval_that_is_small(low: float, high: float, answe
     assert lab.no_drift(Estimate(value=(low + high) / 2, low=low, high=high)) == answer
 
 
-def test_the_farthest_of_a_ladder_is_so_in_factors() -> None:
-    sizes = [{"size": {"width": w}, "is_base": w == 32} for w in (4, 32, 64, 128)]
-    assert lab.farthest({"axis": "width", "sizes": sizes})["size"]["width"] == 4
-
-
 def test_claims_are_kept_with_figure_command_and_size(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,12 +134,6 @@ def test_a_verdict_gives_the_reason_of_a_size_that_fails_before_one_that_is_open
     assert lab.why(judged) == "; batch size 4: r2"
     assert lab.why({**judged, "sizes": sizes[:2]}) == "; batch size 1: r0"
     assert lab.why({**judged, "sizes": sizes[1:2]}) == ""
-
-
-def test_a_root_of_one_s_own_is_where_the_figure_lies_and_is_not_passed_on() -> None:
-    figure_lab = lab.Lab(name="x", words=["root=there", "size=middle"])
-    assert figure_lab.folder == Path("there/x-middle") and figure_lab.passed == ["size=middle"]
-    assert lab.Lab(name="x", words=[]).folder != lab.Lab(name="x", words=["size=paper"]).folder
 
 
 def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:

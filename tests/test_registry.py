@@ -15,10 +15,6 @@ from tests.refusals import raises_config_error
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_configs_lie_beside_a_checkout() -> None:
-    assert registry.conf_folder() == ROOT / "conf"
-
-
 def test_lists_every_option_of_every_group() -> None:
     listed = registry.groups()
     assert {"mup", "standard", "umup"} <= set(listed["parameterization"])

@@ -72,20 +72,6 @@ def test_columns_go_by_importance(width: int, gone: list[str]) -> None:
     assert head.split() == (rendered if width > 20 else rendered[1:])
 
 
-def test_sections_and_details() -> None:
-    made = Table("", [Column("a", left=True), Column("b", left=True)])
-    made.add("[x]", answer("fail", "grows"))
-    made.end_section()
-    made.add("all", 2)
-    lines = [line for line in printed(made, 40).splitlines() if line.strip()]
-    assert [re.sub(r"[^][\w:]+", " ", line).strip() for line in lines] == [
-        "a b",
-        "",
-        "[x] fail: grows",
-        "all 2",
-    ]
-
-
 WORD = st.text("abcdefgh_.0123456789", min_size=1, max_size=30)
 
 

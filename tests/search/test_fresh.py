@@ -13,7 +13,7 @@ from scipy.stats import sem
 from sweeper.registry import build_plugin
 from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds, final_accuracy
 from sweeper.search.line_search import LearningRateLine
-from sweeper.search.strategy import Conclusion, Strategy
+from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.engine.tiny_trials import trial as tiny_trial
 from tests.search.fakes import CONF, Objective, basin, config, run_search
@@ -62,7 +62,10 @@ def test_without_fresh_seeds_it_says_that_it_is_the_best_of_many() -> None:
     found = searched(FreshSeeds(strategy=LearningRateLine(), seeds=0), objective)
     assert found.basis == f"one seed, the best of {found.runs} trials: biased low"
     assert found.fresh_seeds == 0 and found.objective == found.selected_objective
-    found = searched(FreshSeeds(strategy=LearningRateLine()), objective)
+    strategy = FreshSeeds(strategy=LearningRateLine())
+    history = run_search(strategy, SPACE, objective)
+    assert strategy.conclude(SPACE, History(history.results[:-2])).basis == "one fresh seed"
+    found = strategy.conclude(SPACE, history)
     assert found.basis == f"mean of 3 fresh seeds, standard error {found.error:.4f}"
 
 

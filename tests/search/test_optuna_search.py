@@ -66,11 +66,6 @@ def test_what_is_asked_for_twice_is_run_once() -> None:
         assert 0 < len(history.results) == len({str(each) for each in ran(history)}) <= 3
 
 
-def test_a_grid_is_taken_whole() -> None:
-    history = run_search(search("GridSampler", runs=10**4), LISTS, basin(LISTS))
-    assert len(history.results) == 8 * 3
-
-
 def test_no_random_state_is_left_behind_nor_optuna_s_verbosity_changed() -> None:
     level = optuna.logging.get_verbosity()
     before, state = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
