@@ -32,7 +32,8 @@ from tests.search.fakes import (
     space_of,
 )
 
-CONFIGS = sorted((CONF / "search").glob("*.yaml"))
+# The paper's search is the independent one, larger.
+CONFIGS = sorted(p for p in (CONF / "search").glob("*.yaml") if p.stem != "paper")
 ODD: Space = {
     "eta": Axis(low=-1.3, high=2.9, default=0.1 + 0.2),
     "outside": Axis(low=-2, high=2, default=5),
@@ -67,14 +68,9 @@ SMALLER: dict[str, dict[str, Any]] = {
     "pairs": {"points": 3},
 }
 """What a sampler of Optuna's takes for a trial grows with their number."""
-EACH = [
-    # The paper's search is the independent one, larger.
-    pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem == "paper" else ())
-    for path in CONFIGS
-]
 
 
-@pytest.fixture(params=EACH)
+@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     """As a search runs it, its fresh seeds behind it; of fewer trials."""
     path: Path = request.param
