@@ -14,12 +14,6 @@ from torch import nn
 
 import sweeper
 
-RUNS = pd.DataFrame(
-    {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
-    for w in (32, 64)
-    for e in range(-9, -4)
-    for s in (0, 1)
-)
 ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), pd.Series([1]), len)
 
 

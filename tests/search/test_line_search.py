@@ -43,7 +43,6 @@ axes = st.builds(
     st.floats(0, 6),
     st.floats(-12, 12),
 )
-losses = st.floats(-5, 5) | st.just(math.inf)
 
 
 @given(rule=rules, axis=axes, seed=st.randoms(use_true_random=False))

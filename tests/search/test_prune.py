@@ -25,8 +25,6 @@ from tests.refusals import raises_config_error
 from tests.search.fakes import CONF, config, point_result
 from tests.specs import spec_of
 
-KINDS = ("median", "halving")
-
 
 def pruner(kind: str = "median", others: tuple[RungLosses, ...] = ()) -> Pruner:
     return Pruner(kind=kind, steps=100, warmup=10, window=10, others=others)  # type: ignore[arg-type]
