@@ -37,11 +37,8 @@ def without_drawing() -> Iterator[None]:
 
 PAGES = [f"sweeper.report.{name}" for name in ("checks", "study_page", "transferred")]
 PAGES += [
-    f"sweeper.evidence.{name}"
-    for name in (
-        *("compare.page", "follow.page", "judge.page", "predict.page"),
-        "rates.page",
-    )
+    f"sweeper.evidence.{name}.page"
+    for name in ("compare", "follow", "judge", "predict", "rates")
     if find_spec("sweeper.evidence") is not None
 ]
 

@@ -3,9 +3,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ FOLDER = Path(__file__).parents[1] / "scripts/bench"
 
 
 def run(script: str, *words: str) -> str:
-    """What a benchmark prints, with this repository's package."""
     env = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1])}
     command = [sys.executable, str(FOLDER / script), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
@@ -26,15 +23,9 @@ def run(script: str, *words: str) -> str:
 @pytest.mark.parametrize(
     "script",
     [
-        "follow.py",
-        "gpu.py",
-        "growth.py",
-        "orchestration.py",
-        "batching.py",
-        "pruning.py",
-        "search.py",
+        *("follow.py", "gpu.py", "growth.py", "orchestration.py", "batching.py", "pruning.py"),
+        *("search.py", "study.py", "verdict.py"),
         pytest.param("traffic.py", marks=pytest.mark.long),  # it loads torch's compiler
-        "verdict.py",
     ],
 )
 def test_says_how_it_is_used(
@@ -85,30 +76,6 @@ def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(validation: Any)
     assert validation.gpu.verdict(validation) == 1
 
 
-def test_what_only_begins_like_a_result_is_none(validation: Any) -> None:
-    """A stage is cut in the middle of a line, or prints a dictionary of its own."""
-    lines = """echo '{"a": 1}'; echo "{'b': 2}"; echo '{"c": '"""
-    validation.run(stage(validation, "cut", lines))
-    assert [record["found"] for record in validation.records] == [[{"a": 1}]]
-
-
-def test_a_stage_s_own_processes_end_with_it(validation: Any) -> None:
-    validation.run(stage(validation, "leaves", "sleep 60 & echo $!"))
-    pid = int((validation.out / "leaves.log").read_text())
-    end = time.monotonic() + 10
-    while time.monotonic() < end and running(pid):
-        time.sleep(0.05)
-    assert not running(pid)
-
-
-def running(pid: int) -> bool:
-    """Nor is one that only waits to be collected."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
     """It may have been too large for the device, which is no failure of `batching.py`."""
     validation.keep({"times": {"size": "s1", "batched-compiled": {"336": float("nan")}}})
@@ -129,52 +96,6 @@ def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
 def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> None:
     validation.run(stage(validation, "tests", f"cat <<END\n{closing}\nEND"))
     assert validation.gpu.verdict(validation) == code
-
-
-def test_a_search_that_is_cut_is_no_failure(validation: Any) -> None:
-    validation.run(stage(validation, "search", "sleep 60", 0.1))
-    assert validation.gpu.verdict(validation) == 0
-
-
-def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    batching = load_script("bench/batching.py")
-    side = batching.Batched.__new__(batching.Batched)
-    side.compiled, side.run = True, SimpleNamespace(compiled=False, program=SimpleNamespace())
-    side.run.program.unsupported = {"compiled mapped": "no kernel"}
-    with pytest.raises(batching.NotCompiledError, match="compiled mapped: no kernel"):
-        side.check()
-    assert batching.counts_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
-
-
-@pytest.mark.long
-def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:
-    out, table = tmp_path / "a/found.json", tmp_path / "found.md"
-    words = ["--trials", "5", "--repeats", "1", "--only", "64, a step", "--out", str(out)]
-    printed = run("orchestration.py", *words, "--markdown", str(table))
-    (mlp,) = json.loads(out.read_text())["rows"]
-    assert mlp["trials"] == 5 and 0 < mlp["training_ms"] < mlp["ms"]
-    assert "Optuna on SQLite: not measured" in printed
-    assert "| sweeper, batches of 64, a step of an MLP |" in table.read_text()
-
-
-def test_a_side_that_trains_nothing_does_everything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    orchestration = load_script("bench/orchestration.py")
-    batch = orchestration.run_own(orchestration.OWN["batch"], 5, tmp_path, False)
-    assert batch["trials"] == 5 and batch["ms"] > 0 and batch["training_ms"] == 0
-
-
-@pytest.mark.long
-def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
-    out, table = tmp_path / "found.json", tmp_path / "found.md"
-    words = ["--count", "3", "--only", "a quartic part", "--workers", "1", "--out", str(out)]
-    assert "wrong answers" in run("verdict.py", *words, "--markdown", str(table))
-    (scenario,) = json.loads(out.read_text())["scenarios"]
-    assert {sum(counts.values()) for counts in scenario["answers"].values()} == {3}
-    assert scenario["held"]["optimum"][1] <= 24 and "| a quartic part |" in table.read_text()
 
 
 @pytest.mark.slow

@@ -38,14 +38,10 @@ def test_errors_are_spelt_by_who_shows_them_and_survive_a_pickle() -> None:
     assert (error.key, error.value, error.allowed) == ("to_width", 3, "at least 4, or out='x'")
     for each in (error, MissingValue("model.width", ": name one"), BadInput("a ", Keyword("b"))):
         copy = pickle.loads(pickle.dumps(each))
-        assert (type(copy), str(copy), copy.spelled(SHELL)) == (
-            type(each),
-            str(each),
-            each.spelled(SHELL),
-        )
-    assert (
-        str(MissingValue("model.width", ": name one")) == "model.width: it needs a value: name one"
-    )
+        assert type(copy) is type(each) and str(copy) == str(each)
+        assert copy.spelled(SHELL) == each.spelled(SHELL)
+    missing = MissingValue("model.width", ": name one")
+    assert str(missing) == "model.width: it needs a value: name one"
     assert str(ConfigError("a", 1, "2").below("train")) == "train.a=1 is refused: 2"
     assert str(SweeperError("plain")) == "plain"
 

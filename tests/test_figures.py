@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from itertools import product
 from pathlib import Path
 
@@ -101,11 +96,6 @@ def test_no_drift_takes_an_interval_that_is_small(low: float, high: float, answe
     assert lab.no_drift(Estimate(value=(low + high) / 2, low=low, high=high)) == answer
 
 
-def test_the_farthest_of_a_ladder_is_so_in_factors() -> None:
-    sizes = [{"size": {"width": w}, "is_base": w == 32} for w in (4, 32, 64, 128)]
-    assert lab.farthest({"axis": "width", "sizes": sizes})["size"]["width"] == 4
-
-
 def test_claims_are_kept_with_figure_command_and_size(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,26 +136,6 @@ def test_a_verdict_gives_the_reason_of_a_size_that_fails_before_one_that_is_open
     assert lab.why({**judged, "sizes": sizes[1:2]}) == ""
 
 
-def test_a_root_of_one_s_own_is_where_the_figure_lies_and_is_not_passed_on() -> None:
-    figure_lab = lab.Lab(name="x", words=["root=there", "size=middle"])
-    assert figure_lab.folder == Path("there/x-middle") and figure_lab.passed == ["size=middle"]
-    assert lab.Lab(name="x", words=[]).folder != lab.Lab(name="x", words=["size=paper"]).folder
-
-
-@pytest.mark.parametrize(
-    ("word", "code", "lines"), [("-h", 0, (1, 0)), ("--help", 0, (1, 0)), ("--dry-run", 2, (0, 1))]
-)
-def test_help_is_printed_and_an_option_refused(
-    word: str, code: int, lines: tuple[int, int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        lab.arguments(["size=paper", word], "what it is")
-    printed = capsys.readouterr()
-    assert ended.value.code == code
-    assert (printed.out.count("\n"), printed.err.count("\n")) == lines
-    assert (word in printed.err) == (code == 2)
-
-
 def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:
     claim = {"claim": "it stays over width", "measured": "+0.1", "answer": "reproduced"}
     record = {"figure": "x", "claims": [claim]}
@@ -182,52 +152,6 @@ def test_no_row_is_longer_than_a_claim_can_be() -> None:
 
 def test_the_page_is_that_of_its_records() -> None:
     assert claims.page() == (claims.DOCS / "papers.md").read_text()
-
-
-def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:
-    made, docs = tmp_path / "made", tmp_path / "docs"
-    docs.mkdir()
-    with pytest.raises(SystemExit, match="no figure"):
-        claims.collect(made, docs)
-    (made / "depth").mkdir(parents=True)
-    (made / "depth/claims.json").write_text("{}")
-    (made / "depth/depth.png").write_bytes(b"picture")
-    claims.collect(made, docs)
-    assert sorted(path.name for path in docs.iterdir()) == ["depth.json", "depth.png"]
-
-
-SLOW = """#!/bin/sh
-trap 'sleep 0.1; touch stopped; exit 130' INT
-touch started
-while :; do sleep 0.05; done
-"""
-
-
-@pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -> None:
-    """A terminal sends it to the whole group, a kill to the script alone."""
-    fake = tmp_path / "slow"
-    fake.write_text(SLOW)
-    fake.chmod(0o755)
-    code = (
-        f"import lab, sys; sys.executable = {str(fake)!r}; lab.Lab(name='x', words=[]).search('s')"
-    )
-    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])
-    script = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "started").exists() and script.poll() is None:
-        time.sleep(0.01)
-    os.killpg(script.pid, signal.SIGINT) if whole_group else script.send_signal(signal.SIGINT)
-    _, errors = script.communicate(timeout=60)
-    assert script.returncode == 130 and not errors
-    assert (tmp_path / "stopped").exists()
 
 
 def test_kept_losses_give_every_verdict_again(tmp_path: Path) -> None:

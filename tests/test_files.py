@@ -93,15 +93,6 @@ def test_the_folder_is_synced_unless_it_refuses(
         write_atomically(tmp_path / "a", "y")
 
 
-def test_append_adds_privately_and_creates(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    append(path, b"one\n")
-    append(path, b"")
-    append(path, b"two\n" * 100_000)
-    assert path.read_bytes() == b"one\n" + b"two\n" * 100_000
-    assert path.stat().st_mode & 0o077 == 0
-
-
 def test_append_goes_on_after_a_short_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,23 +167,6 @@ def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a"]
 
 
-def test_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    texts = [str(n) * 20_000 for n in range(4)]
-
-    def write(text: str) -> None:
-        for _ in range(10):
-            write_atomically(path, text)
-
-    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert path.read_text() in texts
-    assert names(tmp_path) == ["a"]
-
-
 def test_json_is_strict_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"b": [1.5, math.inf, math.nan], "a": "\udc80 é", "n": None})
@@ -215,15 +189,6 @@ def test_damaged_json_is_a_value_error(tmp_path: Path, content: bytes) -> None:
         read_json(path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none.json")
-
-
-def test_private_folder_leaves_those_above_alone(tmp_path: Path) -> None:
-    private_folder(tmp_path / "a" / "b")
-    private_folder(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
-    usual = tmp_path / "usual"
-    usual.mkdir()
-    assert (tmp_path / "a").stat().st_mode == usual.stat().st_mode
 
 
 def test_folder_are_only_our_own(tmp_path: Path) -> None:

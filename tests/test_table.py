@@ -60,12 +60,6 @@ def table(*rows: tuple[str, ...]) -> Table:
 ROW = ("alpha_residual_attn_ratio", "0.0001221", "2.2500", "17", "2^-11..2^4")
 
 
-def test_on_a_wide_terminal_all_is_there() -> None:
-    text = printed(table(ROW), 80)
-    assert all(word in text for word in (*NAMES, *ROW)) and not table(ROW).dropped(80)
-    assert text.startswith("What was found, in a title longer than it\n")
-
-
 @pytest.mark.parametrize(
     ("width", "gone"), [(60, ["range"]), (50, ["range", "points"]), (20, ["range", "points"])]
 )
@@ -76,20 +70,6 @@ def test_columns_go_by_importance(width: int, gone: list[str]) -> None:
     rendered = [name for name in NAMES if name not in gone]
     # Where too little goes, the first column's cells stand above the others.
     assert head.split() == (rendered if width > 20 else rendered[1:])
-
-
-def test_sections_and_details() -> None:
-    made = Table("", [Column("a", left=True), Column("b", left=True)])
-    made.add("[x]", answer("fail", "grows"))
-    made.end_section()
-    made.add("all", 2)
-    lines = [line for line in printed(made, 40).splitlines() if line.strip()]
-    assert [re.sub(r"[^][\w:]+", " ", line).strip() for line in lines] == [
-        "a b",
-        "",
-        "[x] fail: grows",
-        "all 2",
-    ]
 
 
 WORD = st.text("abcdefgh_.0123456789", min_size=1, max_size=30)
@@ -115,7 +95,6 @@ def test_a_table_is_as_wide_as_rich_measures_it(rows: list[tuple[str, ...]], gon
 
 
 def mixed() -> Table:
-    """A value of every kind."""
     made = Table(
         "Mixed",
         [

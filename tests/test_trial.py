@@ -3,10 +3,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sweeper.errors import ConfigError
 from sweeper.records import from_json, to_json
 from sweeper.trial import (
     FORMAT,
@@ -17,11 +14,10 @@ from sweeper.trial import (
     TrainSettings,
     Trial,
     TrialSpec,
-    defaults,
-    digest,
     log2,
     plain,
 )
+from tests.refusals import raises_config_error
 
 SPEC = TrialSpec(
     runner={"name": "engine", "numerics": 1},
@@ -37,35 +33,6 @@ SPEC = TrialSpec(
 )
 TRIAL = Trial(spec=SPEC, log2_hps={"eta": 1.0, "alpha": 0.0}, seed=3, phase="random")
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-scalars = st.none() | st.booleans() | st.integers() | finite | st.text()
-json_values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
-)
-log2_hps = st.dictionaries(st.text(), st.floats(-60, 60), max_size=4)
-trials_of_one_spec = st.builds(Trial, spec=st.just(SPEC), log2_hps=log2_hps, seed=st.integers(0, 9))
-results = st.builds(
-    Result,
-    trial=trials_of_one_spec,
-    status=st.sampled_from(["complete", "diverged", "failed"]),
-    objective=st.floats(),
-    heldout=st.floats(),
-    curve=st.lists(st.floats(), max_size=5).map(tuple),
-    seconds=st.floats(),
-    steps=st.integers(0),
-    finished_at=st.floats(),
-    error=st.text(),
-    measurements=json_values,
-)
-
-
-@given(log2_hps)
-def test_logarithms_and_plain_values_are_inverse(hps: dict[str, float]) -> None:
-    back = log2(plain(hps))
-    assert back == pytest.approx(hps, rel=1e-12, abs=1e-12)
-    assert plain(back) == pytest.approx(plain(hps), rel=1e-12)
-    assert all(value > 0 for value in plain(hps).values())
-
 
 def test_plain_values_are_powers_of_two() -> None:
     assert plain({"eta": -3.0, "alpha": 0.5}) == {"eta": 0.125, "alpha": 2**0.5}
@@ -75,18 +42,19 @@ def test_plain_values_are_powers_of_two() -> None:
         log2({"eta": 0.0})
 
 
-@given(results)
-def test_result_survives_strict_json(result: Result) -> None:
-    text = json.dumps(to_json(result), allow_nan=False)
-    back = from_json(Result, json.loads(text))
-    assert repr(back) == repr(result)  # repr, for NaN is not equal to itself
-    assert back.key == result.key
+def test_result_survives_strict_json() -> None:
+    result = Result(trial=TRIAL, status="failed", objective=1.0, seconds=2.5, steps=7, error="a\n")
+    result = replace(result, finished_at=3.0, measurements=[{"rms": None, "é": [True, 1]}])
+    for loss in (math.inf, math.nan, 1e-300):
+        result = replace(result, objective=loss, heldout=loss, curve=(loss, 1.0))
+        back = from_json(Result, json.loads(json.dumps(to_json(result), allow_nan=False)))
+        assert repr(back) == repr(result)  # repr, for NaN is not equal to itself
+        assert back.key == result.key
 
 
-@given(results, st.integers(0, 10))
-def test_result_with_another_trial_than_its_key_is_refused(result: Result, seed: int) -> None:
-    record = to_json(result)
-    record["trial"]["seed"] = result.trial.seed + 1 + seed
+def test_result_with_another_trial_than_its_key_is_refused() -> None:
+    record = to_json(Result(trial=TRIAL, status="complete", objective=1.0))
+    record["trial"]["seed"] += 1
     with pytest.raises(ValueError, match="does not match"):
         from_json(Result, record)
 
@@ -170,18 +138,5 @@ def test_grid_reaches_both_ends_despite_rounding() -> None:
     ],
 )
 def test_axis_refuses_what_cannot_be_searched(wrong: dict[str, float], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         Axis(**wrong)
-    assert caught.value.key == key
-
-
-def test_defaults_of_a_space() -> None:
-    assert defaults({"a": Axis(low=0, high=2, default=1), "b": Axis(low=-1, high=1)}) == {
-        "a": 1.0,
-        "b": 0.0,
-    }
-
-
-@given(st.dictionaries(st.text(), scalars))
-def test_digest_ignores_the_order(value: dict[str, object]) -> None:
-    assert digest(value) == digest(dict(reversed(value.items())))

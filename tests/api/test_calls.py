@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +21,7 @@ from rich.console import Console
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.shown import Answer
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import BadInput
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
 from sweeper.report.next import next_of
@@ -281,36 +279,6 @@ def test_workers_cannot_have_what_a_cell_defines(
     assert not (tmp_path / "w/runs").exists()
 
 
-def test_all_runs_that_diverge_are_an_error(
-    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make_workplace(tmp_path / "w"))
-    broken = CELL.replace("targets.flatten())", "targets.flatten()) * float('nan')")
-    exec(compile(broken, "<cell>", "exec"), cell)
-    with pytest.raises(SweeperError):
-        sweeper.search(cell["Net"], **SETTINGS)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_an_interrupted_call_keeps_what_it_has_and_goes_on(
-    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make_workplace(tmp_path / "w"))
-    record = StudyRecord.record
-
-    def interrupted(study: StudyRecord, *results: Any) -> None:
-        record(study, *results)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(StudyRecord, "record", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sweeper.search(cell["Net"], **SETTINGS)
-    monkeypatch.setattr(StudyRecord, "record", record)
-    [first] = sweeper.open_study("nb").results()
-    study = sweeper.search(cell["Net"], **SETTINGS)
-    assert len(study) == 3 and first in study.results()
-
-
 def test_the_code_of_a_cell_is_what_it_does(cell: Any) -> None:
     first = main_code("__main__.Net")
     assert set(first) == {"__main__.Net", "__main__.act"}
@@ -341,13 +309,6 @@ def test_an_edited_module_is_refused_until_it_is_loaded_again(
     path.unlink()
     sys.modules.pop("nb_edited")
     assert edited_modules() == []
-
-
-def test_the_package_is_the_function() -> None:
-    import sweeper.search.line_search
-
-    assert sweeper.search.line_search.__name__ == "sweeper.search.line_search"  # type: ignore[attr-defined]
-    assert callable(sweeper.search) and "model" in inspect.signature(sweeper.search).parameters
 
 
 def test_a_notebook_s_bar_is_one_place_that_is_drawn_over() -> None:

@@ -14,12 +14,6 @@ from torch import nn
 
 import sweeper
 
-RUNS = pd.DataFrame(
-    {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
-    for w in (32, 64)
-    for e in range(-9, -4)
-    for s in (0, 1)
-)
 ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), pd.Series([1]), len)
 
 
@@ -62,27 +56,9 @@ def test_of_sizes(value: Any) -> None:
     assert "target['width']" in refused(sweeper.plan_for, **{**PLAN, "target": {"width": value}})
 
 
-@pytest.mark.parametrize("run", ["base_run", "target_run"])
-def test_of_runs_without_a_law(run: str) -> None:
-    for value in (5, "x", *ODD):
-        assert run in refused(sweeper.plan_for, **PLAN, **{run: value})
-
-
-@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), 0, True, "x", None])
-def test_of_a_learning_rate(value: Any) -> None:
-    assert "hps['eta']" in refused(sweeper.plan_for, **{**PLAN, "hps": {"eta": value}})
-
-
 @pytest.mark.parametrize("value", [*ODD, 5, True, "python train.py", None])
 def test_of_a_command_and_a_place(value: Any) -> None:
     assert "command" in refused(sweeper.search, command=value, dry_run=True)
     if value is not None and not isinstance(value, str):
         assert "root" in refused(sweeper.open_study, "a", root=value)
         assert "study" in refused(sweeper.open_study, value)
-
-
-@pytest.mark.parametrize("name", ["study", "root"])
-def test_of_a_place_beside_a_plan(name: str) -> None:
-    for value in (5, *ODD):
-        assert name in refused(sweeper.export, "pytorch", plan="plan.json", **{name: value})
-    assert "study" in refused(sweeper.export, "pytorch", plan="plan.json", study="a")

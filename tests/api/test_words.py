@@ -46,11 +46,6 @@ def test_keywords_are_keys_groups_and_sections() -> None:
     assert made["train"]["schedule"] == {"name": "wsd", "decay": 0.25}
 
 
-def test_a_transfer_s_own_keys_need_no_section() -> None:
-    argv = settings_words("transfer", {"widths": [16, 32], "steps": (10, 20), "seeds": 3}, None)
-    assert argv == ["transfer.widths=[16,32]", "transfer.steps=[10,20]", "transfer.seeds=3"]
-
-
 def test_a_class_stands_for_its_dotted_path_and_has_arguments_of_its_own() -> None:
     made = tree(model={"name": Residual, "heads": 4, "roles": {"*.bias": "vector"}}, depth=3)
     assert made["model"]["_target_"] == "tests.toy_models.Residual"

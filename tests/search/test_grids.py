@@ -6,12 +6,8 @@ import math
 from typing import Any
 from unittest.mock import ANY
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sweeper.registry import build_plugin
 from sweeper.search.grids import PairsStrategy, row_optima, transfer_error
 from sweeper.search.strategy import Conclusion
 from sweeper.trial import Axis, Log2Hps, Space
@@ -121,11 +117,6 @@ def test_what_makes_the_measure_doubtful_is_told() -> None:
     assert notes[2].startswith("alpha: in 1 of its 1 grids most optima lie at an end")
 
 
-def test_a_list_of_pairs_is_read_from_a_config() -> None:
-    config = {"_target_": "sweeper.search.grids.PairsStrategy", "pairs": [["eta", "alpha"]]}
-    assert build_plugin(config) == PairsStrategy(pairs=(("eta", "alpha"),))
-
-
 @pytest.mark.parametrize(
     ("fields", "key", "value"),
     [
@@ -145,22 +136,6 @@ def test_what_gives_no_grid_is_refused(fields: dict[str, Any], key: str, value: 
 
 
 # The transfer error.
-
-
-@st.composite
-def grids(draw: st.DrawFn) -> list[list[float]]:
-    """Losses of 2 to 5 rows and columns; some diverged, but not all of a row or column."""
-    rows, columns = draw(st.integers(2, 5)), draw(st.integers(2, 5))
-    cells = rows * columns
-    losses = st.lists(st.floats(-5, 5), min_size=cells, max_size=cells, unique=True)
-    drawn = iter(draw(losses))
-    diverged = draw(st.sets(st.integers(0, cells - 1)))
-    for i in range(max(rows, columns)):  # through every row and every column
-        diverged.discard(i % rows * columns + i % columns)
-    table = [[next(drawn) for _ in range(columns)] for _ in range(rows)]
-    for cell in diverged:
-        table[cell // columns][cell % columns] = math.inf
-    return table
 
 
 INF = math.inf
@@ -189,19 +164,3 @@ def test_grids_by_hand(losses: list[list[float]], error: float) -> None:
 def test_optima_of_rows() -> None:
     rows = [[3.0, 1.0, 2.0], [1.0, 1.0, 1.0], [math.inf] * 3, [math.inf, math.inf, 9.0]]
     assert row_optima((-2.0, 0.0, 2.0), rows) == [0.0, 0.0, None, 2.0]
-
-
-@given(grids())
-def test_against_a_plain_reading_of_the_sentence(losses: list[list[float]]) -> None:
-    """Every row and column has a single least value: ties are a matter of taste."""
-    table = np.array(losses)
-    filled = np.where(np.isfinite(table), table, table[np.isfinite(table)].max())
-    means = []
-    for side, raw in ((filled, table), (filled.T, table.T)):
-        best, n = raw.argmin(1), len(side)
-        means.append(
-            np.mean(
-                [side[r, best[q]] - side[r, best[r]] for r in range(n) for q in range(n) if q != r]
-            )
-        )
-    assert transfer_error(losses) == pytest.approx(np.mean(means))

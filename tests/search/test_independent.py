@@ -43,11 +43,8 @@ def test_the_paper_s_phases_are_9_330_and_6_runs_and_the_default_s_fewer() -> No
     phases = [(p.name, p.trials) for p in IndependentSearch().plan(space)]
     assert phases == [("eta", 9), ("lines", 5 * 7 * 3), *after]
     whole = build_plugin(compose_tree(["search=paper"])["search"])
-    assert [(p.name, p.trials) for p in whole.plan(space)] == [
-        ("eta", 9),
-        ("lines", 330),
-        ("combine", 6),
-    ]
+    phases = [(p.name, p.trials) for p in whole.plan(space)]
+    assert phases == [("eta", 9), ("lines", 330), ("combine", 6)]
     assert whole.fresh_seeds == 0
     search = IndependentSearch(runs=330)
     history = run_search(search, space, basin(space))

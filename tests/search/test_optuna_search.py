@@ -11,7 +11,6 @@ import optuna
 import pytest
 
 from sweeper import registry
-from sweeper.config.compose import compose_tree
 from sweeper.search.optuna import sampling as module
 from sweeper.search.optuna.sampling import TPE, OptunaSearch
 from sweeper.search.strategy import History
@@ -60,23 +59,11 @@ def test_any_part_of_the_results_resumes_to_the_same_search(name: str) -> None:
         assert again.propose(space, history) == search(name).propose(space, history)
 
 
-def test_cma_es_learns_from_its_batches() -> None:
-    loss = basin(SPACE)
-    found = run_search(search("CmaEsSampler", runs=90), SPACE, loss)
-    losses = [result.objective for result in found.results]
-    assert sum(losses[-12:]) / 12 < 3.1 < sum(losses[:12]) / 12
-
-
 def test_what_is_asked_for_twice_is_run_once() -> None:
     space = {"kind": LISTS["kind"], "eta": Axis(low=1, high=1)}
     for name in ("RandomSampler", "TPESampler", "GridSampler"):
         history = run_search(search(name), space, basin(space))
         assert 0 < len(history.results) == len({str(each) for each in ran(history)}) <= 3
-
-
-def test_a_grid_is_taken_whole() -> None:
-    history = run_search(search("GridSampler", runs=10**4), LISTS, basin(LISTS))
-    assert len(history.results) == 8 * 3
 
 
 def test_no_random_state_is_left_behind_nor_optuna_s_verbosity_changed() -> None:
@@ -156,12 +143,6 @@ def test_optunas_own_samplers_need_no_trust_and_other_code_does() -> None:
             assert not registry.is_shipped(target)
             with raises_config_error("sampler._target_", target):
                 OptunaSearch(sampler={"_target_": target}).plan(SPACE)
-
-
-def test_arguments_of_a_sampler_are_given_on_the_command_line() -> None:
-    sampler = {"_target_": "optuna.samplers.CmaEsSampler", "popsize": 12}
-    words = [f"search.sampler.{key}={value}" for key, value in sampler.items()]
-    assert compose_tree(["search=optuna", *words])["search"]["sampler"] == sampler
 
 
 def test_samplers_may_hold_samplers() -> None:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +24,6 @@ from sweeper.trial import Axis, Result, Trial
 from tests.refusals import raises_config_error
 from tests.search.fakes import CONF, config, point_result
 from tests.specs import spec_of
-
-KINDS = ("median", "halving")
 
 
 def pruner(kind: str = "median", others: tuple[RungLosses, ...] = ()) -> Pruner:
@@ -91,46 +88,6 @@ def test_the_rules_by_hand(
     kind: PrunerKind, others: list[float], losses: list[float], stop: list[int]
 ) -> None:
     assert [place for place, worse in enumerate(should_stop(kind, others, losses)) if worse] == stop
-
-
-some_losses = st.floats(0.1, 9) | st.just(math.inf)
-
-
-@given(
-    st.lists(some_losses, min_size=1, max_size=12),
-    st.lists(some_losses, max_size=6),
-    st.sampled_from(KINDS),
-)
-def test_optuna_agrees_where_it_knows_all_losses(
-    losses: list[float], others: list[float], kind: str
-) -> None:
-    stop = should_stop(kind, others, losses)  # type: ignore[arg-type]
-    for place, loss in enumerate(losses):
-        if math.isfinite(loss):  # the rest has diverged, and is not the pruner's
-            rest = [*others, *losses[:place], *losses[place + 1 :]]
-            assert stop[place] == optuna_stops(kind, loss, rest)
-
-
-def optuna_stops(kind: str, loss: float, others: Sequence[float]) -> bool:
-    # Its percentiles cannot hold infinities, and its halving reads a mark of its own.
-    at_rung = [min(other, 1e30) for other in [*others, loss]]
-    if kind == "median":
-        pruner: optuna.pruners.BasePruner = optuna.pruners.MedianPruner(n_startup_trials=1)
-        trials = [
-            optuna.trial.create_trial(value=other, intermediate_values={1: other})
-            for other in at_rung  # a median of all, the trial among them
-        ]
-    else:
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
-        trials = [
-            optuna.trial.create_trial(value=other, system_attrs={"completed_rung_0": other})
-            for other in at_rung[:-1]
-        ]
-    study = optuna.create_study(pruner=pruner)
-    study.add_trials(trials)
-    trial = study.ask()
-    trial.report(at_rung[-1], 1)
-    return trial.should_prune()
 
 
 # When, and whom.

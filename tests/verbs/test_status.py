@@ -29,13 +29,6 @@ def asked(**keywords: object) -> StatusAnswer:
     return status(StatusRequest(**keywords), Kept())  # type: ignore[arg-type]
 
 
-def test_of_a_finished_search(study: Path) -> None:
-    answer = asked()
-    assert answer.folder == Path("runs/a") and answer.counts == {"complete": 3}
-    assert answer.searched is not None and answer.searched.finished
-    assert not (answer.runs or answer.lacks or answer.notices)
-
-
 def test_a_ladder_is_no_part_of_the_search(study: Path) -> None:
     result = StudyRecord.read(study).results()[0]
     trial = replace(result.trial, seed=99, phase="validate")

@@ -15,30 +15,19 @@ from tests.cli.screens import terminal
 
 @dataclass
 class Kept:
-    """Remarks, and looks with whether they were news."""
-
     is_live: bool = False
     remarks: list[str] = field(default_factory=list)
     looks: list[tuple[Any, bool]] = field(default_factory=list)
 
     def tell(self, *text: str | Keyword | Call) -> None:
-        """A remark."""
         self.remarks.append(spelled(text))
 
     def look(self, answer: VerbAnswer, *, news: bool = True) -> None:
-        """A look."""
         self.looks.append((answer, news))
 
     def progress(
-        self,
-        folder: Any,
-        job: str,
-        *,
-        seconds: Any,
-        at_once: float = 1,
-        page: Any = None,
-        **more: Any,
+        self, folder: Any, job: str, *, seconds: Any, at_once: float = 1, **more: Any
     ) -> SweepProgress:
-        """The file alone: nobody looks on."""
+        more.pop("page", None)
         output = Output(people=terminal(80), watchers=terminal(80))
         return SweepProgress(folder, output, job, time_left=TimeLeft(seconds, at_once), **more)
