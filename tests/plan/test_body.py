@@ -63,18 +63,6 @@ class Attention(Adapter):
         return out
 
 
-class Depthwise(Adapter):
-    """A kernel a channel, whose number grows."""
-
-    def __init__(self, d: int) -> None:
-        super().__init__(d)
-        self.b = nn.Conv1d(d, d, 3, padding=1, groups=d, bias=False)  # type: ignore[assignment]
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.b(torch.relu(self.first(x)).mT).mT)
-        return out
-
-
 class Router(Adapter):
     """Shares of what grows: equal ones to begin with."""
 
@@ -104,7 +92,6 @@ CASES: list[tuple[type[Adapter], dict[str, str]]] = [
     (Adapter, {"a.weight": "down", "b.weight": "up", "first.weight": "embedding"}),
     (Shared, {"a.weight": "down"}),
     (Attention, dict.fromkeys(("a.weight", "k.weight", "v.weight"), "down") | {"b.weight": "up"}),
-    (Depthwise, {"b.weight": "up"}),
     (Router, {"a.weight": "readout"}),
     (End, {"a.weight": "readout"}),
     (Conditioned, {"b.weight": "embedding"}),

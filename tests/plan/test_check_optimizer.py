@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from typing import Any
@@ -181,16 +180,6 @@ class TestParameters:
         own[0]["weight_decay"] *= 2.0
         with refused(golden):
             planned.check(torch.optim.AdamW(own), model)
-
-    def test_a_wrapped_model_and_a_resumed_optimizer(self) -> None:
-        planned, model, optimizer = ready()
-        shell = nn.Module()
-        shell.add_module("module", model)
-        planned.check(optimizer, shell)
-        state = copy.deepcopy(optimizer.state_dict())
-        resumed = torch.optim.AdamW(planned.param_groups(model, lr_scale=0.5))
-        resumed.load_state_dict(state)
-        assert complaints(planned, resumed, model) == []
 
 
 # Adafactor. Derived: its first step has entries of +-1 but for the factored means, whose product is

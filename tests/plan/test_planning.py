@@ -302,11 +302,9 @@ SIZES: Any = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
     ("argument", "key", "meant"),
     [
         ({"build": NanoDecoder(n_embd=32, n_layer=2)}, "build", "a class or function"),
-        ({"build": "llama"}, "build", "a class or function"),
         ({"build": lambda **_: 5}, "build", "it returned 5, of type int"),
         ({"hps": {"lr": 0.1}}, "hps['lr']", "eta is the learning rate here"),
         ({"hps": {"wd": 0.1}}, "hps['wd']", "the decay is the optimizer's"),
-        ({"hps": [0.1]}, "hps", "a mapping"),
         ({"optimizer": torch.optim.AdamW}, "optimizer", "an object"),
     ],
 )

@@ -25,7 +25,6 @@ def axes_of(figure):
 
 
 def texts(figure):
-    """All words of a figure's drawing."""
     with without_layout():
         root = ElementTree.fromstring(svg(figure))
     return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -37,7 +36,6 @@ def validation_figure(record, axis="width"):
 
 
 def name_axis(name):
-    """Curves of a hyperparameter of this name."""
     validation = replace(samples.validated(samples.validation()), hyperparameter=name)
     return learning_rate_figure(validation, validation.over("width"))
 

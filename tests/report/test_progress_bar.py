@@ -27,8 +27,6 @@ from tests.specs import spec_of
 
 
 class Clock:
-    """Time that passes only when told."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
