@@ -62,19 +62,11 @@ def floored(rows: int, columns: int) -> float:
     return max(1.0, rows / columns) ** 0.5
 
 
-def rms(rows: int, columns: int) -> float:
-    return 0.2 * math.sqrt(max(rows, columns))
-
-
-def spectral(rows: int, columns: int) -> float:
-    return math.sqrt(rows / columns)
-
-
 SCALES: dict[str, Callable[[int, int], float]] = {
     "torch": floored,
     "keller_jordan": floored,
-    "moonlight": rms,
-    "dion": spectral,
+    "moonlight": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+    "dion": lambda rows, columns: math.sqrt(rows / columns),
     "plain": lambda rows, columns: 1.0,
 }
 

@@ -166,16 +166,6 @@ class TestRules:
 
 
 class TestOverrides:
-    def test_kept_and_frozen(self) -> None:
-        plan = decoder_plan(keep_init=["scale"], frozen=["h.*.norm.*", "wpe.*"])
-        scale = by_name(plan)["scale"]
-        assert scale.init == "kept" and not scale.frozen
-        assert {parameter.name for parameter in plan.parameters if parameter.frozen} == {
-            *(f"h.{i}.norm.{kind}" for i in range(2) for kind in ("weight", "bias")),
-            "wpe.weight",
-        }
-        assert from_json(TransferPlan, to_json(plan)).parameters == plan.parameters
-
     def test_what_the_model_does_not_train_is_frozen(self) -> None:
         def build(n_embd: int, n_layer: int) -> NanoDecoder:
             model = NanoDecoder(n_embd, n_layer)
