@@ -247,7 +247,7 @@ def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
 
 @pytest.mark.parametrize("nodes", [{"node1"}, {"node1", "node2"}])
 def test_jobs_that_never_begin_end_the_sweep_in_the_node_s_words(
-    nodes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    nodes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, nodes))
     queue.nodes = nodes
