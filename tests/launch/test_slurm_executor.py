@@ -28,8 +28,6 @@ GRACE = 5.0
 class Queue:
     """Stands in for Slurm and its time: at second t of its clock, `say(t)` sets the states."""
 
-    say: Callable[[Queue, int], None]
-
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.largest = folder, 100
         self.arrays, self.states = list[Array](), dict[str, str | None]()
@@ -63,7 +61,8 @@ class Queue:
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
 
-    def drive(self, trials: int = 1) -> ClusterSweep:
+    def drive(self, say: Callable[[Queue, int], None], trials: int = 1) -> ClusterSweep:
+        self.say = say
         sweep = ClusterSweep(self.folder, [trial(seed=seed) for seed in range(trials)])
         launcher = Cluster(queue=self, gpus=0, jobs=10, poll=1.0, grace=GRACE, retries=1)
         sweep.run(launcher, batched_trials=1)
@@ -121,8 +120,7 @@ def test_a_lost_node_s_job_is_waited_for(queue: Queue) -> None:
             leave(queue.arrays[0].members[0], 1, 2.5)
 
     states = list[JobState]()
-    queue.say = say
-    sweep = queue.drive()
+    sweep = queue.drive(say)
     assert sweep.objectives() == [2.5] and len(queue.arrays) == 1 and not sweep.notices
     assert [(state.trials, state.fraction) for state in states] == [(1, 0.0)]
 
@@ -137,8 +135,7 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
         seen.setdefault(len(queue.arrays), now)
         queue.set(gone, array=len(queue.arrays) - 1)
 
-    queue.say = say
-    sweep = queue.drive()
+    sweep = queue.drive(say)
     assert len(queue.arrays) == 2 and seen[2] - seen[1] >= GRACE
     (error,) = sweep.errors()
     assert (gone or "vanished") in error
@@ -147,8 +144,7 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
 
 
 def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(queue: Queue) -> None:
-    queue.say = lambda queue, now: queue.set("CANCELLED")
-    sweep = queue.drive()
+    sweep = queue.drive(lambda queue, now: queue.set("CANCELLED"))
     assert len(queue.arrays) == 1 and "CANCELLED" in sweep.errors()[0]
 
 
@@ -161,16 +157,14 @@ def finish(queue: Queue, now: int) -> None:
 
 
 def test_no_array_has_more_jobs_than_the_cluster_takes(queue: Queue) -> None:
-    queue.say = finish
     queue.largest = 2
-    assert queue.drive(3).objectives() == [1.0] * 3
+    assert queue.drive(finish, 3).objectives() == [1.0] * 3
     assert [len(array.members) for array in queue.arrays] == [2, 1]
 
 
 def test_fewer_are_sent_when_slurm_takes_no_more(queue: Queue) -> None:
-    queue.say = finish
     queue.most = 1
-    sweep = queue.drive(2)
+    sweep = queue.drive(finish, 2)
     assert sweep.objectives() == [1.0, 1.0] and len(queue.arrays) == 2
     assert any("accounting/QOS policy" in notice for notice in sweep.notices)
 
@@ -181,8 +175,7 @@ def test_a_result_that_is_slow_to_appear_is_taken(queue: Queue) -> None:
         if now == 4:
             leave(queue.arrays[0].members[0], 0, 1.5)
 
-    queue.say = say
-    assert queue.drive().objectives() == [1.5] and len(queue.arrays) == 1
+    assert queue.drive(say).objectives() == [1.5] and len(queue.arrays) == 1
 
 
 def test_of_two_copies_the_newer_counts_and_once(queue: Queue) -> None:
@@ -195,8 +188,7 @@ def test_of_two_copies_the_newer_counts_and_once(queue: Queue) -> None:
             leave(queue.arrays[0].members[0], 1, 1.0)
             queue.set("COMPLETING")
 
-    queue.say = say
-    sweep = queue.drive()
+    sweep = queue.drive(say)
     assert sweep.objectives() == [1.0] and sweep.times_recorded == 1
 
 
@@ -209,8 +201,7 @@ def test_results_are_collected_while_slurm_is_away(queue: Queue, golden: Golden)
             leave(queue.arrays[0].members[1], 0, 2.0)
             queue.set("COMPLETED", index=1)
 
-    queue.say = say
-    sweep = queue.drive(2)
+    sweep = queue.drive(say, 2)
     assert sorted(sweep.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
     (notice,) = set(sweep.notices)
     golden.says(notice)
@@ -244,21 +235,19 @@ def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
 def test_jobs_that_never_begin_end_the_sweep_in_the_node_s_words(
     nodes: set[str], queue: Queue
 ) -> None:
-    queue.say = lambda queue, now: fail_at_once(queue, nodes)
     queue.nodes = nodes
     with pytest.raises(
         SweeperError, match=r"jobs do not start.*No module named submitit"
     ) as caught:
-        queue.drive()
+        queue.drive(lambda queue, now: fail_at_once(queue, nodes))
     assert queue.now < GRACE and "launcher.python" in str(caught.value)
     assert len(queue.arrays) == (3 if len(nodes) == 1 else 2)
 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_what_one_node_lacks_runs_on_another(started: bool, queue: Queue) -> None:
-    queue.say = lambda queue, now: fail_at_once(queue, {"node1"}, started)
     queue.nodes = {"node1", "node2"}
-    sweep = queue.drive(4)
+    sweep = queue.drive(lambda queue, now: fail_at_once(queue, {"node1"}, started), 4)
     assert sweep.objectives() == [1.0] * 4 and {array.avoid for array in queue.arrays[1:]} == {
         ("node1",)
     }
@@ -267,7 +256,6 @@ def test_what_one_node_lacks_runs_on_another(started: bool, queue: Queue) -> Non
 def test_what_all_nodes_lack_fails_where_it_began(queue: Queue) -> None:
     """A module that a script imports: once more on the other node, and then its trial fails."""
     both = {"node1", "node2"}
-    queue.say = lambda queue, now: fail_at_once(queue, both, started=True)
     queue.nodes = both
-    sweep = queue.drive()
+    sweep = queue.drive(lambda queue, now: fail_at_once(queue, both, started=True))
     assert "No module named a" in sweep.errors()[0] and len(queue.arrays) == 2
