@@ -47,15 +47,9 @@ class Net(nn.Module):
 
 @cache
 def planned(parameterization: str = "mup", **optimizer: Any) -> TransferPlan:
-    return sweeper.plan_for(
-        Net,
-        {"d": 8},
-        {"d": 16},
-        parameterization,
-        {"eta": 2.0**-7},
-        optimizer={"name": "muon", "weight_decay": 0.01, **optimizer},
-        inputs=torch.zeros(2, 5, dtype=torch.long),
-    )
+    rules: Any = {"optimizer": {"name": "muon", "weight_decay": 0.01, **optimizer}}
+    rules["inputs"] = torch.zeros(2, 5, dtype=torch.long)
+    return sweeper.plan_for(Net, {"d": 8}, {"d": 16}, parameterization, {"eta": 2.0**-7}, **rules)
 
 
 def floored(rows: int, columns: int) -> float:

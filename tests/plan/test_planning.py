@@ -46,15 +46,9 @@ def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
 
 def test_it_is_the_plan_that_a_study_makes() -> None:
     hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
-    made = sweeper.plan_for(
-        Residual,
-        {"width": 8, "depth": 2},
-        {"width": 16, "depth": 2},
-        "mup",
-        hps,
-        optimizer={"name": "adamw", "weight_decay": 0.01},
-        inputs=(TOKENS, TOKENS),
-    )
+    sizes = {"width": 8, "depth": 2}, {"width": 16, "depth": 2}
+    more: Any = {"optimizer": {"name": "adamw", "weight_decay": 0.01}, "inputs": (TOKENS, TOKENS)}
+    made = sweeper.plan_for(Residual, *sizes, "mup", hps, **more)
     study = plain_plan()
     assert made.parameters == study.parameters and made.hps == study.hps
     assert (made.base, made.target) == (study.base, study.target)

@@ -135,15 +135,10 @@ GAIN_POWERS = {
 def normed(rules: str, tokens: bool, dim: int | None, width: int, **more: Any) -> TransferPlan:
     name, _, alignment = rules.partition(", ")
     x = torch.zeros(4, dtype=torch.long) if tokens else torch.zeros(4, 6)
-    return sweeper.plan_for(
-        lambda w: Normed(w, dim, tokens),
-        {"w": 16},
-        {"w": width},
-        {"name": name, **({"alignment": alignment} if alignment else {})},
-        {"eta": 2.0**-7},
-        inputs=x,
-        **more,
-    )
+    build, rule = lambda w: Normed(w, dim, tokens), {"name": name}
+    rule |= {"alignment": alignment} if alignment else {}
+    hps = {"eta": 2.0**-7}
+    return sweeper.plan_for(build, {"w": 16}, {"w": width}, rule, hps, inputs=x, **more)
 
 
 @pytest.mark.parametrize("case", GAIN_POWERS, ids=str)
