@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -134,13 +135,8 @@ class TestRules:
     @pytest.mark.parametrize(
         ("parameterization", "optimizer"),
         [
-            ("mpu", "adamw"),
-            ({"depth": "none"}, "adamw"),
-            ({"name": "mup", "dept": 1}, "adamw"),
-            (MuP, "adamw"),
-            (3, "adamw"),
-            ("mup", "adam"),
-            ("umup", "sgd"),
+            *product(("mpu", {"depth": "none"}, {"name": "mup", "dept": 1}, MuP, 3), ["adamw"]),
+            *(("mup", "adam"), ("umup", "sgd")),
         ],
     )
     def test_what_is_none_is_refused(
