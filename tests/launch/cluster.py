@@ -69,7 +69,6 @@ class Cluster:
 
 
 def slurm(*argv: str) -> str:
-    """A command of Slurm's."""
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -94,11 +93,9 @@ class ClusterSweep(TrialSweep):
         super().__init__(trials=trials, corpus=corpus(folder), folder=self.study)
 
     def objectives(self) -> list[float]:
-        """Objectives in the order of the trials."""
         return [self.results[trial.key].objective for trial in self.trials]
 
     def errors(self) -> list[str]:
-        """Errors of the trials that failed, in their order."""
         results = [self.results[trial.key] for trial in self.trials]
         return [result.error for result in results if result.status == "failed"]
 

@@ -27,7 +27,6 @@ from tests.specs import spec_of
 
 
 def counted(seed: int = 0, steps: int = 8, eta: float = 0.0) -> Trial:
-    """A trial that counts its steps."""
     return Trial(spec=spec_of({"train": {"steps": steps}}), log2_hps={"eta": eta}, seed=seed)
 
 
@@ -41,7 +40,6 @@ class Count:
 
     @property
     def path(self) -> Path:
-        """Where it is saved."""
         return self.saves / f"{digest([trial.key for trial in self.trials])[:32]}.json"
 
     def run(self, control: Control) -> JobOutcome:
@@ -154,8 +152,6 @@ def _keys(path: Path) -> list[str]:
 
 @dataclass(kw_only=True)
 class CountSweep(TrialSweep):
-    """Trials that count, driven to their results."""
-
     corpus: None = None
     trouble: Trouble = field(default_factory=Trouble)
 

@@ -23,7 +23,7 @@ import torch
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
-from sweeper.launch.job import Job, JobOutcome, failed, run_job, write_job
+from sweeper.launch.job import Job, run_job, write_job
 from sweeper.launch.local import Local
 from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
 from sweeper.launch.pool import Pool, fate_of
@@ -62,7 +62,6 @@ def descendants(pid: int) -> dict[int, bytes]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """The worker processes of a driver."""
     return [
         child for child, command in descendants(pid).items() if b"sweeper.launch.worker" in command
     ]
@@ -249,19 +248,6 @@ def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
     assert without_times(results) == expected(trials, tmp_path)
     assert {seed for seed, *_ in calls(tmp_path)} == {2, 3}
     assert not job_dir.exists() and other.exists(), "what is not wanted now may be wanted later"
-
-
-def test_a_failure_that_was_left_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_dir = left_job(tmp_path, [counted()], result=False)
-    with monkeypatch.context() as patch:
-        outcome = JobOutcome(results=tuple(failed([counted()], "no luck")))
-        patch.setattr(Count, "run", lambda *_: outcome)
-        run_job(job_dir, 0)
-    sweep = CountSweep(trials=[counted()], folder=tmp_path)
-    [result] = sweep.run(Local(workers=1)).values()
-    assert result.status == "complete"
 
 
 def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:

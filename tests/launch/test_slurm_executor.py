@@ -28,13 +28,14 @@ GRACE = 5.0
 class Queue:
     """Stands in for Slurm and its time: at second t of its clock, `say(t)` sets the states."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, say: Callable[[Queue, int], None]) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder, self.largest = folder, 100
         self.arrays, self.states = list[Array](), dict[str, str | None]()
-        self.say, self.now, self.away, self.most = say, 0, False, 100
+        self.now, self.away, self.most = 0, False, 100
         self.cancelled = list[str]()
         patch.setattr(slurm_queue, "queue", self._entries)
         patch.setattr(slurm_queue, "cancel", self.cancelled.extend)
-        patch.setattr(module, "largest_array", lambda: 100)
+        patch.setattr(module, "largest_array", lambda: self.largest)
         self.nodes = {"node1"}
         patch.setattr(module, "nodes", lambda partition: set(self.nodes))
         patch.setattr(module.time, "sleep", self._sleep)
@@ -59,6 +60,13 @@ class Queue:
 
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
+
+    def drive(self, say: Callable[[Queue, int], None], trials: int = 1) -> ClusterSweep:
+        self.say = say
+        sweep = ClusterSweep(self.folder, [trial(seed=seed) for seed in range(trials)])
+        launcher = Cluster(queue=self, gpus=0, jobs=10, poll=1.0, grace=GRACE, retries=1)
+        sweep.run(launcher, batched_trials=1)
+        return sweep
 
     def _entries(self, prefix: str) -> list[slurm_queue.QueueEntry]:
         if self.away:
@@ -96,14 +104,12 @@ class Cluster(Slurm):
         return SlurmExecutor(context, self)
 
 
-def drive(folder: Path, queue: Queue, trials: int = 1) -> ClusterSweep:
-    sweep = ClusterSweep(folder, [trial(seed=seed) for seed in range(trials)])
-    launcher = Cluster(queue=queue, gpus=0, jobs=10, poll=1.0, grace=GRACE, retries=1)
-    sweep.run(launcher, batched_trials=1)
-    return sweep
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Queue:
+    return Queue(monkeypatch, tmp_path)
 
 
-def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_node_s_job_is_waited_for(queue: Queue) -> None:
     """NODE_FAIL for some seconds, then Slurm puts the job back by itself: F1."""
 
     def say(queue: Queue, now: int) -> None:
@@ -114,15 +120,14 @@ def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
             leave(queue.arrays[0].members[0], 1, 2.5)
 
     states = list[JobState]()
-    queue = Queue(monkeypatch, say)
-    sweep = drive(tmp_path, queue)
+    sweep = queue.drive(say)
     assert sweep.objectives() == [2.5] and len(queue.arrays) == 1 and not sweep.notices
     assert [(state.trials, state.fraction) for state in states] == [(1, 0.0)]
 
 
 @pytest.mark.parametrize("gone", ["NODE_FAIL", "PREEMPTED", "FAILED", None])
 def test_a_lost_job_is_sent_again_once_and_then_fails(
-    gone: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    gone: str | None, queue: Queue, golden: Golden
 ) -> None:
     seen: dict[int, int] = {}
 
@@ -130,8 +135,7 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
         seen.setdefault(len(queue.arrays), now)
         queue.set(gone, array=len(queue.arrays) - 1)
 
-    queue = Queue(monkeypatch, say)
-    sweep = drive(tmp_path, queue)
+    sweep = queue.drive(say)
     assert len(queue.arrays) == 2 and seen[2] - seen[1] >= GRACE
     (error,) = sweep.errors()
     assert (gone or "vanished") in error
@@ -139,11 +143,8 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
     assert len(queue.cancelled) == 2  # so that Slurm brings neither back later
 
 
-def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(monkeypatch, lambda queue, now: queue.set("CANCELLED"))
-    sweep = drive(tmp_path, queue)
+def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(queue: Queue) -> None:
+    sweep = queue.drive(lambda queue, now: queue.set("CANCELLED"))
     assert len(queue.arrays) == 1 and "CANCELLED" in sweep.errors()[0]
 
 
@@ -155,40 +156,29 @@ def finish(queue: Queue, now: int) -> None:
             queue.set("COMPLETED", number, index)
 
 
-def test_no_array_has_more_jobs_than_the_cluster_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(monkeypatch, finish)
-    monkeypatch.setattr(module, "largest_array", lambda: 2)
-    assert drive(tmp_path, queue, trials=3).objectives() == [1.0] * 3
+def test_no_array_has_more_jobs_than_the_cluster_takes(queue: Queue) -> None:
+    queue.largest = 2
+    assert queue.drive(finish, 3).objectives() == [1.0] * 3
     assert [len(array.members) for array in queue.arrays] == [2, 1]
 
 
-def test_fewer_are_sent_when_slurm_takes_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(monkeypatch, finish)
+def test_fewer_are_sent_when_slurm_takes_no_more(queue: Queue) -> None:
     queue.most = 1
-    sweep = drive(tmp_path, queue, trials=2)
+    sweep = queue.drive(finish, 2)
     assert sweep.objectives() == [1.0, 1.0] and len(queue.arrays) == 2
     assert any("accounting/QOS policy" in notice for notice in sweep.notices)
 
 
-def test_a_result_that_is_slow_to_appear_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_is_slow_to_appear_is_taken(queue: Queue) -> None:
     def say(queue: Queue, now: int) -> None:
         queue.set("COMPLETED")
         if now == 4:
             leave(queue.arrays[0].members[0], 0, 1.5)
 
-    queue = Queue(monkeypatch, say)
-    assert drive(tmp_path, queue).objectives() == [1.5] and len(queue.arrays) == 1
+    assert queue.drive(say).objectives() == [1.5] and len(queue.arrays) == 1
 
 
-def test_of_two_copies_the_newer_counts_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_copies_the_newer_counts_and_once(queue: Queue) -> None:
     """The copy on a silent node ends while the newer runs, and then the newer: F3."""
 
     def say(queue: Queue, now: int) -> None:
@@ -198,14 +188,11 @@ def test_of_two_copies_the_newer_counts_and_once(
             leave(queue.arrays[0].members[0], 1, 1.0)
             queue.set("COMPLETING")
 
-    queue = Queue(monkeypatch, say)
-    sweep = drive(tmp_path, queue)
+    sweep = queue.drive(say)
     assert sweep.objectives() == [1.0] and sweep.times_recorded == 1
 
 
-def test_results_are_collected_while_slurm_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
+def test_results_are_collected_while_slurm_is_away(queue: Queue, golden: Golden) -> None:
     def say(queue: Queue, now: int) -> None:
         queue.away = 2 <= now < 20
         if now == 10:
@@ -214,8 +201,7 @@ def test_results_are_collected_while_slurm_is_away(
             leave(queue.arrays[0].members[1], 0, 2.0)
             queue.set("COMPLETED", index=1)
 
-    queue = Queue(monkeypatch, say)
-    sweep = drive(tmp_path, queue, trials=2)
+    sweep = queue.drive(say, 2)
     assert sorted(sweep.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
     (notice,) = set(sweep.notices)
     golden.says(notice)
@@ -247,36 +233,29 @@ def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
 
 @pytest.mark.parametrize("nodes", [{"node1"}, {"node1", "node2"}])
 def test_jobs_that_never_begin_end_the_sweep_in_the_node_s_words(
-    nodes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    nodes: set[str], queue: Queue
 ) -> None:
-    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, nodes))
     queue.nodes = nodes
     with pytest.raises(
         SweeperError, match=r"jobs do not start.*No module named submitit"
     ) as caught:
-        drive(tmp_path, queue)
+        queue.drive(lambda queue, now: fail_at_once(queue, nodes))
     assert queue.now < GRACE and "launcher.python" in str(caught.value)
     assert len(queue.arrays) == (3 if len(nodes) == 1 else 2)
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_what_one_node_lacks_runs_on_another(
-    started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, {"node1"}, started))
+def test_what_one_node_lacks_runs_on_another(started: bool, queue: Queue) -> None:
     queue.nodes = {"node1", "node2"}
-    sweep = drive(tmp_path, queue, trials=4)
+    sweep = queue.drive(lambda queue, now: fail_at_once(queue, {"node1"}, started), 4)
     assert sweep.objectives() == [1.0] * 4 and {array.avoid for array in queue.arrays[1:]} == {
         ("node1",)
     }
 
 
-def test_what_all_nodes_lack_fails_where_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_nodes_lack_fails_where_it_began(queue: Queue) -> None:
     """A module that a script imports: once more on the other node, and then its trial fails."""
     both = {"node1", "node2"}
-    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, both, started=True))
     queue.nodes = both
-    sweep = drive(tmp_path, queue)
+    sweep = queue.drive(lambda queue, now: fail_at_once(queue, both, started=True))
     assert "No module named a" in sweep.errors()[0] and len(queue.arrays) == 2

@@ -12,7 +12,6 @@ from pathlib import Path
 from sweeper.errors import BadInput
 
 WAYS: dict[str, Callable[[], object]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "exit": lambda: os._exit(7),

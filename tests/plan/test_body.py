@@ -40,15 +40,6 @@ class Adapter(nn.Module):
         return out
 
 
-class Bottleneck(Adapter):
-    """What is between is drawn anew, as in a variational autoencoder."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.a(torch.relu(self.first(x)))
-        out: Tensor = self.head(torch.relu(self.base(self.b(z + torch.randn_like(z)))))
-        return out
-
-
 class Shared(Adapter):
     """A step size of few numbers that multiplies what grows, as Mamba's B and C."""
 
@@ -69,18 +60,6 @@ class Attention(Adapter):
         h = torch.relu(self.first(x))
         q, k, v = (of(h) for of in (self.a, self.k, self.v))
         out: Tensor = self.head(h + self.b(torch.softmax(q @ k.mT, -1) @ v))
-        return out
-
-
-class Depthwise(Adapter):
-    """A kernel a channel, whose number grows."""
-
-    def __init__(self, d: int) -> None:
-        super().__init__(d)
-        self.b = nn.Conv1d(d, d, 3, padding=1, groups=d, bias=False)  # type: ignore[assignment]
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.b(torch.relu(self.first(x)).mT).mT)
         return out
 
 
@@ -111,10 +90,8 @@ class Conditioned(Adapter):
 
 CASES: list[tuple[type[Adapter], dict[str, str]]] = [
     (Adapter, {"a.weight": "down", "b.weight": "up", "first.weight": "embedding"}),
-    (Bottleneck, {"a.weight": "down", "b.weight": "up", "base.weight": "hidden"}),
     (Shared, {"a.weight": "down"}),
     (Attention, dict.fromkeys(("a.weight", "k.weight", "v.weight"), "down") | {"b.weight": "up"}),
-    (Depthwise, {"b.weight": "up"}),
     (Router, {"a.weight": "readout"}),
     (End, {"a.weight": "readout"}),
     (Conditioned, {"b.weight": "embedding"}),

@@ -190,17 +190,6 @@ def test_a_step_moves_the_output_alike_at_every_width(
     assert slope == pytest.approx(0.0, abs=0.06), changes
 
 
-def test_the_published_rule_is_that_of_steps_without_alignment() -> None:
-    """One rate at all widths moves outputs by width^1/2 along Adam's direction at the start."""
-    rules, ones = Standard(alignment="none"), dict.fromkeys(Standard.hyperparameters, 1.0)
-    for update in (Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL):
-        for role in (Role.HIDDEN, Role.READOUT):
-            rates = [rules.scale(matrix(role, 64, w), ones, update).lr for w in WIDTHS]
-            assert rates == pytest.approx([1.0] * 3)
-    changes = [moved(Update.HYPERBALL, w**-0.5, w, w) for w in WIDTHS]
-    assert np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0] == pytest.approx(0.5, abs=0.06)
-
-
 class AdamH(torch.optim.Optimizer):
     """Known by its name, as MuonH is."""
 

@@ -47,34 +47,20 @@ class Net(nn.Module):
 
 @cache
 def planned(parameterization: str = "mup", **optimizer: Any) -> TransferPlan:
-    return sweeper.plan_for(
-        Net,
-        {"d": 8},
-        {"d": 16},
-        parameterization,
-        {"eta": 2.0**-7},
-        optimizer={"name": "muon", "weight_decay": 0.01, **optimizer},
-        inputs=torch.zeros(2, 5, dtype=torch.long),
-    )
+    rules: Any = {"optimizer": {"name": "muon", "weight_decay": 0.01, **optimizer}}
+    rules["inputs"] = torch.zeros(2, 5, dtype=torch.long)
+    return sweeper.plan_for(Net, {"d": 8}, {"d": 16}, parameterization, {"eta": 2.0**-7}, **rules)
 
 
 def floored(rows: int, columns: int) -> float:
     return max(1.0, rows / columns) ** 0.5
 
 
-def rms(rows: int, columns: int) -> float:
-    return 0.2 * math.sqrt(max(rows, columns))
-
-
-def spectral(rows: int, columns: int) -> float:
-    return math.sqrt(rows / columns)
-
-
 SCALES: dict[str, Callable[[int, int], float]] = {
     "torch": floored,
     "keller_jordan": floored,
-    "moonlight": rms,
-    "dion": spectral,
+    "moonlight": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+    "dion": lambda rows, columns: math.sqrt(rows / columns),
     "plain": lambda rows, columns: 1.0,
 }
 

@@ -10,18 +10,14 @@ import torch
 from sweeper.decide.ladder_verdict import Verdict, judge_ladder
 from sweeper.decide.target import NO_THEORY
 from sweeper.decide.trend import fit_trend
-from sweeper.engine.prepare import prepare
 from sweeper.laws.law import AppliedLaw, Factors, Scale
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from sweeper.stats.ladder import SizeCurve
-from sweeper.trial import PlainHps, plain
 from tests.decide.test_ladder_verdict import RULE
-from tests.engine.tiny_trials import tree
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
 from tests.refusals import refused
-from tests.specs import spec_of
 from tests.stats.curves import BASE, LARGE, Valley
 from tests.toy_models import Residual
 
@@ -38,7 +34,6 @@ LAW = AppliedLaw(
 
 
 def planned() -> TransferPlan:
-    """The plan of `Residual` with betas that a law changed."""
     return replace(plain_plan(), law=LAW)
 
 
@@ -99,14 +94,3 @@ def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
     assert bare.slope.value == pytest.approx(-0.4, abs=0.03)
     assert lawful.slope.value == pytest.approx(bare.slope.value + 0.4, abs=1e-9)
     assert bare.warranted and not lawful.warranted
-
-
-def test_a_trial_is_trained_by_what_a_plan_says() -> None:
-    prepared = prepare(spec_of(tree("mup")))
-    hps = plain(LAW.apply({"eta": -6.0}))
-    assert prepared.optimizer.settings(hps)["beta2"] == pytest.approx(1 - 4 * 0.001)
-    tuned = prepared.prescriptions(PlainHps({"eta": 2.0**-6}))
-    for name, prescription in prepared.prescriptions(hps).items():
-        assert prescription.lr == pytest.approx(2 * tuned[name].lr)
-        assert prescription.eps == pytest.approx(0.5 * tuned[name].eps)
-        assert prescription.weight_decay == pytest.approx(4 * tuned[name].weight_decay)

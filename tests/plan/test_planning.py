@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,9 @@ def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
 
 def test_it_is_the_plan_that_a_study_makes() -> None:
     hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
-    made = sweeper.plan_for(
-        Residual,
-        {"width": 8, "depth": 2},
-        {"width": 16, "depth": 2},
-        "mup",
-        hps,
-        optimizer={"name": "adamw", "weight_decay": 0.01},
-        inputs=(TOKENS, TOKENS),
-    )
+    sizes = {"width": 8, "depth": 2}, {"width": 16, "depth": 2}
+    more: Any = {"optimizer": {"name": "adamw", "weight_decay": 0.01}, "inputs": (TOKENS, TOKENS)}
+    made = sweeper.plan_for(Residual, *sizes, "mup", hps, **more)
     study = plain_plan()
     assert made.parameters == study.parameters and made.hps == study.hps
     assert (made.base, made.target) == (study.base, study.target)
@@ -115,17 +110,7 @@ class TestHyperparameters:
         assert target.weight_decay == pytest.approx(2 * 2.0**-13)
         assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
 
-    @pytest.mark.parametrize(
-        "hps",
-        [
-            {"etaa": 1.0},
-            {"alpha_ffn_act": 1.0},
-            {"eta": -8},
-            {"eta": float("nan")},
-            {"eta": "1"},
-            {"eta": True},
-        ],
-    )
+    @pytest.mark.parametrize("hps", [{"etaa": 1.0}, {"alpha_ffn_act": 1.0}, {"eta": -8}])
     def test_what_cannot_be_is_refused(self, hps: dict[str, Any], golden: Golden) -> None:
         [(name, value)] = hps.items()
         with raises_config_error(f"hps[{name!r}]", golden=golden) as caught:
@@ -150,13 +135,8 @@ class TestRules:
     @pytest.mark.parametrize(
         ("parameterization", "optimizer"),
         [
-            ("mpu", "adamw"),
-            ({"depth": "none"}, "adamw"),
-            ({"name": "mup", "dept": 1}, "adamw"),
-            (MuP, "adamw"),
-            (3, "adamw"),
-            ("mup", "adam"),
-            ("umup", "sgd"),
+            *product(("mpu", {"depth": "none"}, {"name": "mup", "dept": 1}, MuP, 3), ["adamw"]),
+            *(("mup", "adam"), ("umup", "sgd")),
         ],
     )
     def test_what_is_none_is_refused(
@@ -176,16 +156,6 @@ class TestRules:
 
 
 class TestOverrides:
-    def test_kept_and_frozen(self) -> None:
-        plan = decoder_plan(keep_init=["scale"], frozen=["h.*.norm.*", "wpe.*"])
-        scale = by_name(plan)["scale"]
-        assert scale.init == "kept" and not scale.frozen
-        assert {parameter.name for parameter in plan.parameters if parameter.frozen} == {
-            *(f"h.{i}.norm.{kind}" for i in range(2) for kind in ("weight", "bias")),
-            "wpe.weight",
-        }
-        assert from_json(TransferPlan, to_json(plan)).parameters == plan.parameters
-
     def test_what_the_model_does_not_train_is_frozen(self) -> None:
         def build(n_embd: int, n_layer: int) -> NanoDecoder:
             model = NanoDecoder(n_embd, n_layer)
@@ -195,10 +165,6 @@ class TestOverrides:
         sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
         plan = sweeper.plan_for(build, *sizes, "mup", HPS, inputs=TOKENS)
         assert [p.name for p in plan.parameters if p.frozen] == ["wpe.weight"]
-
-    def test_roles(self) -> None:
-        plan = decoder_plan(roles={"wpe.weight": "fixed"})
-        assert by_name(plan)["wpe.weight"].role == "fixed"
 
     @pytest.mark.parametrize("key", ["keep_init", "frozen"])
     def test_a_pattern_that_matches_nothing(self, key: str) -> None:
@@ -316,13 +282,9 @@ SIZES: Any = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
     ("argument", "key", "meant"),
     [
         ({"build": NanoDecoder(n_embd=32, n_layer=2)}, "build", "a class or function"),
-        ({"build": "llama"}, "build", "a class or function"),
         ({"build": lambda **_: 5}, "build", "it returned 5, of type int"),
-        ({"base": 32}, "base", "as a mapping"),
         ({"hps": {"lr": 0.1}}, "hps['lr']", "eta is the learning rate here"),
         ({"hps": {"wd": 0.1}}, "hps['wd']", "the decay is the optimizer's"),
-        ({"hps": [0.1]}, "hps", "a mapping"),
-        ({"roles": ["hidden"]}, "roles", "a mapping"),
         ({"optimizer": torch.optim.AdamW}, "optimizer", "an object"),
     ],
 )

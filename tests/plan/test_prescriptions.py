@@ -22,14 +22,8 @@ from sweeper.trial import defaults, plain
 from tests.engine.optimizers import CONF
 from tests.golden import Golden
 
-FAMILIES = {
-    "llama": "text",
-    "moe": "text",
-    "hf": "text",
-    "encoder_decoder": "spans",
-    "vit": "digits",
-    "mlp": "digits",
-}
+FAMILIES = dict.fromkeys(("llama", "moe", "hf"), "text") | {"encoder_decoder": "spans"}
+FAMILIES |= dict.fromkeys(("vit", "mlp"), "digits")
 """Families, and the data that they read; `hf` is transformers' Llama."""
 BASE, TARGET = Size(width=32, depth=1), Size(width=64, depth=2)
 LAYER = re.compile(r"(?<=\.)\d+(?=[.(])")

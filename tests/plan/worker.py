@@ -62,7 +62,6 @@ def trained(build: Callable[[], nn.Module], rank: int = 0, world: int = 1) -> di
 
 
 def main() -> None:
-    """Train once for each kind; the first process prints what it saw."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = f"file://{os.environ['RENDEZVOUS']}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)

@@ -36,7 +36,6 @@ RECORDS = {"check/check.json": check, "check/scales.json": scales}
 
 
 def add(folder: Path) -> Path:
-    """All of them in the study's `folder`."""
     for name, record in RECORDS.items():
         samples.write(folder / name, record())
     return folder

@@ -17,11 +17,9 @@ from tests.specs import spec_of
 SPACE = {
     "eta": {"low": -1.0, "high": 3.0, "default": 1.0},
     "alpha_attn": {"low": -2.0, "high": 2.0, "default": 0.0},
-    "alpha_ffn_act": {"low": -3.0, "high": 3.0, "default": 0.0},
-    "alpha_residual": {"low": -3.0, "high": 3.0, "default": 0.0},
-    "alpha_residual_attn_ratio": {"low": -3.0, "high": 3.0, "default": 0.0},
-    "alpha_loss_softmax": {"low": -3.0, "high": 3.0, "default": 0.0},
 }
+for alpha in ("ffn_act", "residual", "residual_attn_ratio", "loss_softmax"):
+    SPACE[f"alpha_{alpha}"] = {"low": -3.0, "high": 3.0, "default": 0.0}
 TRAINED = {"batch_size": 16, "steps": 200}
 BEST = {name: axis["default"] for name, axis in SPACE.items()}
 BEST |= {"eta": 1.5, "alpha_residual": -0.5, "alpha_loss_softmax": 0.25}
@@ -100,7 +98,6 @@ def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) ->
 
 
 def diverged_validation() -> dict[str, Any]:
-    """Every run of every size diverged."""
     curves = [curve(w, 2, 1.5, diverged=True) for w in (32, 64)]
     sizes = [size_verdict(c, 1.5, 1.5, "fails") for c in curves]
     axes = [{"axis": "width", "answer": "fails", "sizes": sizes, "todo": ""}]
@@ -136,7 +133,6 @@ def line(name: str, optimum: float, depth: float) -> dict[str, Any]:
 
 
 def search(**changes: Any) -> dict[str, Any]:
-    """The record of a finished independent search."""
     depths = [0.09, 0.02, 0.012, 0.05, 0.006, 0.03]
     lines = [line(name, BEST[name], d) for name, d in zip(SPACE, depths, strict=True)]
     costs = [9.1, 6.2, 4.4, 3.9, 3.62, 3.62, 3.53, 3.53, 3.53]

@@ -61,7 +61,6 @@ UNTOLD = replace(
 
 @pytest.fixture
 def paper() -> Console:
-    """A console whose words can be read back."""
     return Console(file=io.StringIO(), width=110)
 
 
@@ -76,7 +75,6 @@ def put(paper: Console, items: Sequence[Item]) -> None:
 
 
 def rows(paper: Console) -> list[list[str]]:
-    """The words of every line."""
     return [line.split() for line in read(paper).splitlines() if line.strip()]
 
 

@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from statistics import median
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -26,7 +25,6 @@ def axes_of(figure):
 
 
 def texts(figure):
-    """All words of a figure's drawing."""
     with without_layout():
         root = ElementTree.fromstring(svg(figure))
     return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -38,7 +36,6 @@ def validation_figure(record, axis="width"):
 
 
 def name_axis(name):
-    """Curves of a hyperparameter of this name."""
     validation = replace(samples.validated(samples.validation()), hyperparameter=name)
     return learning_rate_figure(validation, validation.over("width"))
 
@@ -135,13 +132,10 @@ def test_names_are_text_and_neither_markup_nor_math():
     assert "<script" not in svg(figure)
 
 
-def test_svg_is_the_same_every_time_and_fits_its_box():
-    first, second = (svg(validation_figure(samples.validation())) for _ in range(2))
-    assert first == second
-    tag = first[: first.index(">")]
-    assert "viewBox" in tag
-    assert " width=" not in tag
-    assert "<style" not in first
+def test_svg_fits_its_box():
+    drawn = svg(validation_figure(samples.validation()))
+    tag = drawn[: drawn.index(">")]
+    assert "viewBox" in tag and " width=" not in tag and "<style" not in drawn
 
 
 def test_svg_ids_bear_the_name_and_are_all_defined():
@@ -171,10 +165,7 @@ def test_names_with_controls_leave_whole_xml(tmp_path):
         assert root.tag.endswith("svg")
 
 
-def test_no_global_state_is_changed():
-    before = dict(mpl.rcParams)
-    svg(validation_figure(samples.validation()))
-    assert dict(mpl.rcParams) == before
+def test_the_page_loads_no_pyplot():
     code = "import sweeper.report.study_page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -57,7 +57,6 @@ def next_line(folder: Path) -> str:
 
 
 def recorded(line: str) -> Next:
-    """The value that a record's command line is read as."""
     command = Next.recorded(line, "to go on")
     assert command is not None
     return command
@@ -201,7 +200,6 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
 
 
 def checked(folder: Path, answer: str, spec: str) -> None:
-    """A coordinate check as it is kept, of a setup."""
     unknown = {"value": 0.5, "low": 0.4, "high": 0.6}
     slope = {"quantity": "direct", "step": 1, "values": [0.0, 1.0], "slope": unknown}
     slope |= {"expected": 0.0, "one_sided": False, "answer": answer, "reason": "grows"}

@@ -112,7 +112,6 @@ def no_drawing():
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
-    """The page of a study with three targets."""
     with without_layout():
         return render(three_targets(tmp_path_factory.mktemp("runs")))
 

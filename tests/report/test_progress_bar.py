@@ -27,8 +27,6 @@ from tests.specs import spec_of
 
 
 class Clock:
-    """Time that passes only when told."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -89,7 +87,7 @@ def kept(folder: Path) -> dict[str, Any]:
     return result
 
 
-def test_counts_and_the_best_so_far(tmp_path: Path, clock: Clock) -> None:
+def test_counts_and_the_best_so_far(tmp_path: Path) -> None:
     with watch(tmp_path) as monitor:
         batch = trials(4)
         monitor.proposed(2, batch)
@@ -103,7 +101,7 @@ def test_counts_and_the_best_so_far(tmp_path: Path, clock: Clock) -> None:
     assert (record["best"], record["failed"], record["diverged"]) == (2.5, 1, 1)
 
 
-def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path, clock: Clock) -> None:
+def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path) -> None:
     with watch(tmp_path, planned=10) as monitor:
         monitor.proposed(0, trials(4))
         assert monitor.snapshot.total == 10
@@ -111,7 +109,7 @@ def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path, clock
         assert monitor.snapshot.total == 12
 
 
-def test_the_file_says_whether_it_came_to_its_end(tmp_path: Path, clock: Clock) -> None:
+def test_the_file_says_whether_it_came_to_its_end(tmp_path: Path) -> None:
     with watch(tmp_path) as monitor:
         monitor.proposed(0, trials(1))
         assert kept(tmp_path)["over"] is False
@@ -315,7 +313,7 @@ def test_a_ladder_is_foretold_from_the_runs_of_the_search(
         assert_told(estimates, *(() if mute else (0.05, 0.3, 0.9)), 0.1, 0.5, 0.7)
 
 
-def test_horizons_differ_by_their_steps(tmp_path: Path, clock: Clock) -> None:
+def test_horizons_differ_by_their_steps(tmp_path: Path) -> None:
     """A trial of ten times the steps takes ten times as long where time is nothing but steps."""
     short = trials(1)[0]
     spec = replace(short.spec, train=replace(short.spec.train, steps=10 * short.spec.train.steps))

@@ -110,13 +110,3 @@ def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any)
         samples.write(folder / name, record)
         page = Page(render(folder))
     assert len(set(page.headings) & set(SECTIONS)) <= 1
-
-
-@pytest.mark.parametrize("content", ["", "[]", "\x00\xff"])
-def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> None:
-    folder = study(tmp_path / "demo")
-    for name in RECORDS:
-        (folder / name).write_text(content)
-    with without_drawing():
-        headings = Page(render(folder)).headings
-    assert not set(headings) & set(SECTIONS) and "Provenance" in headings

@@ -52,11 +52,6 @@ def test_an_empty_cell_is_nan(cell: object) -> None:
     assert number is not None and math.isnan(number)
 
 
-@given(st.integers(-(10**12), 10**12))
-def test_commas_change_no_number(number: int) -> None:
-    assert number_of(f"{number:,}") == number
-
-
 @given(st.text(max_size=20))
 def test_any_text_is_a_number_or_none(text: str) -> None:
     number = number_of(text)

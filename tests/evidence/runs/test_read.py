@@ -10,7 +10,6 @@ from sweeper.errors import BadInput
 from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
 from sweeper.evidence.runs.read import read, study_folder
 from tests.evidence.runs.grids import runs
-from tests.refusals import raises_config_error
 
 
 @pytest.mark.parametrize(
@@ -34,13 +33,9 @@ def test_columns_by_name_rows_and_a_frame_are_one_source() -> None:
         read(levels)
 
 
-def test_a_place_that_is_not_there_says_so_and_a_column_to_ignore_has_to_be_one(
-    tmp_path: Path,
-) -> None:
+def test_a_place_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such study"):
         read("nowhere.csv", root=tmp_path)
-    with raises_config_error("ignore", "optimiser"):
-        read(runs(seeds=1).assign(optimizer="adam"), ignore=("optimiser",))
 
 
 def test_a_study_is_named_by_its_folder_or_in_its_root(tmp_path: Path) -> None:
