@@ -20,7 +20,7 @@ from sweeper.report.progress_bar import SweepProgress
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.lock import StudyLock, live_holder
-from sweeper.sweep.progress import TimeLeft, driver_progress
+from sweeper.sweep.progress import RunningJob, TimeLeft, driver_progress
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -99,6 +99,14 @@ def test_counts_and_the_best_so_far(tmp_path: Path) -> None:
     record = kept(tmp_path)
     assert (record["done"], record["total"], record["trained"]) == (6, 6, 4)
     assert (record["best"], record["failed"], record["diverged"]) == (2.5, 1, 1)
+
+
+def test_a_job_s_pace_is_known_after_a_while_or_a_good_part() -> None:
+    for now, fraction, known in ((1.0, 0.2, False), (9.0, 0.2, True), (1.0, 0.5, True)):
+        job = RunningJob(trials(1), 0.0)
+        job.at(-2.0, 0.1)
+        job.at(now, fraction)
+        assert math.isnan(job.seconds()) is not known
 
 
 def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path) -> None:
