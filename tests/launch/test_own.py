@@ -10,7 +10,15 @@ import pytest
 
 from sweeper.errors import SweeperError
 from sweeper.files import make_folder, read_own
-from sweeper.launch.own import LONGEST, NAME, OwnFolder, remove_abandoned, safe_place, swappable
+from sweeper.launch.own import (
+    LONGEST,
+    NAME,
+    PICKLE,
+    OwnFolder,
+    remove_abandoned,
+    safe_place,
+    swappable,
+)
 
 OTHER = 4242
 needs_two = pytest.mark.skipif(os.geteuid() != 0, reason="only root is two users")
@@ -53,6 +61,8 @@ def test_what_a_killed_driver_left_goes_and_what_is_in_use_stays(temporary: Path
     environment = {**os.environ, "TMPDIR": str(temporary)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=False)
     assert len([*temporary.glob(f"{NAME}*")]) == 2
+    for left in {*temporary.iterdir()} - {ours.path}:
+        (left / f"{os.getpid()}{PICKLE}").touch()  # of a process that lives: not waited for long
     remove_abandoned(0.0)
     assert [*temporary.iterdir()] == [ours.path]
     ours.remove()
