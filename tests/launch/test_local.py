@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Job, run_job, write_job
-from sweeper.launch.local import Local
+from sweeper.launch.local import Local, LocalExecutor
 from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
 from sweeper.launch.pool import Pool, fate_of
 from sweeper.launch.worker import GRACE
@@ -186,7 +187,7 @@ STEPS = 400
 DRIVER = f"""
 import sys
 from pathlib import Path
-from sweeper.launch.local import Local
+from sweeper.launch.local import Local, LocalExecutor
 from tests.launch.counting import CountSweep, counted
 from tests.launch.trouble import trouble
 folder = Path(sys.argv[1])
@@ -301,6 +302,13 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
     [result] = sweep.run(Local(workers=2)).values()
     assert result.status == "complete"
+
+
+def test_a_job_is_written_ahead_while_all_workers_are_busy(tmp_path: Path) -> None:
+    executor = LocalExecutor(Context(folder=tmp_path), Local(workers=2))
+    busy: Any = SimpleNamespace(workers=["one", "other"], room=lambda: False)
+    executor._pools[2] = busy
+    assert executor.room(ahead=True) and not executor.room()
 
 
 def test_every_worker_is_pinned_to_a_gpu_of_its_own(
