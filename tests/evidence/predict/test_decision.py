@@ -15,7 +15,14 @@ import sweeper
 from sweeper import predict
 from sweeper.errors import BadInput, ConfigError, as_text, spelled
 from sweeper.evidence.follow.decision import read_prediction
-from sweeper.evidence.predict.decision import PREDICTED, UNDECIDED, LossTarget, Prediction, _far
+from sweeper.evidence.predict.decision import (
+    PREDICTED,
+    UNDECIDED,
+    LossQuestion,
+    LossTarget,
+    Prediction,
+    _far,
+)
 from sweeper.evidence.predict.forecast import fit_law
 from sweeper.evidence.runs.loss_runs import law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -224,6 +231,10 @@ def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: 
 def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         sweeper.predict(surface(), **asked)
+    for none in (-1.0, 0.0, math.inf, math.nan):
+        with raises_config_error("flops") as caught:
+            LossQuestion(flops=none)
+        assert caught.value.allowed == "a positive number"
 
 
 def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
