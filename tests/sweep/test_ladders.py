@@ -16,8 +16,9 @@ from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.stats.ladder import LadderRule, LadderSize, Size, SizeCurve, SizeOverrides
 from sweeper.sweep.experiment import short_run
-from sweeper.sweep.ladders import _rests_on_less, _with_earlier, check_hours
+from sweeper.sweep.ladders import _rests_on_less, _with_earlier, check_hours, target_size
 from sweeper.sweep.planning import Unvalidated, unvalidated
+from sweeper.sweep.settled_ladder import SettledLadder
 from sweeper.sweep.study_replay import at_fixed_ratio
 from sweeper.trial import PluginSpec, defaults
 from tests.refusals import raises_config_error
@@ -149,6 +150,32 @@ def test_what_measures_trains_in_full_precision(asked: str, found: str, measured
     train = run.spec.train
     assert (train.precision, train.steps, run.spec.width) == (measured, 3, 32)
     assert (run.seed, run.measurement) == (7, "coordinates")
+
+
+def test_a_target_has_its_own_steps_where_they_are_asked_for() -> None:
+    experiment, wide = opened(), Size(width=32, depth=1)
+    assert target_size(experiment, wide, None, None) is wide
+    train = experiment.settings.raw["train"]
+    tokens = 80 * train["batch_size"] * train["seq_len"]
+    asked = target_size(experiment, wide, tokens, None)
+    assert isinstance(asked, LadderSize) and (asked.width, asked.steps) == (32, 80)
+
+
+def test_a_settled_ladder_goes_on_once_a_run_of_its_own_has_ended() -> None:
+    losses: dict[int, float] = {0: 3.0}
+
+    def trial(size: LadderSize, eta: float, seed: int) -> Any:
+        return SimpleNamespace(key=str(seed))
+
+    def loss(size: LadderSize, eta: float, seed: int) -> float | None:
+        return losses.get(seed)
+
+    rule = LadderRule(widths=(16, 32))
+    ladder = SettledLadder(trial, ["0"], None, 1, rule, {}, BASE, loss, judge=None)
+    ladder.asked |= {(BASE, 0.0, 0), (BASE, 0.0, 1)}
+    assert not ladder.goes_on, "one was there, and the other has not ended"
+    losses[1] = 2.9
+    assert ladder.goes_on
 
 
 def test_steps_at_a_fixed_ratio_follow_from_the_parameters() -> None:
