@@ -187,7 +187,7 @@ STEPS = 400
 DRIVER = f"""
 import sys
 from pathlib import Path
-from sweeper.launch.local import Local, LocalExecutor
+from sweeper.launch.local import Local
 from tests.launch.counting import CountSweep, counted
 from tests.launch.trouble import trouble
 folder = Path(sys.argv[1])

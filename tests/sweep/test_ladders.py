@@ -171,7 +171,8 @@ def test_a_settled_ladder_goes_on_once_a_run_of_its_own_has_ended() -> None:
         return losses.get(seed)
 
     rule = LadderRule(widths=(16, 32))
-    ladder = SettledLadder(trial, ["0"], None, 1, rule, {}, BASE, loss, judge=None)
+    judge: Any = None  # nothing is looked at
+    ladder = SettledLadder(trial, ["0"], None, 1, rule, {}, BASE, loss, judge)
     ladder.asked |= {(BASE, 0.0, 0), (BASE, 0.0, 1)}
     assert not ladder.goes_on, "one was there, and the other has not ended"
     losses[1] = 2.9
