@@ -53,7 +53,7 @@ def test_a_clear_gain_is_better_and_a_clear_loss_worse() -> None:
     new = result.variants[0]
     assert new.first == new.last == 1 and new.difference.high < 0 < new.compute.low - 1
     assert result.by == "prior" and 0.001 < result.noise < 0.005
-    assert result.target.octaves == pytest.approx(2, abs=0.05)
+    assert result.target.octaves == pytest.approx(2, abs=0.05) and result.flops_known
 
 
 def test_an_answer_is_that_of_its_interval() -> None:
@@ -180,6 +180,10 @@ def test_sizes_need_not_be_shared_but_something_must_be() -> None:
     diverged = [{**row, "loss": math.inf} if row["change"] == "base" else row for row in rows]
     with pytest.raises(BadInput, match="no run of base, the baseline, trained"):
         won(diverged)
+    known = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    cells = [replace(cell, losses=cell.losses * math.inf) for cell in known.cells]
+    with pytest.raises(BadInput, match="none trained"):
+        ComputeLaw.of(replace(known, cells=cells), VariantQuestion())
 
 
 def test_a_law_that_is_at_its_floor_says_nothing_of_compute() -> None:

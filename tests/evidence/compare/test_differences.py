@@ -94,6 +94,10 @@ def test_the_largest_size_left_out_widens_and_narrows() -> None:
     as_foretold = carry(losses([[0.02, 0.0185, 0.017]]), TARGET).scale
     turned = carry(losses([[0.03, 0.03, -0.03]]), TARGET).scale
     assert LEAST_SCALE <= as_foretold < 1 < turned
+    # One that was run at a single size takes nothing from the others.
+    lone = losses([[0.0] * 3, [0.03, 0.03, -0.03]])
+    few = replace(lone, counts=np.array([[1, 1, 1], [1, 0, 0], [1, 1, 1]]))
+    assert carry(few, TARGET).scale > 1
     # Two sizes leave nothing to say the second by.
     assert carry(losses([[0.02, 0.017]]), TARGET).scale == 1
 

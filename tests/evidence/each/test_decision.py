@@ -133,11 +133,13 @@ def test_the_luckiest_of_many_is_taken_out() -> None:
             float(value): {str(s): float(x) for s, x in enumerate(generator.normal(3, NOISE, 3))}
             for value in range(7)
         }
-        gains = LineGains.of(SettingLine(name="h", size=1, default=3.0, losses=cells), noise)
+        line = SettingLine(name="h", size=1, default=3.0, losses=cells)
+        gains = LineGains.of(line, noise)
         seemed.append(float(gains.gains.max()))
         thinned.append(gains.unlucky())
     error = np.std(thinned) / math.sqrt(len(thinned))
     assert np.mean(seemed) > 5 * error and abs(float(np.mean(thinned))) < 3 * error
+    assert LineGains.of(replace(line, losses={3.0: cells[3.0]}), noise) is None
 
 
 @settings(max_examples=2, deadline=None)

@@ -11,6 +11,7 @@ from sweeper.errors import BadInput
 from sweeper.evidence.rates.decision import CellOptimum, RateTarget, rate_law
 from sweeper.evidence.rates.optima import RateCell, optima_of
 from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
+from sweeper.evidence.rates.words import rates_lines
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
 
@@ -73,7 +74,9 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     assert below.value == pytest.approx(0.5, abs=0.15) and above.value == pytest.approx(0, abs=0.1)
     assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
     # Half the batch takes twice the steps, and a smaller rate.
-    chosen = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64)).prediction
+    asked = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64))
+    assert "at the batch of 64; the best batch is " in rates_lines(asked)[-1]
+    chosen = asked.prediction
     row = next(each for each in chosen.ridge if each.batch == 64)
     assert row.times_steps == 1 and row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
     assert chosen.eta == row.eta and row.loss.value == pytest.approx(0, abs=1e-9)
@@ -97,7 +100,9 @@ def test_one_batch_tells_the_rate_at_it_alone() -> None:
 def test_ends_are_bounds_and_few_sizes_say_nothing() -> None:
     table = frame((4, 5, 6, 7, 8, 9))
     cut = (table["params"] == 4e8) & (table["lr"] < 2.0**-9.6)
-    law = rate_law(rate_runs(read(table[~cut]), GridOptions()))
+    two = table[~cut].assign(wide=table["params"] > 1e8)
+    law = rate_law(rate_runs(read(two), GridOptions()))
+    assert "one for each size: wide" in str(law.notes)
     ends = {cell.eta_end for cell in law.cells if cell.sizes["params"] == 400_000_000}
     assert -1 in ends and law.usable < 9
     assert law.code == "law" and law.powers[0].exponent.value == pytest.approx(-0.9, abs=0.3)

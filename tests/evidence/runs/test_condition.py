@@ -78,6 +78,7 @@ ATTACKS = [
     *("loss < open('pwned', 'w')", "(x := 1) == 1", "loss == 10 ** 10 ** 10"),
     *("loss < 4; import os", "loss == 'a' * 999999999", "await loss", "loss == {1: 2}"),
     *("loss == ...", "seed in seed", "seed in [seed]", "seed in [not 1]", "seed in (0, 1)"),
+    *("seed in 3", "optimizer in 'adam'"),
     *("seed < loss", "ours", "not ours", "loss < 4 & seed == 0", "optimizer is None", "loss == 1j"),
     *("3", "'a' == 'a'", "seed ==", "loss == b'a'"),
     *("nothing > 3", "loss = 3", "seed == '0'", "optimizer < 3", "loss < None", "optimizer < seed"),

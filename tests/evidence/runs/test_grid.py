@@ -173,6 +173,7 @@ def test_a_number_and_its_text_are_no_two_settings() -> None:
 def test_rows_that_stand_twice_may_not_differ() -> None:
     frame = runs()
     twice = pandas.concat([frame, frame.iloc[:5]])
+    assert any("5 rows stand there twice" in note for note in read(twice).notes)
     twice.iloc[-1, twice.columns.get_loc("val_loss")] += 0.1
     with pytest.raises(BadInput, match="different losses"):
         read(twice)
@@ -199,6 +200,8 @@ def test_repeated_cells_show_the_noise_where_others_have_one_run() -> None:
     assert noise is not None and noise.freedom == 4 * 5
     assert noise.deviation == pytest.approx(0.0141, rel=0.5)  # offset and noise of a seed
     assert all(len(first) == 1 for curve in grid.curves for first in curve.losses.values())
+    lone = few[(few.n_embd < 1024) | (few.lr == few.lr.min())]
+    assert len(read(lone).curves[-1].losses) == 1
 
 
 def test_many_runs_a_cell_are_averaged_in_groups() -> None:

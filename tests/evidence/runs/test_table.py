@@ -66,6 +66,8 @@ def test_what_would_be_misread_is_refused(tmp_path: Path, more: str) -> None:
     path.write_text("\n".join([head + more, *(line + ",9" for line in lines)]) + "\n")
     with pytest.raises(BadInput):
         read(path)
+    with pytest.raises(BadInput, match="ends in one of"):
+        table_module.kind_of(path.rename(tmp_path / "runs.pdf"))
 
 
 def test_a_columns_name_may_have_commas_and_equals_signs() -> None:
