@@ -426,3 +426,16 @@ def test_trials_in_jobs_are_counted_by_what_becomes_of_them(
     text = StringIO()
     Terminal(Console(file=text, width=120)).print(jobs_items(jobs))
     golden.says(text.getvalue())
+
+
+def test_of_a_job_s_nodes_the_first_alone_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[object] = []
+    monkeypatch.setattr(slurm_jobs, "check_private", lambda path: None)
+    monkeypatch.setattr(slurm_jobs, "Run", lambda submission: submission)
+    monkeypatch.setattr(slurm_jobs, "serve", served.append)
+    for process in ("1", "0"):
+        monkeypatch.setenv("SLURM_PROCID", process)
+        slurm_jobs.run(str(tmp_path / "job" / "submission"))
+    assert len(served) == 1
