@@ -12,8 +12,6 @@ from functools import cache, wraps
 from textwrap import wrap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.gone import gone
 from sweeper.plan.factors import PlannedFactor
@@ -335,7 +333,7 @@ def render(template: str, plan: TransferPlan, header: str, values: Mapping[str, 
         "eps": plan.has_eps,
         "betas": (settings.get("beta1", 0.9), settings.get("beta2", 0.999)),
     }
-    return _environment().get_template(f"{template}.j2").render({**common, **values})
+    return str(_environment().get_template(f"{template}.j2").render({**common, **values}))
 
 
 def quoted_lines(names: Sequence[str]) -> list[str]:
@@ -350,8 +348,10 @@ def one_line(text: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> Any:
     """Texts for programs, so nothing is escaped. `py` writes values exactly."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("sweeper.export"),
         autoescape=False,
