@@ -79,7 +79,7 @@ def _after(answer: SearchAnswer, result: Found) -> Next:
         return again(invocation, SearchRequest(), settings, why="to train what has no result")
     if math.isfinite(result.conclusion.objective):
         return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
-    if all(result.status == "failed" for result in result.results):
+    if all(each.status == "failed" for each in result.results):
         return again(invocation, SearchRequest(), settings, why="to try them again")
     eta, key = settings.space["eta"], "parameterization.space.eta"
     # Every run diverged: the same range of eta, 2^-4 times as high.
