@@ -326,23 +326,19 @@ def constants(files: Mapping[str, Source]) -> tuple[int, int]:
     return len(held), sum(held)
 
 
-def flags() -> list[str]:
-    """How many flags the verbs have: all, those of their own, and their names."""
+def flags() -> str:
+    """How many flags the help lists: of every verb its own, and once those of all verbs."""
     from sweeper.cli.app import VERBS as COMMANDS
+    from sweeper.cli.options import common_options
 
     names = {
-        verb: [each.opts[0] for each in command.params if each.opts[0].startswith("--")]
+        verb: [each.opts[0] for each in command.params if "--" in each.opts[0] and not each.hidden]
         for verb, command in COMMANDS.items()
     }
-    every = [name for of_verb in names.values() for name in of_verb]
-    common = {"--root", "--json", "--verbose", "--trust"}
-    own = [name for name in every if name not in common]
-    counts = ", ".join(f"{verb} {len(of_verb)}" for verb, of_verb in names.items())
-    return [
-        f"flags over all verbs: {len(every)} ({counts})",
-        f"flags declared: {len(own)} of single verbs and {len(common)} common; "
-        f"{len({*every})} names",
-    ]
+    names["of every verb"] = [*common_options()]
+    counts = ", ".join(f"{verb} {len(listed)}" for verb, listed in names.items())
+    every = [name for listed in names.values() for name in listed]
+    return f"flags over all verbs: {len(every)} ({counts}); {len({*every})} names"
 
 
 def is_number(node: ast.AST) -> bool:
@@ -446,8 +442,7 @@ def rules(files: Mapping[str, Source]) -> None:
             read = reach(imports, start)
             count = sum(files[name].lines for name in read)
             print(f"  {verb:<12}{len(read):>4} files {count:>6} lines")
-    for line in flags():
-        print(line)
+    print(flags())
     named, numbers = constants(files)
     print(f"constants of {', '.join(JUDGING)}: {named} names, {numbers} numbers")
     tell("names twice", names_twice(files))

@@ -72,7 +72,7 @@ class Shell:
         """A flag, with its value behind it."""
         if not keyword.name:
             as_typed = [word for value, word in _WORDS if keyword.value is value]
-            return as_typed[0] if as_typed else _one_line(keyword.value)
+            return as_typed[0] if as_typed else _one_line(keyword.value).replace("\\\\", "\\")
         return " ".join(flag_words(keyword))
 
     def call(self, call: Call) -> str:

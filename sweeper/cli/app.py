@@ -8,14 +8,15 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup
-from sweeper.cli.options import command_of
+from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup, command
+from sweeper.cli.options import command_of, program, verb_first
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
@@ -47,14 +48,8 @@ READING = ("judge", "predict", "follow", "compare", "report")
 """Verbs that compute and train nothing; `compare` does with `--settle`."""
 
 
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=show_version, help="Print the version."),
-    ] = False,
-) -> None:
-    """What holds for all verbs; Typer takes the text from above."""
+VERSION = typer.Option("--version", is_eager=True, callback=show_version, help="Print the version.")
+app.callback()(program(VERSION))
 
 
 def _choices() -> str:
@@ -67,20 +62,17 @@ def _choices() -> str:
     return "Groups:\n\n" + "\n\n".join(f"{n}={' | '.join(options[n])}" for n in options)
 
 
-def _declare(request: type[Request]) -> None:
-    verb = request.verb
-
+def _declare(verb: str, request: type[Request]) -> None:
     def perform(made: Callable[[], Any], *, json: bool, verbose: bool) -> None:
         def work() -> int:
-            asked = made()
-            output = output_of(json, verbose)
-            present = import_module("sweeper.report.present")
-            return int(present.ask(asked, output, SHELL)[0])
+            asked, output = made(), output_of(json, verbose)
+            return int(import_module("sweeper.report.present").ask(asked, output, SHELL)[0])
 
         run(work, stopped=_stopped(verb))
 
     epilog = _choices if verb == "search" else None
-    VERBS.declare(request.panel, epilog)(command_of(request, perform))
+    made = partial(command, command_of(request, perform), request.panel, epilog)
+    VERBS.declared[verb] = cache(made)
 
 
 def _stopped(verb: str) -> str | None:
@@ -91,12 +83,8 @@ def _stopped(verb: str) -> str | None:
     return STOPPED.get(verb)
 
 
-def _reads(arguments: list[str]) -> bool:
-    return bool(arguments) and arguments[0] in READING and "--settle" not in arguments
-
-
-for _request in REQUESTS.values():
-    _declare(_request)
+for _verb_and_request in REQUESTS.items():
+    _declare(*_verb_and_request)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -134,15 +122,16 @@ def main() -> None:
         sys.path.append(os.getcwd())
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
-    if _reads(sys.argv[1:]):
+    words = verb_first(sys.argv[1:])
+    if words and words[0] in READING and "--settle" not in words:
         set_blas_threads()
     collect_rarely()
     keep_warnings()
-    if bad := next(filter(_is_no_text, sys.argv[1:]), None):
+    if bad := next(filter(_is_no_text, words), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
-        app(with_user_command(sys.argv[1:]))
+        app(with_user_command(words))
     except KeyboardInterrupt:
         sys.exit(say(stopped_to_go_on(), INTERRUPTED))
     finally:

@@ -6,12 +6,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sweeper.cli.options import COMMON_PANEL, verb_first
 from sweeper.cli.verb import INTERRUPTED, USAGE, say, stopped_to_go_on, usage_text
 from sweeper.config.command_line import missing_dashes
 from sweeper.gone import gone
@@ -20,48 +20,26 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 """Settings of a context: the words that ask for help."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """A verb as `cli/app.py` declares it: its function with its flags, its panel, its epilog."""
-
-    function: Callable[..., None]
-    panel: str
-    epilog: Callable[[], str] | None
-
-    def command(self) -> Any:
-        """The command, with all its options: some milliseconds each."""
-        verb = typer.Typer(add_completion=False)
-        epilog = self.epilog() if self.epilog is not None else None
-        # Its own, too: the first context, which may be one without a parent, decides for good.
-        verb.command(
-            cls=Verb, epilog=epilog, rich_help_panel=self.panel, context_settings=HELP_NAMES
-        )(self.function)
-        return typer.main.get_command(verb)
+def command(function: Callable[..., None], panel: str, epilog: Callable[[], str] | None) -> Any:
+    """The command of a verb's function, with all its options, in that panel of the help."""
+    verb = typer.Typer(add_completion=False)
+    # Its own names of help, too: the first context, which may have no parent, decides for good.
+    verb.command(cls=Verb, rich_help_panel=panel, context_settings=HELP_NAMES)(function)
+    made: Any = typer.main.get_command(verb)
+    hidden = sorted(each.opts[0] for each in made.params if each.hidden)
+    common = f"{COMMON_PANEL}, {', '.join(hidden)}: sweeper --help"
+    made.epilog = common if epilog is None else f"{epilog()}\n\n{common}"
+    return made
 
 
 class Verbs(Mapping[str, Any]):
-    """Commands by name, each made once, when it is asked for."""
+    """Commands by name, each made when it is asked for: some milliseconds each."""
 
     def __init__(self) -> None:
-        self.declared: dict[str, Declared] = {}
-        self._made: dict[str, Any] = {}
-
-    def declare(
-        self, panel: str, epilog: Callable[[], str] | None = None
-    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """A decorator: the function is a verb, in that panel of the program's help."""
-
-        def declared(function: Callable[..., None]) -> Callable[..., None]:
-            verb = Declared(function=function, panel=panel, epilog=epilog)
-            self.declared[function.__name__] = verb
-            return function
-
-        return declared
+        self.declared: dict[str, Callable[[], Any]] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = self.declared[name].command()
-        return self._made[name]
+        return self.declared[name]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.declared)
@@ -99,6 +77,10 @@ class CommandGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: Any = VERBS
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the program's words, after those that are the verb's are put behind it."""
+        return super().parse_args(ctx, verb_first(args))
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
         """Run a command line, and end the process unless it is another program's part."""

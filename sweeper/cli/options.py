@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,35 +15,69 @@ import typer
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
-from sweeper.verbs.requests import COMMON, Option, Request, checked, options_of
+from sweeper.verbs.listed import REQUESTS
+from sweeper.verbs.requests import COMMON, Flag, Option, Request, checked, options_of
 
-COMMON_PANEL = "Common options"
-SHOWN: Mapping[str, str] = {
-    "json": "Print one JSON document on stdout; all else on stderr.",
-    "verbose": "Print all: every table, row and note, and what each column means.",
-}
-"""How an answer is shown: the command line's own options, which no verb knows."""
+COMMON_PANEL = "Options of every verb"
 
 
-def command_of(request: type[Request], run: Callable[..., None]) -> Callable[..., None]:
-    """A function as Typer reads it: an option a field of the `request`; it calls `run`.
+@dataclass(frozen=True)
+class Display:
+    """How an answer is shown: the command line's own options, which no verb knows."""
 
-    `run` gets the request, and `json` and `verbose`.
-    """
+    json: Annotated[bool, Flag("Print one JSON document on stdout; all else on stderr.")] = False
+    verbose: Annotated[
+        bool, Flag("Print all: every table, row and note, and what each column means.")
+    ] = False
+
+
+SHOWN = options_of(Display)
+
+
+def common_options() -> dict[str, Option]:
+    """The options of every verb; the text of one that not all have names those that do."""
+    options = dict(SHOWN)
+    for name in COMMON:
+        verbs = [verb for verb, request in REQUESTS.items() if name in options_of(request)]
+        option = options_of(REQUESTS[verbs[0]])[name]
+        only = "" if len(verbs) == len(REQUESTS) else f" For {', '.join(verbs)}."
+        options[name] = replace(option, flag=replace(option.flag, text=option.flag.text + only))
+    return dict(sorted(options.items()))
+
+
+def verb_first(words: Sequence[str]) -> list[str]:
+    """The words of a command line, options of every verb behind the verb, as records keep them."""
+    valued = {flag(name): option.type is not bool for name, option in common_options().items()}
+    at = 0
+    while at < len(words) and (name := words[at].partition("=")[0]) in valued:
+        at += 2 if words[at] == name and valued[name] else 1
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
+
+
+def program(version: Any) -> Any:
+    """The program's callback as Typer reads it, for its help: `verb_first` gives verbs theirs."""
+    own = _keyword("version", False, Annotated[bool, version])
+    return _signed(lambda **_: None, [own, *map(_parameter, common_options().values())])
+
+
+def command_of(request: type[Request], run: Callable[..., None]) -> Any:
+    """A function as Typer reads it: `run` gets the request that is typed, `json` and `verbose`."""
 
     def command(**typed: Any) -> None:
         switches = {name: typed.pop(name) for name in SHOWN}
         run(lambda: request_of(request, typed), **switches)
 
-    options = options_of(request)
-    parameters = [_parameter(each) for each in options.values()]
-    parameters += [_switch(name, meaning) for name, meaning in SHOWN.items()]
-    made: Any = command
-    made.__name__ = request.verb
-    made.__doc__ = inspect.getdoc(request)
+    command.__name__, command.__doc__ = request.verb, inspect.getdoc(request)
+    options = {**options_of(request), **SHOWN}
+    # The program's help has them; a shell proposes them behind the verb as well.
+    hidden = () if "_SWEEPER_COMPLETE" in os.environ else (*COMMON, *SHOWN)
+    return _signed(command, [_parameter(each, name in hidden) for name, each in options.items()])
+
+
+def _signed(made: Any, parameters: Sequence[inspect.Parameter]) -> Any:
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return made
 
 
 def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
@@ -57,22 +93,13 @@ def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
     return checked(request, values)
 
 
-def _switch(name: str, meaning: str) -> inspect.Parameter:
-    made = typer.Option(flag(name), help=meaning, metavar="", rich_help_panel=COMMON_PANEL)
-    hint, kind = Annotated[bool, made], inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=False, annotation=hint)
-
-
-def _parameter(option: Option) -> inspect.Parameter:
+def _parameter(option: Option, hidden: bool = False) -> inspect.Parameter:
     kind: Any = _typed(option)
-    help_text = spelled(option.flag.help, SHELL)
-    common: dict[str, Any] = {"help": help_text}
-    if option.flag.metavar or option.is_path:
-        common["metavar"] = option.flag.metavar or "<path>"
-    elif kind is bool:
-        common["metavar"] = ""
-    if option.name in COMMON:
-        common["rich_help_panel"] = COMMON_PANEL
+    metavar = "<path>" if option.is_path else "" if kind is bool else None
+    common: dict[str, Any] = {"help": spelled(option.flag.help, SHELL)}
+    common["metavar"] = option.flag.metavar or metavar
+    if option.name in (*COMMON, *SHOWN):
+        common |= {"rich_help_panel": COMMON_PANEL, "hidden": hidden}
     if option.flag.completes == "study":
         common["autocompletion"] = _studies
     if option.flag.positional:
@@ -84,12 +111,12 @@ def _parameter(option: Option) -> inspect.Parameter:
         default = str(default)
     if option.repeats and not option.required:
         default = None
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, made],
-    )
+    return _keyword(option.name, default, Annotated[kind, made])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _typed(option: Option) -> Any:

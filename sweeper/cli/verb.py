@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from sweeper.cli.options import verb_first
 from sweeper.errors import SHELL, BadInput, SweeperError
 from sweeper.version import __version__
 
@@ -77,10 +78,10 @@ def _without_password(line: str) -> str:
 
 
 def typed() -> list[str]:
-    """The words that were typed, without passwords."""
+    """The words that were typed, the verb first, without passwords."""
     from sweeper.search.optuna.url import redact_word
 
-    return list(map(redact_word, sys.argv[1:]))
+    return list(map(redact_word, verb_first(sys.argv[1:])))
 
 
 def stopped_to_go_on(sentence: str = STOPPED, why: str = "to go on") -> str:

@@ -1,13 +1,17 @@
 """Verbs as commands: each is made when it is asked for, and loads what it needs."""
 
+import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.cli import commands
-from tests.cli.driver import SIZES, TINY, make_workplace
+from sweeper.cli.options import verb_first
+from tests.cli.driver import SIZES, TINY, Run, make_workplace
 
 
 def loaded(script: str, folder: Path) -> set[str]:
@@ -63,24 +67,55 @@ def test_explain_loads_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
-    verbs = commands.Verbs()
-
-    @verbs.declare("Some")
-    def one(number: int = 1) -> None:
-        """One verb.
-
-        And more.
-        """
-
-    assert list(verbs) == ["one"] and len(verbs) == 1 and verbs.declared["one"].panel == "Some"
-    assert not verbs._made
-    assert verbs["one"] is verbs["one"] and verbs.get("two") is None
-    assert isinstance(verbs["one"], commands.Verb) and one.__name__ == "one"
+    verbs, made = commands.Verbs(), list[str]()
+    verbs.declared["one"] = cache(lambda: made.append("one") or made)
+    assert list(verbs) == ["one"] and len(verbs) == 1 and not made
+    assert verbs["one"] is verbs["one"] and verbs.get("two") is None and made == ["one"]
 
 
 def test_a_verb_s_first_context_may_be_without_a_parent(capsys: pytest.CaptureFixture[str]) -> None:
     """As where a documentation's command is only parsed: it decides the words that ask for help."""
-    command = commands.VERBS.declared["status"].command()
+    declared: Any = commands.VERBS.declared["status"]
+    command = declared.__wrapped__()
     command.make_context("status", [])
     command.get_help(command.make_context("status", []))
     assert "-h" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("--json status a", "status --json a"),
+        ("--root=a --trust explain --json", "explain --root=a --trust --json"),
+        ("--verbose --root status cancel", "cancel --verbose --root status"),
+        ("status --root a", "status --root a"),
+        ("--root", "--root"),
+        ("--json --help", "--help --json"),
+    ],
+)
+def test_options_of_every_verb_stand_before_it_too(typed: str, kept: str) -> None:
+    assert verb_first(typed.split()) == kept.split() == verb_first(kept.split())
+
+
+def test_before_the_verb_they_say_what_they_say_behind_it(
+    sweeper: Run, study: Path, tmp_path: Path
+) -> None:
+    elsewhere = str(study.parent.rename(tmp_path / "elsewhere"))
+    answers = [
+        sweeper("--json", "--root", elsewhere, "status", "a"),
+        sweeper("status", "a", "--json", "--root", elsewhere),
+    ]
+    assert answers[0].document == answers[1].document and answers[0].code == 0
+    assert sweeper("--root", elsewhere, "search", *TINY, "study=a", "--dry-run").code == 0
+
+
+def test_a_shell_proposes_them_behind_the_verb() -> None:
+    """The help of a verb hides them."""
+    env = {"_SWEEPER_COMPLETE": "complete_bash", "COMP_CWORD": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from sweeper.cli.app import app\napp(prog_name='sweeper')"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env, "COMP_WORDS": "sweeper --json status --ro"},
+    )
+    assert done.stdout.split() == ["--root"], done

@@ -15,6 +15,12 @@ SMALL = " ".join(shlex.quote(word) for word in TINY)
 
 BAD_INPUT = """
 nope
+--bogus status
+--root
+--json
+--json nope
+--trust status a
+--root empty status --root b
 search --nope
 search model.wdth=32
 search model.head_size=3
@@ -141,6 +147,7 @@ status --root '~no-such-user'
 status --root ''
 status root=empty
 status a b
+judge ''
 cancel nope
 doctor --root ''
 """.strip().splitlines()

@@ -62,9 +62,9 @@ def read(
 
 def study_folder(source: Any, root: Path | None) -> Path | None:
     """The folder of the study that a source names, by its path or its name in `root`."""
-    if not isinstance(source, str | Path) or str(source) in ("", "-", ".", ".."):
+    if not isinstance(source, str | Path) or str(source) in ("-", ".", ".."):
         return None
-    if not is_path(source):
+    if not (str(source) and is_path(source)):
         raise BadInput(f"{str(source)[:100]!r} is no path, and no name of a study")
     if "://" in (text := str(source)) or text.startswith("wandb:"):
         return None
