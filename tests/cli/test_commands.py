@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.cli import commands
+from sweeper.cli import commands, verb
 from sweeper.cli.options import verb_first
 from tests.cli.driver import SIZES, TINY, Run, make_workplace
 
@@ -93,8 +93,11 @@ def test_a_verb_s_first_context_may_be_without_a_parent(capsys: pytest.CaptureFi
         ("--json --help", "--help --json"),
     ],
 )
-def test_options_of_every_verb_stand_before_it_too(typed: str, kept: str) -> None:
-    assert verb_first(typed.split()) == kept.split() == verb_first(kept.split())
+def test_options_of_every_verb_stand_before_it_too(
+    monkeypatch: pytest.MonkeyPatch, typed: str, kept: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["sweeper", *typed.split()])
+    assert verb.typed() == kept.split() == verb_first(kept.split())
 
 
 def test_before_the_verb_they_say_what_they_say_behind_it(

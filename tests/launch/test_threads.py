@@ -75,7 +75,7 @@ def test_a_user_s_command_sees_the_user_s_alone() -> None:
 @pytest.mark.parametrize(
     ("argv", "mine", "seen"),
     [
-        (["judge", "--help"], {}, ["1", "1"]),
+        (["--json", "judge", "--help"], {}, ["1", "1"]),
         (["judge", "--help"], {"OPENBLAS_NUM_THREADS": "3"}, ["3", "None"]),
         (["judge", "--help"], {"OMP_NUM_THREADS": "2"}, ["None", "None"]),
         (["compare", "--settle", "--help"], {}, ["None", "None"]),
