@@ -297,7 +297,7 @@ def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
         columns = [Column("block", left=True)]
         for name in names:
             columns.append(Column(KERNELS[name], form=".3f"))
-            columns.append(Column("theory", form=".3f"))
+            columns.append(Column(f"{KERNELS[name]} in theory", form=".3f"))
         legend = ["±: 95 % interval over draws; theory: the recursions at infinite width."]
         table = Table(f"Kernels of {of}", columns, legend=legend, detail=pair != "same")
         for block in dict.fromkeys(row.block for row in rows):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
+from sweeper.check.recursion import KernelRow
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
 from sweeper.scaling.spec import Role
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
+from sweeper.table import Table
 
 RULE = CheckRule(steps=2, seeds=2)
 
@@ -60,3 +63,12 @@ def test_the_figure_has_a_panel_a_module() -> None:
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert [title.split("\n")[0] for title in titles] == ["embed", "layers.0-1.up", "head"]
     assert titles[1].endswith("fail: grows")
+
+
+def test_tables_of_kernels_have_room_for_every_column() -> None:
+    """Widths are counted by name: of columns that share one, cells were cut."""
+    row = KernelRow("block 0", "tangent", "image", Estimate(value=1.0, low=0.9, high=1.1), 1.0)
+    for table in show.kernel_tables([row]):
+        assert isinstance(table, Table)
+        names = [column.name for column in table.columns]
+        assert len(names) == len({*names}) > 4
