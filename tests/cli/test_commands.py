@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,10 +68,11 @@ def test_explain_loads_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
-    verbs, made = commands.Verbs(), list[str]()
-    verbs.declared["one"] = cache(lambda: made.append("one") or made)
-    assert list(verbs) == ["one"] and len(verbs) == 1 and not made
-    assert verbs["one"] is verbs["one"] and verbs.get("two") is None and made == ["one"]
+    made = Mock()
+    verbs = commands.Verbs()
+    verbs.declared["one"] = cache(made)
+    assert list(verbs) == ["one"] and len(verbs) == 1 and not made.called
+    assert verbs["one"] is verbs["one"] and verbs.get("two") is None and made.call_count == 1
 
 
 def test_a_verb_s_first_context_may_be_without_a_parent(capsys: pytest.CaptureFixture[str]) -> None:

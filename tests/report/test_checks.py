@@ -67,7 +67,8 @@ def test_the_figure_has_a_panel_a_module() -> None:
 
 def test_tables_of_kernels_have_room_for_every_column() -> None:
     """Widths are counted by name: of columns that share one, cells were cut."""
-    row = KernelRow("block 0", "tangent", "image", Estimate(value=1.0, low=0.9, high=1.1), 1.0)
+    drawn = Estimate(value=1.0, low=0.9, high=1.1)
+    row = KernelRow(block="0", kernel="tangent", pair="image", measured=drawn, theory=1.0)
     for table in show.kernel_tables([row]):
         assert isinstance(table, Table)
         names = [column.name for column in table.columns]

@@ -43,8 +43,10 @@ def test_a_study_is_named_by_its_folder_or_in_its_root(tmp_path: Path) -> None:
     (tmp_path / "mine" / "config.yaml").write_text("{}")
     assert study_folder("mine", tmp_path) == tmp_path / "mine"
     assert study_folder(tmp_path / "mine", None) == tmp_path / "mine"
-    for source in ("", ".", "-", "wandb:a/mine", "sqlite:///mine", "other", "mine/results", 3):
+    for source in (".", "-", "wandb:a/mine", "sqlite:///mine", "other", "mine/results", 3):
         assert study_folder(source, tmp_path) is None
+    with pytest.raises(BadInput, match="'' is no path"):
+        read("", root=tmp_path)
     with pytest.raises(BadInput):
         read("mine", root=tmp_path)  # it has no trials yet
 
