@@ -224,15 +224,16 @@ def test_what_grows_after_large_steps_alone_cannot_be_judged() -> None:
 @pytest.mark.parametrize(("axis", "answer"), [("experts", "pass"), ("granularity", "fail")])
 def test_over_sizes_of_experts_only_what_says_something_is_judged(axis: str, answer: str) -> None:
     """Whole changes grow with the size; only modules without parameters go by them, as they may."""
-    runs = runs_of(("h", Role.HIDDEN, 0, -1.0, 1.0), ("act", None, 0, -1.0, 1.0))
+    rows = (("h", Role.HIDDEN, 0, -1.0, 1.0), ("act", None, 0, -1.0, 1.0))
+    runs = runs_of(*rows, ("less", None, 0, -1.0, -1.0))
     resized = {
         ModelSize(width=32, depth=1, **{axis: size.width}): [
-            [replace(run[0], direct_changes=(1.0,) * RULE.steps), run[1]] for run in seeds
+            [replace(run[0], direct_changes=(1.0,) * RULE.steps), *run[1:]] for run in seeds
         ]
         for size, seeds in runs.items()
     }
     check = check_coordinates(axis, resized, RULE)
-    assert [module.answer for module in check.modules] == ["pass", answer]
+    assert [module.answer for module in check.modules] == ["pass", answer, "pass"]
 
 
 def test_one_seed_has_no_interval() -> None:
