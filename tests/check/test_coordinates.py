@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from sweeper.check.judge import (
     CheckRule,
     CoordinateCheck,
-    ModuleCheck,
     Runs,
-    Slope,
     check_coordinates,
     judge_slope,
 )
@@ -236,9 +234,14 @@ def test_over_sizes_of_experts_only_what_says_something_is_judged(axis: str, ans
     assert [module.answer for module in check.modules] == ["pass", answer, "pass"]
 
 
-def test_one_seed_has_no_interval() -> None:
-    check = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1), RULE)
+def test_one_seed_has_no_interval_and_two_widths_ask_for_a_third() -> None:
+    runs = runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1)
+    check = check_coordinates("width", runs, RULE)
     assert check.answer == "cannot say" and check.modules[0].worst.reason == "interval too wide"
+    assert check.settled_by(RULE) == f"check.seeds={2 * RULE.seeds}"
+    two = check_coordinates("width", {size: runs[size] for size in [*runs][:2]}, RULE)
+    assert two.settled_by(RULE) == "transfer.widths=[16,32,64]"
+    assert check_todo(two, RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
 
 
 def test_noise_that_hides_the_slope_cannot_be_judged() -> None:
@@ -299,25 +302,3 @@ def test_what_cannot_be_run_is_refused() -> None:
         for value in values:
             with raises_config_error(key):
                 CheckRule(**{key: value})  # type: ignore[arg-type]
-
-
-def test_two_widths_that_cannot_tell_ask_for_a_third() -> None:
-    unclear = Slope(
-        quantity="output",
-        step=0,
-        values=(0.0, 0.2),
-        slope=Estimate(value=0.2, low=0.0, high=0.4),
-        expected=0.0,
-        one_sided=False,
-        answer="cannot say",
-        reason="interval too wide",
-    )
-    module = ModuleCheck(name="h", role=None, slopes=(unclear,), answer="cannot say")
-    check = CoordinateCheck(
-        axis="width", sizes=(16, 32), steps=1, modules=(module,), answer="cannot say", origins=()
-    )
-    assert check.settled_by(RULE) == "transfer.widths=[16,32,64]"
-    assert check_todo(check, RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
-    three = replace(unclear, values=(0.0, 0.2, 0.4))
-    wider = replace(check, sizes=(16, 32, 64), modules=(replace(module, slopes=(three,)),))
-    assert wider.settled_by(RULE) == f"check.seeds={2 * RULE.seeds}"
