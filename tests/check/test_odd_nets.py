@@ -36,7 +36,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
 
 
 def trial(net: str, width: int, seed: int, planted: str | None = None) -> Trial:
-    made = check_tree("mup", RULE.steps, "float32")
+    made = check_tree("mup", RULE.steps)
     made["model"] = {"_target_": f"tests.toy_models.{net}", "width": width, "depth": 2}
     made["base"] = {"width": 16, "depth": 2}
     made["data"]["classes"] = 64

@@ -19,15 +19,6 @@ class FastHidden(MuP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastDown(MuP):
-    """One layer's one matrix learns too fast, all else is right."""
-
-    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        scale = super().scale(spec, hps, update)
-        return replace(scale, lr=1.0) if spec.name == "layers.1.ffn.down.weight" else scale
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlowHidden(MuP):
     """Hidden learning rates fall as 1 / width^2: the weights stop learning as it grows."""
 

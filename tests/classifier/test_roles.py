@@ -89,6 +89,20 @@ def test_keys_and_values_of_fixed_heads_are_hidden(
 # -- tied embeddings
 
 
+HEADS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "module": lambda m, x: m.head(x),
+    "function": lambda m, x: F.linear(x, m.table.weight),
+    "before": lambda m, x: m.head(x * m.width**-0.5),
+    "after": lambda m, x: m.head(x) / (m.width / 16),
+    "normed": lambda m, x: m.head(m.norm(x * m.width**-0.5)),
+    "tensor": lambda m, x: m.head(x) / torch.sqrt(torch.tensor(float(m.width))),
+    "moved": lambda m, x: m.head(x) / torch.FloatTensor([m.width]).to(x.device).sqrt(),
+    "gain": lambda m, x: m.gain * m.head(x),
+    "alpha": lambda m, x: torch.add(torch.zeros(50), m.head(x), alpha=1 / m.width),
+    "value": lambda m, x: torch.addcmul(torch.zeros(50), m.head(x), torch.ones(50), value=0.5),
+}
+
+
 class Tied(nn.Module):
     """A table that is also the head, by a module of its own or by a function."""
 
@@ -102,26 +116,7 @@ class Tied(nn.Module):
             self.head.weight = self.table.weight
 
     def forward(self, tokens: Tensor) -> Any:
-        x = self.norm(self.table(tokens))
-        if self.way == "function":
-            return F.linear(x, self.table.weight)
-        if self.way == "before":
-            return self.head(x * self.width**-0.5)
-        if self.way == "after":
-            return self.head(x) / (self.width / 16)
-        if self.way == "tensor":
-            return self.head(x) / torch.sqrt(torch.tensor(float(self.width)))
-        if self.way == "moved":
-            return self.head(x) / torch.FloatTensor([self.width]).to(x.device).sqrt()
-        if self.way == "gain":
-            return self.gain * self.head(x)
-        if self.way == "alpha":
-            return torch.add(torch.zeros(50), self.head(x), alpha=1 / self.width)
-        if self.way == "value":
-            return torch.addcmul(torch.zeros(50), self.head(x), torch.ones(50), value=0.5)
-        if self.way == "normed":
-            return self.head(self.norm(x * self.width**-0.5))
-        return self.head(x)
+        return HEADS[self.way](self, self.norm(self.table(tokens)))
 
 
 @pytest.mark.parametrize(
@@ -352,9 +347,29 @@ def test_frozen_parameters_are_told_and_need_no_role() -> None:
 # -- numbers that depend on the width
 
 
-class Scaled(nn.Module):
-    """Factors as models in use write them: a number, a buffer, a division, a tensor made late."""
+EIGHT = "by 8 at width=64 and 11.31 at width=128 (width^0.5)"
+FACTORS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
+    "number": (lambda m, y: y * sqrt(m.width), f"multiplies {EIGHT}"),
+    "buffer": (lambda m, y: y * m.root.to(y.dtype), f"multiplies {EIGHT}"),
+    "trained": (lambda m, y: y * m.gain, f"multiplies {EIGHT}"),
+    "made late": (lambda m, y: y * torch.tensor(m.width**0.5), f"multiplies {EIGHT}"),
+    "division": (
+        lambda m, y: y / m.width,
+        "divides by 64 at width=64 and 128 at width=128 (width^1)",
+    ),
+    "attention": (
+        lambda m, y: F.scaled_dot_product_attention(y, y, y),
+        "scales attention by 0.125 at width=64 and 0.08839 at width=128",
+    ),
+    "over size": (lambda m, y: F.scaled_dot_product_attention(y, y, y, scale=1 / m.width), ""),
+    "by hand": (lambda m, y: (y @ y.mT / m.width).softmax(-1) @ y, ""),
+    "by hand, root": (lambda m, y: (y @ y.mT / m.width**0.5).softmax(-1) @ y, f"divides {EIGHT}"),
+    "constant": (lambda m, y: F.rms_norm(y, (m.width,)) * 0.5 + 1 / m.width, ""),
+}
+"""Factors as models in use write them: a number, a buffer, a division, a tensor made late."""
 
+
+class Scaled(nn.Module):
     def __init__(self, width: int, way: str) -> None:
         super().__init__()
         self.way, self.width = way, width
@@ -363,50 +378,18 @@ class Scaled(nn.Module):
         self.gain = nn.Parameter(torch.tensor(float(width)).sqrt()) if way == "trained" else None
 
     def forward(self, x: Tensor) -> Any:
-        y = self.up(x)
-        if self.way == "number":
-            return y * sqrt(self.width)
-        if self.way == "buffer":
-            return y * self.root.to(y.dtype)
-        if self.way == "made late":
-            return y * torch.tensor(self.width**0.5)
-        if self.way == "trained":
-            return y * self.gain
-        if self.way == "division":
-            return y / self.width
-        if self.way == "attention":
-            return F.scaled_dot_product_attention(y, y, y)
-        if self.way == "over size":
-            return F.scaled_dot_product_attention(y, y, y, scale=1 / self.width)
-        if self.way == "by hand":
-            return (y @ y.mT / self.width).softmax(-1) @ y
-        if self.way == "by hand, root":
-            return (y @ y.mT / self.width**0.5).softmax(-1) @ y
-        return F.rms_norm(y, (self.width,)) * 0.5 + 1 / self.width
+        return FACTORS[self.way][0](self, self.up(x))
 
 
-@pytest.mark.parametrize(
-    ("way", "sentence"),
-    [
-        ("number", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
-        ("buffer", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
-        ("trained", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
-        ("made late", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
-        ("division", "divides by 64 at width=64 and 128 at width=128 (width^1)"),
-        ("attention", "scales attention by 0.125 at width=64 and 0.08839 at width=128"),
-        ("over size", ""),
-        ("by hand", ""),
-        ("by hand, root", "divides by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
-        ("constant", ""),
-    ],
-)
-def test_factors_that_depend_on_the_width_are_told_with_their_line(way: str, sentence: str) -> None:
+@pytest.mark.parametrize("way", FACTORS)
+def test_factors_that_depend_on_the_width_are_told_with_their_line(way: str) -> None:
     cautions = compare(
         lambda width: Scaled(width, way),
         base={"width": 64},
         target={"width": 64},
         inputs=lambda s: torch.zeros(2, 3, s["width"]),
     ).cautions
+    sentence = FACTORS[way][1]
     assert bool(cautions) == bool(sentence) and len(cautions) <= 1
     for caution in cautions:
         assert sentence in caution and "test_roles.py:" in caution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,20 +31,16 @@ def gpt2(width: int) -> Any:
     return transformers.GPT2LMHeadModel(config)
 
 
-def llama(hidden_size: int, intermediate_size: int = 0, head_size: int = 16, **more: Any) -> Any:
-    heads = hidden_size // head_size
-    usual = {
-        "num_hidden_layers": LAYERS,
-        "num_key_value_heads": heads // 2,
-        "vocab_size": 50,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+def llama(width: int) -> Any:
     config = transformers.LlamaConfig(
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size or 3 * hidden_size,
-        num_attention_heads=heads,
-        **(usual | more),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 32,
+        num_hidden_layers=LAYERS,
+        vocab_size=50,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return transformers.LlamaForCausalLM(config)
 
@@ -108,33 +103,6 @@ def test_gpt2() -> None:
 
 
 def test_llama() -> None:
-    specs = sweeper.classify(llama, {"hidden_size": 64}, {"hidden_size": 128})
+    specs = sweeper.classify(llama, {"width": 64}, {"width": 128})
     assert facts(specs) == LLAMA | in_layers("model.layers", LLAMA_LAYER)
     assert not any("head size" in spec.note for spec in specs.values())
-
-
-def deep_llama(layers: int) -> Callable[..., Any]:
-    """Builds a Llama with heads of 128 entries; it must build it on meta, without memory."""
-
-    def build(hidden_size: int, intermediate_size: int) -> Any:
-        heads = hidden_size // 128
-        more = {"num_hidden_layers": layers, "num_key_value_heads": heads, "vocab_size": 32000}
-        model = llama(hidden_size, intermediate_size, head_size=128, **more)
-        assert all(parameter.is_meta for parameter in model.parameters())
-        return model
-
-    return build
-
-
-SEVEN_BILLION = {"hidden_size": 4096, "intermediate_size": 11008}
-"""With 32 layers; work and memory of each are alike, see below."""
-
-
-def doubled(sizes: dict[str, int]) -> dict[str, int]:
-    return {name: 2 * size for name, size in sizes.items()}
-
-
-def test_layers_of_a_model_of_seven_billion_parameters() -> None:
-    specs = sweeper.classify(deep_llama(4), SEVEN_BILLION, doubled(SEVEN_BILLION))
-    assert len(specs) == 3 + 4 * 9
-    assert specs["model.layers.3.mlp.down_proj.weight"].base_fan_in == 11008

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import pickle
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +160,6 @@ def test_all_held_out_images_are_seen_once(digits: Any) -> None:
 def test_without_scikit_learn_the_message_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with refused():
         Digits().prepare(tmp_path)

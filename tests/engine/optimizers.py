@@ -11,10 +11,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.engine.optimizers.first_order import AdamW
-from sweeper.engine.optimizers.optimizer import Optimizer, State, StepInfo, UpdateHps
+from sweeper.engine.optimizers.optimizer import Optimizer, StepInfo, UpdateHps
 from sweeper.registry import build_plugin
-from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.scaling.spec import ParamSpec, Role
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -152,18 +151,3 @@ class OptimizerRun:
         """Drop all other trials."""
         index, self.seeds = torch.tensor(rows), [self.seeds[row] for row in rows]
         self.change(lambda tensor: tensor.index_select(0, index))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaledAdam(AdamW):
-    """Adam whose step is relative to the RMS of the weight (Everett et al., parameter scaling)."""
-
-    def kind(self, spec: ParamSpec) -> Update:
-        return Update.PARAMETER
-
-    def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
-    ) -> None:
-        rms = [p.square().mean([*range(1, p.dim())], keepdim=True).sqrt() for p in params]
-        scaled = replace(hps, lr=list(torch._foreach_mul(hps.lr, rms)))
-        super().update(params, grads, state, scaled, now)

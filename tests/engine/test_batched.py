@@ -182,6 +182,7 @@ def test_compiled_equals_eager(
     else:
         where = images(tmp_path)
         model = {"_target_": "sweeper.models.mlp.MLP", "depth": 1, "dropout": 0.2}
+        model["label_smoothing"] = 0.1
         trials = array_trials("umup", model, where, steps=3)[:2]
     spec = replace(trials[0].spec, fp8=fp8)
     batched = BatchedTrials(trials=tuple(replace(t, spec=spec) for t in trials), corpus=where)

@@ -63,7 +63,7 @@ def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> 
     """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
     rules = parameterization_config(parameterization)
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
-    train = {"steps": STEPS, "batch_size": 2, "seq_len": 8, "heldout_batches": 2}
+    train = {"steps": STEPS, "batch_size": 2, "seq_len": 8, "heldout_batches": 2, "warmup": 0.5}
     tree = {
         "parameterization": {k: v for k, v in rules.items() if k != "space"},
         "model": {k: size.get(k, v) for k, v in configs("model")[model].items()},

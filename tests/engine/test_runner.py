@@ -101,17 +101,6 @@ def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     assert Engine(device="cpu").precision(Inline()) == "float32"
 
 
-def test_the_size_is_measured_again_when_there_are_more_trials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A step costs the same whatever the batch: larger is always better."""
-    monkeypatch.setattr(jobs, "_MEASURED", {})
-    monkeypatch.setattr(jobs, "step_seconds", lambda *_, **__: 1.0)
-    batches = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
-    sizes = [Engine(device="cpu").estimate(trials, tokens(), Inline())[0] for trials in batches]
-    assert sizes == [1, 3, 9, 9]
-
-
 def test_batches_that_were_begun_wait_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

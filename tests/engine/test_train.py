@@ -19,7 +19,6 @@ from sweeper.launch.job import Control, Leave
 from sweeper.trial import TrainSettings
 from tests.engine.runs import (
     StopTrials,
-    assert_as_alone,
     close_results,
     diverging_trial,
     leave_at,
@@ -113,12 +112,6 @@ def test_a_result_says_in_which_share_of_its_steps_the_clip_was_active(
 ) -> None:
     trials = [trial("mup", seed=seed, train={"clip": clip}) for seed in range(2)]
     assert [result.clipped for result in train_trials(trials)] == [share, share]
-
-
-def test_schedule_and_decay_rates_differ_between_trials() -> None:
-    names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
-    trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
-    assert_as_alone(trials)
 
 
 def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:

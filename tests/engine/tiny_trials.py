@@ -68,9 +68,9 @@ def tree(parameterization: str = "umup", **train: Any) -> dict[str, Any]:
     }
 
 
-def check_tree(parameterization: str, steps: int, precision: str = "float32") -> dict[str, Any]:
+def check_tree(parameterization: str, steps: int) -> dict[str, Any]:
     """The configuration of a run of a coordinate check: at one rate, on 4 sequences of 16."""
-    rates = {"warmup": 0.0, "final_lr": 1.0, "precision": precision}
+    rates = {"warmup": 0.0, "final_lr": 1.0, "precision": "float32"}
     return tree(parameterization, steps=steps, batch_size=4, seq_len=16, **rates)
 
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 
 import sweeper
 from sweeper.export.exporter import build_exporter, head_of, table_of
-from sweeper.plan.plan import TransferPlan
 from sweeper.scaling.spec import Role
 from tests.toy_models import TOKENS
-
-
-class Routed(nn.Module):
-    """Two experts a layer, whose router reads the stream out as a head does."""
-
-    def __init__(self, n_embd: int, n_layer: int = 2) -> None:
-        super().__init__()
-        self.wte = nn.Embedding(17, n_embd)
-        self.layers = nn.ModuleList(Layer(n_embd) for _ in range(n_layer))
-        self.head = nn.Linear(n_embd, 17, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.wte(tokens)
-        for layer in self.layers:
-            x = x + layer(x)
-        return self.head(x)  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -37,25 +22,25 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shares = self.router(x).softmax(-1)
         first, second = (shares[..., i : i + 1] * e(x) for i, e in enumerate(self.experts))
-        return first + second
+        return x + first + second
 
 
-def routed() -> TransferPlan:
-    hps = {"eta": 0.01, "alpha_output": 3.0, "alpha_emb": 2.0}
-    return sweeper.plan_for(Routed, {"n_embd": 32}, {"n_embd": 128}, "mup", hps, inputs=TOKENS)
+def routed(n_embd: int) -> nn.Module:
+    """Two experts a layer, whose router reads the stream out as a head does."""
+    parts: list[tuple[str, nn.Module]] = [("wte", nn.Embedding(17, n_embd))]
+    parts += [("first", Layer(n_embd)), ("second", Layer(n_embd))]
+    return nn.Sequential(OrderedDict([*parts, ("head", nn.Linear(n_embd, 17, bias=False))]))
 
 
 def test_a_router_is_a_readout_and_no_head() -> None:
-    plan = routed()
+    hps = {"eta": 0.01, "alpha_output": 3.0, "alpha_emb": 2.0}
+    plan = sweeper.plan_for(routed, {"n_embd": 32}, {"n_embd": 128}, "mup", hps, inputs=TOKENS)
     roles = {parameter.name: parameter.role for parameter in plan.parameters}
-    assert roles["layers.0.router.weight"] == Role.READOUT == roles["head.weight"]
+    assert roles["first.router.weight"] == Role.READOUT == roles["head.weight"]
     head, table = head_of(plan), table_of(plan)
     assert head is not None and head.name == "head.weight"
     assert table is not None and table.name == "wte.weight"
-
-
-def test_only_the_head_is_left_to_the_factor_of_the_logits() -> None:
-    plan = routed()
+    # The factor of the logits is left to the head alone.
     for to, options in (("hf", {"family": "granitemoe"}), ("megatron", {})):
         exporter = build_exporter(to, options)
         forward = {p.name: exporter.setting(plan, p).forward for p in plan.parameters}

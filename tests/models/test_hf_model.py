@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.classifier.classify import scaled_ops
 from sweeper.models.hf import HfModel, masked_positions
-from sweeper.scaling.spec import Role
 from tests.models.hf_families import (
     CAUSAL,
     CLASSES,
     EVERY,
     IMAGES,
-    SEQ,
     batch,
     drawn,
     loss_of,
@@ -102,21 +100,6 @@ def test_every_family_maps_under_autocast(name: str) -> None:
         mapped = vmap(loss)(params, x[None], y[None])
     with torch.no_grad():
         assert float(mapped) == pytest.approx(float(model(x, y)), rel=0.02)
-
-
-def test_roles_and_names_are_those_of_the_plain_model() -> None:
-    def build(width: int, depth: int) -> HfModel:
-        return HfModel(
-            name="LlamaForCausalLM", width=width, depth=depth, classes=CLASSES, seq_len=SEQ
-        )
-
-    tokens = torch.empty(2, SEQ, dtype=torch.long, device="meta")
-    specs = specs_between(build, base=(32, 1), target=(64, 2), inputs=(tokens, tokens))
-    plain = {name for name, _ in build(64, 2)._net.named_parameters()}
-    assert {spec.name for spec in specs} == plain
-    roles = {spec.name: spec.role for spec in specs}
-    assert roles["model.embed_tokens.weight"] is Role.EMBEDDING
-    assert roles["lm_head.weight"] is Role.READOUT
 
 
 # Which positions a masked model hides.

@@ -8,13 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sweeper.check.judge import CheckRule, check_coordinates
 from sweeper.engine.architecture import architecture
-from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.prepare import prepare
 from sweeper.models.moe import Experts, Routing
-from sweeper.scaling.spec import Role
-from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import points, tree
 from tests.models.own import drawn
@@ -97,28 +93,3 @@ def test_the_rules_of_granularity(parameterization: str) -> None:
         more = cut.multiplier / whole.multiplier
         assert more * cut.lr / whole.lr == pytest.approx(factor)
         assert more * cut.init_std / whole.init_std == pytest.approx(factor)
-
-
-@pytest.mark.parametrize(("axis", "answer"), [("experts", "pass"), ("granularity", "fail")])
-def test_over_sizes_of_experts_only_what_says_something_is_judged(axis: str, answer: str) -> None:
-    """Whole changes grow with the size; only modules without parameters go by them, as they may."""
-
-    def row(role: Role | None, size: int, seed: int) -> ModuleMeasurement:
-        change, direct = size * (1 + seed / 100), (1 + seed / 100,) * 2
-        return ModuleMeasurement(
-            name=str(role),
-            role=role,
-            entries=8,
-            rms=1 / size,
-            changes=(change,) * 2,
-            direct_changes=direct if role else (),
-        )
-
-    runs = {
-        ModelSize(width=32, depth=1, **{axis: size}): [
-            [row(Role.HIDDEN, size, seed), row(None, size, seed)] for seed in range(3)
-        ]
-        for size in (1, 4)
-    }
-    check = check_coordinates(axis, runs, CheckRule(steps=2, seeds=3))
-    assert [module.answer for module in check.modules] == ["pass", answer]

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 import unit_scaling.functional as U
 from torch import Tensor, nn
-from torch.func import vmap
 
 from sweeper.models.scaled import (
     Attention,
@@ -123,21 +122,6 @@ def test_cross_entropy(alpha: float) -> None:
     torch.testing.assert_close(
         *(torch.autograd.grad(y, z)[0] for y, z in ((actual, x), (oracle, x2)))
     )
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_the_compiled_cross_entropy_is_the_plain_one() -> None:
-    """Compiled it is written in another way."""
-    block = CrossEntropy(10, unit=True, smoothing=0.1)
-    fill(block, logit=1.7)
-    targets = torch.randint(10, (3, 2, 7), generator=torch.Generator().manual_seed(0))
-    (x, x2), loss = twin(3, 2, 7, 10), vmap(block)
-    actual, plain = torch.compile(loss, backend="aot_eager")(x, targets), loss(x2, targets)
-    torch.testing.assert_close(actual, plain, rtol=1e-12, atol=1e-12)
-    (gradient,), (expected,) = (
-        torch.autograd.grad(y.sum(), z) for y, z in ((actual, x), (plain, x2))
-    )
-    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_smoothed_targets_are_torch_s_in_training_alone() -> None:

@@ -20,23 +20,6 @@ from tests.models.own import at, drawn, made
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameterization"),
-    [
-        ("vit.ViT", "mup"),
-        ("mlp.MLP", "umup"),
-        pytest.param("vit.ViT", "umup", marks=pytest.mark.long),
-    ],
-)
-def test_quarters_are_told_apart(kind: str, parameterization: str, tmp_path: Path) -> None:
-    """Four classes of bright quarters, on held-out images, in 60 steps."""
-    data = images(tmp_path)
-    model, settings = {"_target_": f"sweeper.models.{kind}"}, {"precision": "float32"}
-    trial = trials(parameterization, model, data, steps=60, batch_size=32, **settings)[0]
-    [result] = train(BatchedTrials(trials=(trial,), corpus=data))
-    assert result.curve[0] > 1.2 and result.heldout < 0.7
-
-
 def test_the_head_s_bias_is_added_to_the_logits() -> None:
     model, image = drawn("vit", head_bias=True), torch.randn(2, 8, 8)
     out = model(image)

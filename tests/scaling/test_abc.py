@@ -1,10 +1,9 @@
-"""The printed table of exponents, the linear programme behind its bold rows, the symmetry."""
+"""The printed table of exponents, and the symmetry."""
 
 from __future__ import annotations
 
 from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,32 +56,6 @@ def test_the_table(
     by_role = [exponents(TABLES[name], role, update, alignment) for role in ROLES]
     assert tuple(-e.c for e in by_role) == expected
     assert [(e.a, e.b) for e in by_role] == [TABLES[name][role] for role in ROLES]
-
-
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("alignment", ["full", "none"])
-def test_sgd_is_the_linear_programme_s_optimum(name: str, alignment: Alignment) -> None:
-    """Largest sum of rates such that no layer's update outgrows O(1), by trying all.
-
-    Unknowns: c of three layers and h, the exponent of the gradient of the activations, which
-    neither the readout's weights nor their updates may exceed.
-    """
-    (ae, _), (ah, _), (ar, br) = (TABLES[name][role] for role in ROLES)
-    k = {"full": 1.0, "none": 0.5}[alignment]
-    upper = [
-        ((-1, 0, 0, -1), 2 * ae),  # 2a + c + h >= 0
-        ((0, -1, 0, -1), 2 * ah - k),
-        ((0, 0, -1, 0), 2 * ar - k),
-        ((0, 0, 0, 1), ar + br),  # h <= a + b
-        ((0, 0, -1, 1), 2 * ar),  # h <= 2a + c
-    ]
-    halves = np.arange(-3, 3.25, 0.5)
-    grid = np.stack(np.meshgrid(*[halves] * 4, indexing="ij"), -1).reshape(-1, 4)
-    feasible = grid[np.all([grid @ np.array(row) <= bound + 1e-9 for row, bound in upper], axis=0)]
-    cost = feasible[:, :3].sum(1)
-    best = feasible[cost == cost.min()]
-    ours = [exponents(TABLES[name], r, Update.GRADIENT, alignment).c for r in ROLES]
-    assert best[:, :3].tolist() == [ours], "the one optimum"
 
 
 halves = st.integers(-4, 4).map(lambda n: n / 2)

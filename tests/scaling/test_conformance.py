@@ -127,17 +127,6 @@ def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
     assert [made.scale_op(op, ones) for op in residuals] == [{"branch": 1.0, "skip": 1.0}] * 4
 
 
-def test_depth_alone_leaves_width_s_factors() -> None:
-    ones = dict.fromkeys(values("ntk"), 1.0)
-    made = parameterization("ntk", depth="completep", completep_alpha=0.75)
-    both = {s.name: made.scale(s, ones) for s in sizes(4)}
-    wide = {s.name: parameterization("ntk").scale(s, ones) for s in sizes(4)}
-    for spec in sizes(4):
-        deep = 4**-0.25 if spec.residual else 1.0
-        assert both[spec.name].lr == pytest.approx(deep * wide[spec.name].lr)
-        assert both[spec.name].init_std == wide[spec.name].init_std
-
-
 def test_at_base_undoes_the_target() -> None:
     small, large = ({s.name: s for s in sizes(growth)} for growth in (1, 4))
     assert {name: large[name].at_base() for name in small} == small

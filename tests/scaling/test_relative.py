@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from math import sqrt
-from typing import Literal
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from sweeper.classifier.classify import specs_between
 from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.models.llama import Llama
 from sweeper.scaling.prescription import prescription_of
-from sweeper.scaling.relative import MuP, ScaledEmbedding, Standard
+from sweeper.scaling.relative import MeanField, MuP, Ntk, Relative, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 from tests.refusals import raises_config_error
@@ -36,7 +37,6 @@ def build(width: int, depth: int) -> Llama:
 
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
-CONVENTIONS: tuple[Literal["tensor_programs", "everett"], ...] = ("tensor_programs", "everett")
 OPTIMIZERS = {Update.SIGN: MuAdam, Update.GRADIENT: MuSGD}
 Shape = tuple[int, int, int, int]
 """The base's width, the target's over it, and the FFN's inner width: a multiple, and more."""
@@ -119,15 +119,32 @@ def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
     torch.testing.assert_close(readout(x) - readout.bias, multiplier * (x @ readout.weight.T))
 
 
+EVERETT = partial(MuP, convention="everett")
+ALIKE: list[tuple[Any, Any]] = [(Standard, Ntk), (MuP, MeanField), (MuP, EVERETT)]
+HEADS = ScaledOp(
+    name="a", kind="attention", geometry={"head_size": 8, "seq_len": 4, "causal": True}
+)
+
+
+def gauge_free(rules: Relative, spec: ParamSpec, update: Update) -> list[float]:
+    """What no multiplier changes: the start, the length of a step, eps over the gradient's size."""
+    s = rules.scale(spec, DEFAULTS | ONES, update)
+    power = 2 if update is Update.GRADIENT else 0 if update.relative else 1
+    return [s.multiplier * s.init_std, s.multiplier**power * s.lr, s.eps / s.multiplier]
+
+
 @pytest.mark.parametrize("shape", [(4, 9, 3, 0), (16, 4, 1, 5)])
-def test_everett_s_convention_is_the_same_parameterization(shape: Shape) -> None:
-    """Erratum E1 (docs/papers.md): the function and the length of a step agree."""
-    for spec in specs(*shape).values():
-        scale, printed = (MuP(convention=c).scale(spec, DEFAULTS) for c in CONVENTIONS)
-        for quantity in ("init_std", "lr"):
-            ours, theirs = (s.multiplier * getattr(s, quantity) for s in (scale, printed))
-            assert ours == pytest.approx(theirs)
-        assert scale.eps / scale.multiplier == pytest.approx(printed.eps / printed.multiplier)
+@pytest.mark.parametrize("update", Update)
+def test_equivalent_rules_start_and_step_alike(update: Update, shape: Shape) -> None:
+    """By the abc symmetry; of muP's conventions see erratum E1 (docs/papers.md)."""
+    ways = ({"alignment": "full", "depth": "none"}, {"alignment": "none", "depth": "completep"})
+    for (one, other), shared in product(ALIKE, ways):
+        first, second = one(**shared), other(**shared)
+        for spec in specs(*shape).values():
+            expected = gauge_free(first, spec, update)
+            assert gauge_free(second, spec, update) == pytest.approx(expected), spec.name
+        for op in (BRANCH, HEADS):
+            assert first.scale_op(op, DEFAULTS | ONES) == second.scale_op(op, DEFAULTS | ONES)
 
 
 DEEP = weight(Role.HIDDEN, 64, 64, (16, 16), residual=True, depth=8, base_depth=2)
