@@ -182,23 +182,6 @@ def test_contributing_s_map_has_every_room_in_its_order() -> None:
     ]
 
 
-def test_what_contributing_names_is_there() -> None:
-    """Files of the package or beside it, and behind a colon a name that stands in the file."""
-    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
-    named = re.findall(r"`((?:\w+/)+\w+\.py|[a-z]+\.py(?=: ))(?:: ([\w.]+))?", text)
-    assert len(named) > 80
-    wrong = []
-    for place, name in named:
-        if "NAME" in place:
-            continue
-        paths = [path for path in (structure.PACKAGE / place, ROOT / place) if path.is_file()]
-        if not paths:
-            wrong.append(place)
-        elif name and not re.search(rf"\b{name.split('.')[-1]}\b", paths[0].read_text()):
-            wrong.append(f"{place}: {name}")
-    assert not wrong
-
-
 def test_every_test_asserts_something() -> None:
     """By an `assert`, what it expects to be raised, or a helper of the tests that has these."""
     asserts = re.compile(r"raises|raises_config_error|fail|assert_\w+")
