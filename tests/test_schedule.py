@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR
 from transformers.optimization import (
-    get_cosine_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
     get_wsd_schedule,
 )
 
@@ -75,17 +73,6 @@ def check_against_transformers(train: TrainSettings, make: Callable[[Any], Any])
         ours[: max(0, warmup - 1)], theirs[1 : max(1, warmup)], rtol=0, atol=1e-12
     )
     np.testing.assert_allclose(ours[warmup:], theirs[warmup:], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("warmup", [0, 1, 25])
-def test_it_is_that_of_transformers(warmup: int) -> None:
-    more = {"steps": 200, "warmup": warmup / 200, "final_lr": 0.0}
-    check_against_transformers(
-        settings("cosine", **more), lambda o: get_cosine_schedule_with_warmup(o, warmup, 199)
-    )
-    check_against_transformers(
-        settings("linear", **more), lambda o: get_linear_schedule_with_warmup(o, warmup, 199)
-    )
 
 
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt"])

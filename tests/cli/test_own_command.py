@@ -198,16 +198,6 @@ def test_an_edited_script_is_another_trial(
     golden.says(measured(again.err))
 
 
-def test_what_failed_under_another_command_is_told_no_more(
-    sweeper: Run, workplace: Path, script: Path
-) -> None:
-    wrong = sweeper(*searched(), "runner.metric=jsonl:none.jsonl:loss")
-    assert wrong.code == 1
-    right = sweeper(*searched())
-    assert right.code == 0 and "failed" not in right.out + right.err
-    assert "will be tried again" not in sweeper("status").out
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(4))
 def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
@@ -271,11 +261,6 @@ def test_a_run_that_failed_is_no_first_run(sweeper: Run, workplace: Path, script
     answer = sweeper(*searched())
     assert answer.code == 0 and "1 trial failed" in answer.text
     assert "20 values of metric" in answer.err and "single value" not in answer.err
-
-
-def test_a_command_without_its_dashes_is_told_where_it_stands(sweeper: Run, golden: Golden) -> None:
-    for argv in (["python", "train.py", "--lr={eta}"], ["python3", "train.py"]):
-        assert_refused(sweeper("search", "metric=loss", *argv), golden)
 
 
 def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
