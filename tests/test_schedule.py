@@ -12,9 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR
-from transformers.optimization import (
-    get_wsd_schedule,
-)
+from transformers.optimization import get_wsd_schedule
 
 from sweeper.records import from_json, to_json
 from sweeper.schedule import SCHEDULES, Config

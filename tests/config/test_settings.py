@@ -222,8 +222,7 @@ def test_only_clipped_gains_of_umup_have_new_keys(
 
 
 @pytest.mark.parametrize(
-    ("width", "head_size", "widths"),
-    [(256, 64, (64, 128, 256)), (96, 48, (96, 192, 384))],
+    ("width", "head_size", "widths"), [(256, 64, (64, 128, 256)), (96, 48, (96, 192, 384))]
 )
 def test_of_the_default_s_widths_those_that_the_model_can_have_are_the_ladder(
     width: int, head_size: int, widths: tuple[int, ...]
