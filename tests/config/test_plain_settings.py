@@ -150,13 +150,11 @@ def test_a_refusal_quotes_what_was_typed(golden: Golden) -> None:
     golden.says(str(refused.value))
 
 
-NAMED_OTHERWISE = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, hidden, layers=2):
+class NamedOtherwise(nn.Module):
+    def __init__(self, hidden: int, layers: int = 2) -> None:
         super().__init__()
-"""
+
+
 PARSES = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -166,20 +164,20 @@ parser.parse_args()
 
 
 @pytest.mark.parametrize(
-    ("module", "text", "said"),
+    ("target", "said"),
     [
-        ("named", NAMED_OTHERWISE, ("def build(width, depth)", "it takes hidden, layers")),
-        ("parses", PARSES, ("under if __name__ == '__main__':", "SystemExit")),
+        (f"{__name__}.NamedOtherwise", ("def build(width, depth)", "it takes hidden, layers")),
+        ("parses.Net", ("under if __name__ == '__main__':", "SystemExit")),
     ],
 )
 def test_a_class_that_cannot_be_built_is_told_what_to_write(
-    module: str, text: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    (tmp_path / f"{module}.py").write_text(text)
+    (tmp_path / "parses.py").write_text(PARSES)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.argv", ["sweeper"])
     with pytest.raises(ConfigError) as caught:
-        resolve(compose_tree([f"model._target_={module}.Net", *SIZES]))
+        resolve(compose_tree([f"model._target_={target}", *SIZES]))
     assert all(word in str(caught.value) for word in said), str(caught.value)
 
 

@@ -77,15 +77,8 @@ def test_it_can_be_read_on_a_phone_and_a_desk_light_and_dark(
     back = browser.run("getComputedStyle(document.body).backgroundColor")
     assert back == ("rgb(21, 23, 26)" if dark else "rgb(255, 255, 255)")
     assert browser.problems == []
-
-
-def test_no_table_is_cut_at_1280(browser: Browser, page: Path) -> None:
-    browser.open(page, 1280)
-    cut = (
-        "[...document.querySelectorAll('.scroll')]"
-        ".filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent.trim())"
-    )
-    assert browser.run(cut) == []
+    wider = "[...document.querySelectorAll('.scroll')].filter(n => n.scrollWidth > n.clientWidth)"
+    assert width < 1280 or browser.run(f"{wider}.length") == 0, "a table is cut"
 
 
 def test_a_picture_is_saved_from_the_page_alone(browser: Browser, page: Path) -> None:
