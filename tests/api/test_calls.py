@@ -30,7 +30,7 @@ from sweeper.study.study import StudyRecord
 from tests.cli.driver import call, make_workplace
 from tests.layout import without_drawing, without_figures
 from tests.refusals import raises_config_error
-from tests.report import check_samples
+from tests.report import test_checks
 
 CELL = """
 import torch
@@ -131,7 +131,7 @@ def test_a_check_is_drawn_where_there_is_one(made: Path) -> None:
     study = sweeper.open_study("nb")
     with pytest.raises(BadInput, match="a coordinate check over width"):
         study.plot_check()
-    check_samples.add(study.folder)
+    test_checks.add(study.folder)
     study.reload()
     titles = {ax.get_title("left").partition("\n")[0] for ax in study.plot_check()}
     assert {"embed", "head"} <= titles

@@ -105,25 +105,6 @@ class TestCoordinates:
         assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
 
 
-@pytest.mark.parametrize("wanted", [[], ["--scales"]], ids=["coordinates", "scales"])
-@pytest.mark.long
-def test_workers_measure_what_this_process_does(
-    wanted: list[str], sweeper: Run, workplace: Path
-) -> None:
-    """The runs are jobs like any other, and leave nothing behind."""
-    name = "scales.json" if wanted else "check.json"
-    argv = ["check", *wanted, *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
-    assert sweeper(*argv, "study=here").code == 0
-    assert sweeper(*argv, "study=there", "launcher=local", "launcher.workers=1").code == 0
-    here, there = (json.loads((workplace / f"runs/{s}/check" / name).read_text())
-                   for s in ("here", "there"))  # fmt: skip
-    for record in (here, there):
-        if not wanted:  # of the command and of its sum alone they differ
-            del record["command"], record["sum"]
-    assert here == there
-    assert not list((workplace / "runs/there").rglob("jobs/*"))
-
-
 def test_scales(sweeper: Run, workplace: Path) -> None:
     argv = ["check", "--scales", *QUICK, "study=a", "--json"]
     answer = sweeper(*argv)

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.files import write_json
-from sweeper.study.lock import StudyLock, live_holder
+from sweeper.study.lock import StudyLock
 from tests.cli.driver import TINY, Run, assert_refused, measured, tree
 from tests.faults.harness import CommandProcess
 from tests.golden import Golden
+from tests.verbs.test_status import progress
 from tests.waiting import until
-
-
-def progress(folder: Path, **values: object) -> None:
-    """What a running driver writes now."""
-    record = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
-    driver = live_holder(folder)
-    record |= {"driver": driver.started} if driver else {}
-    write_json(folder / "progress.json", {**record, **values})
 
 
 def jobs_of(sweeper: Run) -> list[dict[str, object]]:

@@ -1,6 +1,5 @@
 import copy
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from tests.refusals import raises_config_error
 
 SMALL = ["model.width=16", "model.head_size=8", "model.depth=1", "transfer.widths=[16,32]"]
 BASE = compose_tree(["search=lr", "runner.device=cpu", *SMALL])
-
-Broken = Callable[..., Any]
 
 
 class Bare:

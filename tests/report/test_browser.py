@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.report.study_page import write_report
-from tests.report import check_samples, samples
+from tests.report import samples, test_checks
 from tests.report.chromium import FOUND, Browser
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
@@ -57,7 +57,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return write_report(check_samples.add(folder))
+    return write_report(test_checks.add(folder))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])

@@ -26,7 +26,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from sweeper.verbs.requests import CheckRequest, ReportRequest, SearchRequest
 from tests.command_lines import parse
-from tests.report import check_samples
+from tests.report import test_checks
 from tests.report.samples import plan, search, validation, write
 from tests.specs import spec_of
 
@@ -201,7 +201,7 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
 
 def checked(folder: Path, answer: str, spec: str) -> None:
     command = "sweeper check --study demo transfer.widths=[16,32]"
-    record = check_samples.check() | {"spec": spec, "command": command}
+    record = test_checks.check() | {"spec": spec, "command": command}
     record["axes"][0]["answer"] = answer
     write(folder / "check/transfer.json", record)
 
