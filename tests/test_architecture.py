@@ -14,20 +14,6 @@ from tests.scripts import load_script
 
 ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
-AT_THE_ROOT = {
-    *(
-        "__init__",
-        "__main__",
-        "errors",
-        "expression",
-        "files",
-        "records",
-        "registry",
-        "samplers",
-        "schedule",
-    ),
-    *("face", "gone", "table", "trial", "version"),
-}
 OPTUNA = ("enqueue", "mapping", "recording", "sampling", "storage")
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
@@ -94,7 +80,7 @@ def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
 
 
 def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_others() -> None:
-    assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= AT_THE_ROOT
+    assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= {*structure.ROOMS}
     assert not structure.circles(imports())
     assert not structure.circles(structure.between_rooms(imports()))
 

@@ -120,8 +120,6 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
 
 
 class Calls(Biased):
-    """It runs a layer more often from call to call."""
-
     times = 0
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
@@ -132,8 +130,6 @@ class Calls(Biased):
 
 
 class Bare(nn.Module):
-    """It has no modules."""
-
     def __init__(self, width: int, depth: int, classes: int, seq_len: int) -> None:
         super().__init__()
         self.tokens, self.head = (nn.Parameter(torch.empty(classes, width)) for _ in range(2))

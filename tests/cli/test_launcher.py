@@ -30,7 +30,6 @@ HERE = [*TINY, "study=a"]
 
 @pytest.fixture
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is started fails the test."""
     monkeypatch.setattr(Pool, "_start", lambda *_: pytest.fail("a worker was started"))
 
 
@@ -70,8 +69,6 @@ class InMemory(TokenCorpus):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of such data."""
-
     def prepare(self, cache: Path) -> TokenCorpus:
         return InMemory(**tokens().__getstate__())
 

@@ -20,8 +20,9 @@ from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import StudyRecord
 from sweeper.sweep import base_search
-from tests.cli.driver import Answer, Run, assert_refused, measured, spawn, tree
+from tests.cli.driver import Answer, Run, assert_refused, measured, tree
 from tests.command.commands import METRIC, SCRIPT
+from tests.faults.harness import CommandProcess
 from tests.golden import Golden
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
@@ -39,7 +40,6 @@ def searched(*argv: str, command: tuple[str, ...] = WORDS) -> list[str]:
 
 @pytest.fixture
 def script(workplace: Path) -> Path:
-    """The script in the folder worked in."""
     return Path(shutil.copy(SCRIPT, workplace / "train.py"))
 
 
@@ -200,22 +200,20 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
     argv = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5", "runner.failures=99"]
     argv += ["launcher=local", "launcher.workers=2"]
     for _ in range(4):
-        driver = spawn(*argv)
+        driver = CommandProcess(*argv, tag="")
         end = time.monotonic() + chance.uniform(4, 9)
-        while time.monotonic() < end and driver.poll() is None:
+        while time.monotonic() < end and driver.lives():
             time.sleep(chance.uniform(0.2, 1.0))
             if (alive := running(workplace)) and chance.random() < 0.5:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(chance.choice(alive), signal.SIGKILL)
         driver.kill()
-        driver.communicate()
     for _ in range(5):
-        last = spawn(*argv)
-        _, err = last.communicate(timeout=180)
+        last = CommandProcess(*argv, tag="").wait(180)
         record = StudyRecord.read(workplace / "runs/a").results()
         if all(result.status != "failed" for result in record):
             break
-    assert last.returncode == 0, err
+    assert last.code == 0, last.err
     assert len({result.key for result in record}) == len(record) == 7
     assert {result.status for result in record} == {"complete", "diverged"}  # at its highest eta
     assert running(workplace) == []

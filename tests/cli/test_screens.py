@@ -25,8 +25,6 @@ JOB = {"trials": 4, "state": "running", "stage": "running", "fraction": 0.5}
 
 @pytest.fixture
 def ends(sweeper: Run, screen: Screens) -> Run:
-    """Runs a command, which ends with a screen."""
-
     def run(*words: str) -> Answer:
         screen.clear()
         answer = sweeper(*words)

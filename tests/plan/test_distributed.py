@@ -29,7 +29,6 @@ pytestmark = [
 
 
 def sharded() -> nn.Module:
-    """FSDP2 over every layer and the whole, from the meta device."""
     from torch.distributed.fsdp import fully_shard
 
     with torch.device("meta"):

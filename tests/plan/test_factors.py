@@ -148,8 +148,6 @@ def test_umup_lists_what_differs_by_branch() -> None:
 
 
 class Silent:
-    """A parameterization of someone's that knows no operations."""
-
     hyperparameters = ("eta",)
     unit_scaled = False
 

@@ -37,8 +37,6 @@ from tests.toy_models import TOKENS, NanoDecoder
 
 
 class Net(NanoDecoder):
-    """What attention adds starts at 0."""
-
     def __init__(self, n_embd: int, n_layer: int) -> None:
         super().__init__(n_embd, n_layer)
         for block in self.h:

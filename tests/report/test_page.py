@@ -98,14 +98,12 @@ def three_targets(folder):
 
 @pytest.fixture
 def no_layout():
-    """For tests of what is in the figures, wherever it is."""
     with without_layout():
         yield
 
 
 @pytest.fixture
 def no_drawing():
-    """For tests of the page around the figures."""
     with without_drawing():
         yield
 
