@@ -65,15 +65,9 @@ def rows(paper: Console) -> list[list[str]]:
     return [line.split() for line in read(paper).splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(2.0, "2.0000"), (math.nan, "-"), (math.inf, "diverged"), (-math.inf, "-inf")],
-)
-def test_numbers(value: float, words: str) -> None:
-    assert number(value) == words
-
-
-def test_short_forms() -> None:
+def test_numbers() -> None:
+    values = (2.0, math.nan, math.inf, -math.inf)
+    assert [*map(number, values)] == ["2.0000", "-", "diverged", "-inf"]
     assert (short(0.00012207), power(-8.0), power(0.5)) == ("0.0001221", "2^-8", "2^0.5")
 
 
@@ -120,10 +114,6 @@ class TestConclusion:
         assert ["kind", "lion", "2.2500", "0.7500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
         assert ["kind", "lion", "adamw", "adamw,", "lion,", "0.1"] in rows(paper)
 
-    def test_what_was_not_searched_is_told(self, paper: Console) -> None:
-        put(paper, show.conclusion(replace(FOUND, not_searched=("alpha",)), SPACE))
-        assert ["alpha", "0.25", "(not", "searched)", "1", "0.25", "to", "4"] in rows(paper)
-
     def test_without_lines(self, paper: Console, golden: Golden) -> None:
         put(paper, show.conclusion(replace(FOUND, lines=(), seeds=1), SPACE))
         assert "(one seed, the best of 17" in show.conclusion_text(replace(FOUND, seeds=1))
@@ -135,9 +125,13 @@ class TestConclusion:
         assert diverged == "All 17 trials diverged or failed."
         golden.says(read(paper))
 
-    def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
-        put(paper, show.conclusion(replace(FOUND, notes=("word " * 60,)), SPACE))
+    def test_what_was_not_searched_is_told_and_a_long_note_in_one_line(
+        self, paper: Console
+    ) -> None:
+        conclusion = replace(FOUND, not_searched=("alpha",), notes=("word " * 60,))
+        put(paper, show.conclusion(conclusion, SPACE))
         assert "- " + "word " * 60 in read(paper)
+        assert ["alpha", "0.25", "(not", "searched)", "1", "0.25", "to", "4"] in rows(paper)
 
 
 def parameter(name: str, *shape: int) -> PlannedParameter:
