@@ -65,7 +65,6 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a page."""
     lines = text.splitlines()
     fences = [i for i, line in enumerate(lines) if line.lstrip().startswith("```")]
     for start, end in zip(fences[::2], fences[1::2], strict=True):

@@ -122,7 +122,6 @@ def messages(path: Path) -> dict[str, str]:
 
 
 def diff(kept: str, text: str) -> str:
-    """A short diff."""
     from difflib import unified_diff
 
     lines = unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="", n=0)

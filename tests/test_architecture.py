@@ -14,20 +14,6 @@ from tests.scripts import load_script
 
 ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
-AT_THE_ROOT = {
-    *(
-        "__init__",
-        "__main__",
-        "errors",
-        "expression",
-        "files",
-        "records",
-        "registry",
-        "samplers",
-        "schedule",
-    ),
-    *("face", "gone", "table", "trial", "version"),
-}
 OPTUNA = ("enqueue", "mapping", "recording", "sampling", "storage")
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
@@ -94,7 +80,7 @@ def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
 
 
 def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_others() -> None:
-    assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= AT_THE_ROOT
+    assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= {*structure.ROOMS}
     assert not structure.circles(imports())
     assert not structure.circles(structure.between_rooms(imports()))
 
@@ -180,23 +166,6 @@ def test_contributing_s_map_has_every_room_in_its_order() -> None:
     assert [room.removesuffix("/").removesuffix(".py") for room in rooms] == [
         room for room in structure.ROOMS if not room.startswith("__")
     ]
-
-
-def test_what_contributing_names_is_there() -> None:
-    """Files of the package or beside it, and behind a colon a name that stands in the file."""
-    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
-    named = re.findall(r"`((?:\w+/)+\w+\.py|[a-z]+\.py(?=: ))(?:: ([\w.]+))?", text)
-    assert len(named) > 80
-    wrong = []
-    for place, name in named:
-        if "NAME" in place:
-            continue
-        paths = [path for path in (structure.PACKAGE / place, ROOT / place) if path.is_file()]
-        if not paths:
-            wrong.append(place)
-        elif name and not re.search(rf"\b{name.split('.')[-1]}\b", paths[0].read_text()):
-            wrong.append(f"{place}: {name}")
-    assert not wrong
 
 
 def test_every_test_asserts_something() -> None:

@@ -77,6 +77,9 @@ def test_issue_forms_are_whole(name: str) -> None:
 def test_every_name_that_a_page_places_in_a_file_is_there(page: str) -> None:
     places = re.findall(r"`([\w/]+\.py):\s+([\w.]+)", (ROOT / page).read_text())
     assert len(places) > 30
+    for file in re.findall(r"`((?:\w+/)+\w+\.py)", (ROOT / page).read_text()):
+        at_hand = [(top / file).is_file() for top in (ROOT / "sweeper", ROOT)]
+        assert any(at_hand) or "NAME" in file, f"{page}: {file}"
     for file, name in places:
         (path,) = [path for path in (ROOT / "sweeper" / file, ROOT / file) if path.is_file()]
         last = name.rpartition(".")[2]

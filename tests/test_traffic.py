@@ -41,7 +41,6 @@ def test_a_product_reads_its_operands(traffic: ModuleType) -> None:
     assert all(kernel.name.startswith("extern mm") for kernel in forward.kernels)
 
 
-@pytest.mark.long
 def test_the_budget_holds(
     traffic: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -126,8 +126,6 @@ class PlainDecoder(Decoder):
 
 
 class ScaledDecoder(Decoder):
-    """Returns the loss."""
-
     linear, embedding = scaled.Linear, scaled.Embedding
 
     def change(self, width: int, classes: int, seq_len: int) -> None:
@@ -355,8 +353,6 @@ class Shared(Base):
 
 
 class WithExtraState(Base):
-    """Its state holds more than tensors."""
-
     def get_extra_state(self) -> dict[str, int]:
         return {"version": 3}
 
@@ -374,15 +370,11 @@ class ReadsItsValues(Base):
 
 
 class Frozen(Base):
-    """Does not train all of its parameters."""
-
     def change(self, width: int) -> None:
         self.head.weight.requires_grad_(False)
 
 
 class ReturnsMore(Base):
-    """Returns two scalars, either of which might be the loss."""
-
     def forward(self, x: Tensor, y: Tensor) -> Any:
         loss = super().forward(x, y)
         return loss, loss * 2
@@ -468,8 +460,6 @@ class Called(nn.MultiheadAttention):
 
 
 class Attending(Biased):
-    """Layers of torch's attention."""
-
     def __init__(self, width: int, depth: int, classes: int = 64) -> None:
         super().__init__(width, depth, classes)
         self.ls = nn.ModuleList(Called(width) for _ in range(depth))

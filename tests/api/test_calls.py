@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from sweeper.study.study import StudyRecord
 from tests.cli.driver import call, make_workplace
 from tests.layout import without_drawing, without_figures
 from tests.refusals import raises_config_error
+from tests.report import test_checks
 
 CELL = """
 import torch
@@ -63,9 +65,6 @@ SETTINGS: dict[str, Any] = {
     "search": {"name": "lr", "line": {"points": 3, "extend": 0}, "fresh_seeds": 0},
     "transfer": {"widths": [16, 32], "check": False},
 }
-
-
-CHECK = ["check", "--study", "nb", "transfer.widths=[16,32]", "check.seeds=1", "check.steps=1"]
 
 
 @pytest.fixture
@@ -128,19 +127,16 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
         study.plot_pairs()
 
 
-@pytest.mark.long
-def test_a_check_is_drawn_where_there_is_one(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_is_drawn_where_there_is_one(made: Path) -> None:
     study = sweeper.open_study("nb")
     with pytest.raises(BadInput, match="a coordinate check over width"):
         study.plot_check()
-    assert call(capsys, *CHECK).code == 0
+    test_checks.add(study.folder)
     study.reload()
     titles = {ax.get_title("left").partition("\n")[0] for ax in study.plot_check()}
-    assert {"hidden", "head"} <= titles
+    assert {"embed", "head"} <= titles
     pyplot.close("all")
-    (study.folder / "check/check.json").unlink()
+    shutil.rmtree(study.folder / "check")
 
 
 IN_A_NOTEBOOK = """

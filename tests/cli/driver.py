@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -121,17 +119,6 @@ def call(capture: pytest.CaptureFixture[str], *words: str) -> Answer:
     return answer
 
 
-def spawn(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a command in a process of its own, in the current folder."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "sweeper", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-    )
-
-
 def results(study: Path) -> dict[str, float]:
     """When each trial of a study was finished, by its key."""
     if not study.is_dir():
@@ -183,7 +170,6 @@ def measured(text: str) -> str:
 
 
 def tree(folder: Path) -> list[str]:
-    """Everything below `folder`."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 

@@ -34,7 +34,6 @@ def text_of(console: Console) -> str:
 
 
 def faults(text: str, width: int) -> list[str]:
-    """What is wrong with a screen."""
     result = []
     for line in text.splitlines():
         # Only a word that nothing can break, such as a path, is as long as that.

@@ -2,12 +2,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from sweeper.errors import call_words
 from sweeper.files import read_json
 from sweeper.report.checked import _explains
 from sweeper.stats.ladder import Size
 from tests.cli.driver import SIZES, Run
+from tests.toy_models import Biased
 
 QUICK = [
     "data=text",
@@ -102,25 +105,6 @@ class TestCoordinates:
         assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
 
 
-@pytest.mark.parametrize("wanted", [[], ["--scales"]], ids=["coordinates", "scales"])
-@pytest.mark.long
-def test_workers_measure_what_this_process_does(
-    wanted: list[str], sweeper: Run, workplace: Path
-) -> None:
-    """The runs are jobs like any other, and leave nothing behind."""
-    name = "scales.json" if wanted else "check.json"
-    argv = ["check", *wanted, *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
-    assert sweeper(*argv, "study=here").code == 0
-    assert sweeper(*argv, "study=there", "launcher=local", "launcher.workers=1").code == 0
-    here, there = (json.loads((workplace / f"runs/{s}/check" / name).read_text())
-                   for s in ("here", "there"))  # fmt: skip
-    for record in (here, there):
-        if not wanted:  # of the command and of its sum alone they differ
-            del record["command"], record["sum"]
-    assert here == there
-    assert not list((workplace / "runs/there").rglob("jobs/*"))
-
-
 def test_scales(sweeper: Run, workplace: Path) -> None:
     argv = ["check", "--scales", *QUICK, "study=a", "--json"]
     answer = sweeper(*argv)
@@ -135,57 +119,36 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
     assert sweeper(*argv, "check.seed=1").document["scales"] != record
 
 
-ODD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
+class Calls(Biased):
+    times = 0
 
-class Plain(nn.Module):
-    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
-        super().__init__()
-        self.tokens, self.body = nn.Embedding(classes, width), nn.Linear(width, width)
-        self.head = nn.Linear(width, classes, bias=False)
-        self.times = 0
-
-    def repeats(self):
-        return 1
-
-    def forward(self, x, y):
-        h = self.tokens(x)
-        for _ in range(self.repeats()):
-            h = h + self.body(h)
-        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
-
-class Calls(Plain):
-    def repeats(self):
+    def loss(self, h: Tensor, y: Tensor) -> Tensor:
         self.times += 1
-        return 1 + self.times % 3
+        for _ in range(self.times % 3):
+            h = self.layer(0, h)
+        return super().loss(h, y)
+
 
 class Bare(nn.Module):
-    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int) -> None:
         super().__init__()
-        self.tokens = nn.Parameter(torch.empty(classes, width))
-        self.head = nn.Parameter(torch.empty(classes, width))
+        self.tokens, self.head = (nn.Parameter(torch.empty(classes, width)) for _ in range(2))
 
-    def forward(self, x, y):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
         logits = (self.tokens[x][..., None, :] * self.head).sum(-1)
         return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
-"""
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("Calls", "a forward pass that does the same"), ("Bare", "no module's output was seen")],
+    ("net", "said"),
+    [(Calls, "a forward pass that does the same"), (Bare, "no module's output was seen")],
 )
-def test_an_odd_model_is_one_message(
-    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
-) -> None:
-    (workplace / "odd_nets.py").write_text(ODD)
-    monkeypatch.syspath_prepend(str(workplace))
+@pytest.mark.usefixtures("workplace")
+def test_an_odd_model_is_one_message(sweeper: Run, net: type[nn.Module], said: str) -> None:
     argv = [word for word in QUICK if "head_size" not in word]
     answer = sweeper(
-        *["check", "parameterization=spectral", f"model._target_=odd_nets.{name}", *argv],
-        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
+        *["check", "parameterization=spectral", f"model._target_={__name__}.{net.__name__}"],
+        *[*argv, "~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
     )
     assert answer.code == 2 and not answer.crashed, answer
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]

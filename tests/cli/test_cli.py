@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,7 @@ from torch import nn
 from sweeper.cli import app
 from sweeper.errors import SweeperError
 from sweeper.verbs import search, status
-from tests.cli.driver import TINY, Run, assert_refused, call, make_workplace, tree
-
-
-@pytest.fixture
-def sweeper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Runs a command in `tmp_path`, in this process."""
-    monkeypatch.chdir(make_workplace(tmp_path))
-    return partial(call, capsys)
+from tests.cli.driver import TINY, Run, assert_refused, tree
 
 
 class TestHelp:

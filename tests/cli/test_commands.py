@@ -26,7 +26,6 @@ def loaded(script: str, folder: Path) -> set[str]:
 
 
 def run(*words: str) -> str:
-    """A script that runs a command line."""
     return f"import sys\nfrom sweeper.cli.app import main\nsys.argv = {['sweeper', *words]}\nmain()"
 
 

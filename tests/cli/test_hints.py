@@ -39,7 +39,6 @@ def type_line(sweeper: Run, line: str) -> Answer:
 
 
 def judged(study: Path, answer: str, **changes: Any) -> None:
-    """Have the study's verdict say `answer`."""
     path = study / "transfer/w32-d1/validation.json"
     record = read_json(path)
     axis = {**record["axes"][0], "answer": answer, "target": None, "settle": [], **changes}

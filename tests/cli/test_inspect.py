@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.files import write_json
-from sweeper.study.lock import StudyLock, live_holder
-from tests.cli.driver import TINY, Run, assert_refused, measured, rewrite_results, tree
+from sweeper.study.lock import StudyLock
+from tests.cli.driver import TINY, Run, assert_refused, measured, tree
 from tests.faults.harness import CommandProcess
 from tests.golden import Golden
+from tests.verbs.test_status import progress
 from tests.waiting import until
-
-
-def progress(folder: Path, **values: object) -> None:
-    """What a running driver writes now."""
-    record = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
-    driver = live_holder(folder)
-    record |= {"driver": driver.started} if driver else {}
-    write_json(folder / "progress.json", {**record, **values})
 
 
 def jobs_of(sweeper: Run) -> list[dict[str, object]]:
@@ -62,11 +54,6 @@ def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: P
 
 
 class TestStatus:
-    def test_of_a_finished_search(self, sweeper: Run, study: Path, golden: Golden) -> None:
-        answer = sweeper("status")
-        assert answer.code == 0 and answer.err == ""
-        golden.says(measured(answer.out))
-
     def test_json(self, sweeper: Run, study: Path, golden: Golden) -> None:
         answer = sweeper("status", "a", "--json")
         document = answer.document
@@ -110,14 +97,6 @@ class TestStatus:
         (study / name).write_text(text)
         assert sweeper("status").code == 0
         assert sweeper("report").code == 0
-
-    def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
-        damaged = rewrite_results(study, lambda lines: ["{", *lines[1:]])
-        kept = damaged.read_text()
-        answer = sweeper("status")
-        assert answer.code == 0 and "Study a: 2 complete" in answer.out
-        assert f"Note: the result file {damaged} is damaged" in answer.out
-        assert damaged.read_text() == kept, "reading moves nothing"
 
 
 class TestReport:

@@ -19,6 +19,7 @@ from sweeper.data.corpus import TokenCorpus
 from sweeper.launch.job import can_be_sent
 from sweeper.launch.pool import Pool
 from sweeper.study.study import StudyRecord
+from tests.api.test_calls import SETTINGS
 from tests.cli.driver import TINY, Run, make_workplace, rewrite_results
 from tests.engine.tiny_trials import tokens
 from tests.golden import Golden
@@ -29,7 +30,6 @@ HERE = [*TINY, "study=a"]
 
 @pytest.fixture
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is started fails the test."""
     monkeypatch.setattr(Pool, "_start", lambda *_: pytest.fail("a worker was started"))
 
 
@@ -69,8 +69,6 @@ class InMemory(TokenCorpus):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of such data."""
-
     def prepare(self, cache: Path) -> TokenCorpus:
         return InMemory(**tokens().__getstate__())
 
@@ -84,17 +82,6 @@ def test_what_can_be_sent_to_workers() -> None:
     assert not any(map(can_be_sent, (InMemory(**state), Inner(**state), object(), np.zeros(2))))
 
 
-SETTINGS: dict[str, Any] = {
-    "study": "nb",
-    "width": 16,
-    "depth": 1,
-    "train": {"steps": 4, "batch_size": 2, "seq_len": 16, "heldout_batches": 1},
-    "parameterization": "mup",
-    "runner": {"device": "cpu", "batched_trials": 1},
-    "search": {"name": "lr", "line": {"points": 3, "extend": 0}, "fresh_seeds": 0},
-}
-
-
 @pytest.mark.usefixtures("shipped", "no_worker")
 @pytest.mark.parametrize("kind", ["model", "data"])
 def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
@@ -106,14 +93,14 @@ def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
     if kind == "model":
         monkeypatch.setattr(Residual, "__module__", "__main__")
         monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
-        source: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
+        settings = SETTINGS
     else:
-        source = {"data": Source}
+        settings = {**SETTINGS, "data": Source}
     with raises_config_error("launcher", "local") as refused:
-        api.search(Residual, **SETTINGS, **source, launcher="local")
+        api.search(Residual, **settings, launcher="local")
     golden.says(refused.value.allowed)
     assert not Path("runs").exists()
-    study = api.search(Residual, **SETTINGS, **source)
+    study = api.search(Residual, **settings)
     assert isinstance(study, api.Study) and len(study.results()) == 3
     [note] = [note for note in study.notices if "this one trains" in note]
     golden.says(note)

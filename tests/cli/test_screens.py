@@ -6,35 +6,25 @@ At 80 and 100 columns: no broken row, nothing cut.
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from sweeper.config.command_line import with_user_command
-from sweeper.files import write_json
 from sweeper.launch.slurm import Slurm
-from sweeper.study.lock import StudyLock, live_holder
+from sweeper.study.lock import StudyLock
 from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import WIDTHS, faults
-from tests.command.commands import METRIC, SCRIPT
+from tests.cli.test_own_command import WORDS, searched
+from tests.command.commands import SCRIPT
+from tests.verbs.test_status import progress
 
 Screens = dict[int, str]
-OWN = [
-    *("model.width=16", "train.steps=20", "search=lr", "study=own", f"metric={METRIC}"),
-    "search.line={points: 3, extend: 0}",
-    "search.fresh_seeds=0",
-    "parameterization.space.eta={low: -10, high: -4, default: -7}",
-]
-WORDS = ["--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}"]
 MANY = ["transfer.widths=[16,24,32,48,64,96,128,192,256,384,512]", "transfer.seeds=2"]
 JOB = {"trials": 4, "state": "running", "stage": "running", "fraction": 0.5}
 
 
 @pytest.fixture
 def ends(sweeper: Run, screen: Screens) -> Run:
-    """Runs a command, which ends with a screen."""
-
     def run(*words: str) -> Answer:
         screen.clear()
         answer = sweeper(*words)
@@ -62,12 +52,8 @@ def test_status_of_many_studies_and_jobs(
     assert " more\n" in ends("status").out
     assert sum(name in screen[80] for name in names) <= 6
     jobs = [{**JOB, "id": str(i), "node": f"node{i}.cluster", "since": "12:00"} for i in range(90)]
-    progress = {"job": "search", "phase": "eta", "done": 2, "total": 9}
     with StudyLock(study):
-        driver = live_holder(study)
-        assert driver is not None
-        progress |= {"driver": driver.started}
-        write_json(study / "progress.json", {**progress, "left": 75.0, "jobs": jobs})
+        progress(study, jobs=jobs)
         assert "Jobs: 90" in ends("status", "a").out
         ends("cancel", "a")
 
@@ -75,11 +61,11 @@ def test_status_of_many_studies_and_jobs(
 def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: Screens) -> None:
     """What a trial's command is, is told as far as there is room; what to type next always."""
     shutil.copy(SCRIPT, workplace / "train.py")
-    argv = ["search", *OWN, "--", sys.executable, "train.py", *WORDS, "--how=fine"]
-    ends(*with_user_command([*argv[:1], "--dry-run", *argv[1:]]))
+    argv = searched("search.line={points: 3, extend: 0}", command=(*WORDS, "--how=fine"))
+    ends(*argv, "--dry-run")
     assert "The command of a trial, at the defaults:" in screen[80]
     assert "Its losses: lines of its output" in screen[80]
-    ends(*with_user_command(argv))
+    ends(*argv)
     ends("transfer", "--to-width", "512", "--validate", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", "--horizons", "--dry-run", *MANY)
     ends("transfer", "--to-width", "512", "--validate", "--settle", "--dry-run", *MANY)

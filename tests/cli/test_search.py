@@ -21,15 +21,7 @@ from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import StudyRecord
 from sweeper.sweep.base_search import InJobs
-from tests.cli.driver import (
-    LONG,
-    TINY,
-    Run,
-    assert_refused,
-    measured,
-    results,
-    tree,
-)
+from tests.cli.driver import LONG, TINY, Run, assert_refused, measured, results, tree
 from tests.faults.harness import CommandProcess
 from tests.golden import Golden
 from tests.waiting import until

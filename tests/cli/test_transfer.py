@@ -196,7 +196,6 @@ def trend_to_256(*, warranted: bool) -> Trend:
 
 
 def judged_by_trend(*_: object, warranted: bool, **_given: object) -> tuple[TargetAnswer, Trend]:
-    """The answer of a target where the trend says that eta fails."""
     answer = TargetAnswer(
         axis="width",
         size=256,

@@ -47,7 +47,6 @@ def trap(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def change(folder: Path, /, **groups: Any) -> None:
-    """Other values in the kept configuration, in place of the group's."""
     path = folder / "config.yaml"
     tree = yaml.safe_load(path.read_text())
     tree |= {group: {**tree[group], **values} for group, values in groups.items()}

@@ -42,13 +42,6 @@ def test_a_pattern_finds_whole_lines(tmp_path: Path) -> None:
     assert read(source, ended=True) == [(3, 1.5)]
 
 
-def test_a_pattern_may_tell_no_step(tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    log.write_text("{'loss': '2.5', 'epoch': 1}\n{'loss': 1.5}\nloss: none\n")
-    source = metric_of(r"'loss': '?(?P<loss>[^,'}]+)").open(tmp_path, log)
-    assert read(source) == [(None, 2.5), (None, 1.5)]
-
-
 def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
     """A sparse file of zeros, one line of 64 MB, and many lines behind it."""
     log = tmp_path / "log.txt"

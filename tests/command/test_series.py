@@ -23,6 +23,8 @@ def test_a_loss_stands_for_the_steps_since_the_last_one() -> None:
     made = series((0, 4.0), (2, 3.0), (5, 2.0))
     assert list(made.dense(8, whole=False)) == [4, 3, 3, 2, 2, 2]
     assert list(made.dense(8, whole=True)) == [4, 3, 3, 2, 2, 2, 2, 2]
+    # Steps beyond the last are the last.
+    assert list(series((1, 3.0), (400, 2.0)).dense(4, whole=True)) == [3, 3, 2, 2]
 
 
 def test_a_step_that_is_told_again_begins_the_run_anew_from_there() -> None:
@@ -41,10 +43,6 @@ def test_a_run_that_ends_early_is_seen() -> None:
     assert series(*logged).reaches(50, 5)
     assert not series(*logged).reaches(100, 5)
     assert not series().reaches(10, 1)
-
-
-def test_steps_beyond_the_last_are_the_last() -> None:
-    assert list(series((1, 3.0), (400, 2.0)).dense(4, whole=True)) == [3, 3, 2, 2]
 
 
 @given(

@@ -228,7 +228,8 @@ def test_what_a_command_does_to_its_folder_fails_its_trial_alone(
     assert not (folder / "log.txt").is_fifo()
 
 
-def test_output_is_limited(tmp_path: Path) -> None:
+def test_output_is_limited_or_read_to_its_end(tmp_path: Path) -> None:
+    assert only(run(command("flood"), tmp_path / "whole")[0]).steps == 20
     outcome, folder = run(command("flood", output=1.0), tmp_path)
     assert "it printed more than 1 MB" in str(outcome.failure)
     assert (folder / "log.txt").stat().st_size <= CHUNK
@@ -244,10 +245,6 @@ def test_one_that_is_told_to_leave_is_ended_even_if_it_is_deaf(tmp_path: Path) -
         run(command("deaf"), tmp_path, control=Control(should_leave=leave))
     (starts,) = tmp_path.glob("trials/*/starts")
     assert not alive(int(starts.read_text().split()[1])) and time.monotonic() < deadline
-
-
-def test_a_flood_is_read_to_its_end(tmp_path: Path) -> None:
-    assert only(run(command("flood"), tmp_path)[0]).steps == 20
 
 
 def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:

@@ -3,12 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.config.compose import (
-    compose_tree,
-    read_tree,
-    suggest_key,
-    to_yaml,
-)
+from sweeper.config.compose import compose_tree, read_tree, suggest_key, to_yaml
 from sweeper.errors import BadInput
 from sweeper.registry import OVERLAYS, conf_folder, groups
 from tests.golden import Golden
@@ -168,13 +163,7 @@ class TestStudysConfig:
         folder = my(logger__mine="_target_: a.B\n")
         assert read_tree(kept, ["logger=mine"], folder)["logger"] == {"_target_": "a.B"}
 
-    @pytest.mark.parametrize(
-        "word",
-        [
-            "train.stepz=1",
-            "~transfer.widths",
-        ],
-    )
+    @pytest.mark.parametrize("word", ["train.stepz=1", "~transfer.widths"])
     def test_refusals(self, kept: Path, word: str, golden: Golden) -> None:
         with pytest.raises(BadInput) as caught:
             read_tree(kept, [word])

@@ -16,6 +16,8 @@ def test_flags_and_overrides_name_the_same() -> None:
     assert with_place(["a=1"], "mine", "my/runs") == ["a=1", "study=mine", "root=my/runs"]
     assert of_study(["study=mine", "root=r", "a=1"], None, None) == ("mine", ["root=r", "a=1"])
     assert of_study(["study.name='mine'"], None, "r") == ("mine", ["root=r"])
+    mapping = ["study={name: a, storage: null}"]
+    assert of_study(mapping, None, None) == (None, mapping), "no name"
     for words in (["mine", "root=r"], ["study=mine", "root='r'"]):
         assert place_of(words, None, None) == ("mine", Path("r"))
     assert place_of([], "mine", "~/r") == ("mine", Path.home() / "r")
@@ -42,11 +44,6 @@ def test_what_has_names_of_the_user_s_needs_no_plus() -> None:
     asked = {"shift": 2, "flip": False, "erase": 0, "crop": 0, "randaugment": 0, "magnitude": 9}
     assert tree["data"]["augment"] == {**asked, "mixup": 0, "cutmix": 0}
     assert compose_tree(["model.dropout=0.1"])["model"]["dropout"] == 0.1
-
-
-def test_a_mapping_is_no_name() -> None:
-    words = ["study={name: a, storage: null}"]
-    assert of_study(words, None, None) == (None, words)
 
 
 @example("null")

@@ -15,6 +15,7 @@ from sweeper.errors import BadInput, ConfigError
 from tests.cli.driver import TINY, call, make_workplace
 from tests.golden import Golden
 from tests.refusals import raises_config_error
+from tests.toy_models import PlainDecoder
 
 Patch = pytest.MonkeyPatch
 PLAIN = "model._target_=tests.toy_models.PlainDecoder"
@@ -149,13 +150,11 @@ def test_a_refusal_quotes_what_was_typed(golden: Golden) -> None:
     golden.says(str(refused.value))
 
 
-NAMED_OTHERWISE = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, hidden, layers=2):
+class NamedOtherwise(nn.Module):
+    def __init__(self, hidden: int, layers: int = 2) -> None:
         super().__init__()
-"""
+
+
 PARSES = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -165,60 +164,54 @@ parser.parse_args()
 
 
 @pytest.mark.parametrize(
-    ("module", "text", "said"),
+    ("target", "said"),
     [
-        ("named", NAMED_OTHERWISE, ("def build(width, depth)", "it takes hidden, layers")),
-        ("parses", PARSES, ("under if __name__ == '__main__':", "SystemExit")),
+        (f"{__name__}.NamedOtherwise", ("def build(width, depth)", "it takes hidden, layers")),
+        ("parses.Net", ("under if __name__ == '__main__':", "SystemExit")),
     ],
 )
 def test_a_class_that_cannot_be_built_is_told_what_to_write(
-    module: str, text: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    (tmp_path / f"{module}.py").write_text(text)
+    (tmp_path / "parses.py").write_text(PARSES)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.argv", ["sweeper"])
     with pytest.raises(ConfigError) as caught:
-        resolve(compose_tree([f"model._target_={module}.Net", *SIZES]))
+        resolve(compose_tree([f"model._target_={target}", *SIZES]))
     assert all(word in str(caught.value) for word in said), str(caught.value)
 
 
-BROKEN = """
-import torch.nn.functional as F
-from tests.toy_models import PlainDecoder
-
 class Logits(PlainDecoder):
-    def loss(self, logits, targets):
+    def loss(self, logits: Tensor, targets: Tensor) -> Any:
         return logits
 
+
 class Raises(PlainDecoder):
-    def loss(self, logits, targets):
+    def loss(self, logits: Tensor, targets: Tensor) -> Any:
         if not logits.is_meta:
             raise RuntimeError("a bug of mine")
         return super().loss(logits, targets)
 
+
 class Nan(PlainDecoder):
-    def loss(self, logits, targets):
+    def loss(self, logits: Tensor, targets: Tensor) -> Any:
         return super().loss(logits, targets)[1] * float("nan")
-"""
 
 
 @pytest.mark.parametrize(
-    ("name", "dry", "sentence"),
+    ("net", "dry", "sentence"),
     [
-        ("Logits", True, "must return the loss"),
-        ("Raises", False, "broken_nets.py:12, in loss: raise RuntimeError"),
-        ("Nan", False, "on two examples it is nan"),
+        (Logits, True, "must return the loss"),
+        (Raises, False, ", in loss: raise RuntimeError"),
+        (Nan, False, "on two examples it is nan"),
     ],
 )
 def test_a_model_that_cannot_train_is_refused_before_anything_is_written(
-    name: str, dry: bool, sentence: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
+    net: type, dry: bool, sentence: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
 ) -> None:
-    (tmp_path / "broken_nets.py").write_text(BROKEN)
-    make_workplace(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(make_workplace(tmp_path))
     words = [word for word in TINY if "head_size" not in word]
-    words += [f"model._target_=broken_nets.{name}", "study=broken"]
+    words += [f"model._target_={__name__}.{net.__name__}", "study=broken"]
     answer = call(capsys, "search", *words, *(["--dry-run"] * dry))
     assert answer.code == 2 and not answer.crashed and sentence in answer.err
     assert not (tmp_path / "runs" / "broken").exists()

@@ -1,6 +1,5 @@
 import copy
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from tests.refusals import raises_config_error
 
 SMALL = ["model.width=16", "model.head_size=8", "model.depth=1", "transfer.widths=[16,32]"]
 BASE = compose_tree(["search=lr", "runner.device=cpu", *SMALL])
-
-Broken = Callable[..., Any]
 
 
 class Bare:
@@ -222,8 +219,7 @@ def test_only_clipped_gains_of_umup_have_new_keys(
 
 
 @pytest.mark.parametrize(
-    ("width", "head_size", "widths"),
-    [(256, 64, (64, 128, 256)), (96, 48, (96, 192, 384))],
+    ("width", "head_size", "widths"), [(256, 64, (64, 128, 256)), (96, 48, (96, 192, 384))]
 )
 def test_of_the_default_s_widths_those_that_the_model_can_have_are_the_ladder(
     width: int, head_size: int, widths: tuple[int, ...]

@@ -125,6 +125,7 @@ def test_numbers(parameterization: Any, optimizer: str, down: int, up: int) -> N
         ).absorbed()}
         for width in (64, 1024)
     )  # fmt: skip
+    assert [p.name for p in planned(64).parameters if p.frozen] == ["base.weight", "base.bias"]
     m = 16.0
     for name, rate, std in (("a.weight", down, -0.5), ("b.weight", up, 0.0)):
         assert small[name].lr == pytest.approx(2.0**-6)

@@ -85,17 +85,12 @@ def test_an_absolute_minimum_of_a_schedule_is_found() -> None:
     assert both_say(messages, "not the plan's times one factor; they differ")
 
 
-def test_a_rate_that_is_no_number() -> None:
-    planned, model, optimizer = ready()
-    optimizer.param_groups[0]["lr"] = math.nan
-    assert both_say(complaints(planned, optimizer, model), "times one factor")
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("eps", 1e-8, "eps is not the plan's: tokens.weight has 1e-08, planned 2.5e"),
         ("weight_decay", 0.1, "weight_decay is not the plan's: .*has 0.1, planned"),
+        ("lr", math.nan, "times one factor"),
         ("initial_lr", 0.0, "weight_decay is not .*, planned 0;"),
     ],
 )

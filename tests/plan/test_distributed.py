@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing import spawn
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.plan.worker import STEPS, trained
+from tests.plan.helpers import batch, plain_plan
 from tests.toy_models import Residual
 
-ROOT = Path(__file__).parents[2]
+STEPS = 3
 
 pytestmark = [
     pytest.mark.long,
@@ -26,29 +28,65 @@ pytestmark = [
 ]
 
 
+def sharded() -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = Residual(16, 2)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model.to_empty(device="cpu")
+
+
+def replicated() -> nn.Module:
+    """DDP; what it replicates is drawn once it is wrapped."""
+    return DistributedDataParallel(Residual(16, 2))
+
+
+def trained(build: Callable[[], nn.Module], rank: int = 0, world: int = 1) -> dict[str, Any]:
+    """Losses, sums of weights and names after training on this process's part of every batch."""
+    planned = plain_plan()
+    model = planned.init_(build())
+    names = [name for name, _ in model.named_parameters()]
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    planned.check(optimizer, model)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = (part.chunk(world)[rank] for part in batch(step))
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        if world > 1:
+            dist.all_reduce(mean)
+        losses.append(float(mean) / world)
+    weights: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        weights[name.removeprefix("module.")] = float(whole.detach().abs().sum())
+    return {"losses": losses, "weights": weights, "names": names}
+
+
+def work(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'store'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    builds = {"fsdp": sharded, "ddp": replicated}
+    runs = {kind: trained(build, rank, 2) for kind, build in builds.items()}
+    if rank == 0:
+        (folder / "runs.json").write_text(json.dumps(runs))
+    dist.barrier()  # gloo's threads let go of their tensors: else the exit aborts now and then
+    dist.destroy_process_group()
+
+
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rendezvous")
-    common = {"WORLD_SIZE": "2", "RENDEZVOUS": str(folder / "store"), "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.plan.worker"],
-            cwd=ROOT,
-            env=os.environ | common | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for process, (_, errors) in zip(started, outputs, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    return json.loads(outputs[0][0].splitlines()[-1])  # type: ignore[no-any-return]
+    spawn(work, (folder,), nprocs=2)
+    return json.loads((folder / "runs.json").read_text())  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

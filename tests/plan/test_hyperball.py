@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 import sweeper
 from sweeper.errors import BadInput
@@ -34,39 +33,17 @@ from sweeper.scaling.spectral import Spectral, SpectralMup
 from sweeper.scaling.umup import UMuP
 from tests.plan.helpers import reading_once
 from tests.scaling.weights import weight
+from tests.toy_models import TOKENS, NanoDecoder
 
 
-class Block(nn.Module):
-    def __init__(self, d: int) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(d)
-        self.up, self.down = nn.Linear(d, 4 * d, bias=False), nn.Linear(4 * d, d, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(torch.relu(self.up(self.norm(x))))
-        return x + out
+class Net(NanoDecoder):
+    def __init__(self, n_embd: int, n_layer: int) -> None:
+        super().__init__(n_embd, n_layer)
+        for block in self.h:
+            nn.init.zeros_(block.out.weight)
 
 
-class Net(nn.Module):
-    """A residual stack over tokens, one gate of which starts at 0."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(11, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.gate = nn.Linear(width, width, bias=False)
-        nn.init.zeros_(self.gate.weight)
-        self.head = nn.Linear(width, 11, bias=False)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.embed(x)
-        for block in self.blocks:
-            h = block(h)
-        return F.cross_entropy(self.head(h + self.gate(h)).flatten(0, 1), y.flatten())
-
-
-TOKENS = (torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long))
-BASE = {"width": 8, "depth": 2}
+BASE = {"n_embd": 8, "n_layer": 2}
 RUN = {"steps": 100, "batch_size": 4, "seq_len": 16}
 PUBLISHED = {"name": "standard", "depth": "depth_mup", "epsilon": "fixed"}
 
@@ -79,8 +56,8 @@ def planned(optimizer: Any, target: dict[str, int], **more: Any) -> TransferPlan
 POINTS = random.Random(7)
 TWELVE = [
     {
-        "width": 8 * POINTS.choice([1, 2, 4, 8, 16]),
-        "depth": POINTS.choice([1, 2, 3, 6]),
+        "n_embd": 8 * POINTS.choice([1, 2, 4, 8, 16]),
+        "n_layer": POINTS.choice([1, 2, 3, 6]),
         "batch_size": POINTS.choice([1, 2, 4, 8, 32]),
         "steps": POINTS.choice([10, 50, 100, 300, 1600]),
     }
@@ -101,11 +78,11 @@ def test_factors_are_the_published_rules(name: str, monkeypatch: pytest.MonkeyPa
         )  # fmt: skip
         batch = point["batch_size"] / 4
         tokens = batch * point["steps"] / 100
-        depth = math.sqrt(2 / point["depth"])
+        depth = math.sqrt(2 / point["n_layer"])
         on_sphere = batch**0.5 * tokens ** (-0.32 if name == "muonh" else -0.3)
         adam = (batch / tokens) ** 0.5
         for setting in plan.absorbed():
-            on_branch = setting.name.startswith("blocks.")
+            on_branch = setting.name.startswith("h.")
             rate = 0.01 * on_sphere if setting.update.holds_norm else 0.03 * adam
             assert setting.lr == pytest.approx(rate * (depth if on_branch else 1.0), rel=1e-12)
             assert setting.eps == pytest.approx(1e-8 / adam, rel=1e-12)
@@ -115,16 +92,16 @@ def test_factors_are_the_published_rules(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_trains_what() -> None:
-    kinds = {p.name: p.update for p in planned("muonh", {"width": 16, "depth": 2}).parameters}
-    assert kinds["blocks.0.up.weight"] == kinds["blocks.1.down.weight"] == "orthogonal_hyperball"
-    assert kinds["head.weight"] == "hyperball"
+    kinds = {p.name: p.update for p in planned("muonh", {"n_embd": 16, "n_layer": 2}).parameters}
+    assert kinds["h.0.up.weight"] == kinds["h.1.down.weight"] == "orthogonal_hyperball"
+    assert kinds["lm_head.weight"] == "hyperball"
     # Of norm 0 it would stay 0.
-    assert kinds["embed.weight"] == kinds["blocks.0.norm.weight"] == kinds["gate.weight"] == "sign"
-    adamh = {p.name: p.update for p in planned("adamh", {"width": 16, "depth": 2}).parameters}
+    assert kinds["wte.weight"] == kinds["h.0.norm.weight"] == kinds["h.0.out.weight"] == "sign"
+    adamh = {p.name: p.update for p in planned("adamh", {"n_embd": 16, "n_layer": 2}).parameters}
     assert {n for n, kind in adamh.items() if kind == "hyperball"} == {
-        "head.weight", "blocks.0.up.weight", "blocks.0.down.weight",
-        "blocks.1.up.weight", "blocks.1.down.weight",
-    }  # fmt: skip
+        "lm_head.weight",
+        *(f"h.{layer}.{part}.weight" for layer in (0, 1) for part in ("qkv", "up", "down")),
+    }
 
 
 def matrix(role: Role, out: int, into: int, base: int = 16) -> ParamSpec:
@@ -205,7 +182,7 @@ class Other(AdamH):
 
 
 def test_check_knows_who_holds_the_norm() -> None:
-    plan, model = planned("muonh", {"width": 16, "depth": 2}), Net(16, 2)
+    plan, model = planned("muonh", {"n_embd": 16, "n_layer": 2}), Net(16, 2)
     groups = plan.param_groups(model)
     kinds = {g["update"]: [] for g in groups}
     assert kinds.keys() == {"sign", "hyperball", "orthogonal_hyperball"}
@@ -225,7 +202,7 @@ def test_check_knows_who_holds_the_norm() -> None:
 
 
 def test_what_a_trainer_can_say_of_it() -> None:
-    plan = planned("adamh", {"width": 16, "depth": 2})
+    plan = planned("adamh", {"n_embd": 16, "n_layer": 2})
     for exporter in (Pytorch(), Torchtitan(), Hf(family="granite")):
         [optimizer] = [lack for lack in lacking(plan, exporter) if lack.name == "optimizer"]
         assert "adamh" in optimizer.differences[0].what
@@ -234,7 +211,7 @@ def test_what_a_trainer_can_say_of_it() -> None:
     exec(text, space)
     groups = space["param_groups"](Net(16, 2))
     assert {g["update"] for g in groups} == {"sign", "hyperball"}
-    muon = planned({"name": "muon", "normuon": 0.95}, {"width": 16, "depth": 2})
+    muon = planned({"name": "muon", "normuon": 0.95}, {"n_embd": 16, "n_layer": 2})
     assert "normuon" in str(lacking(muon, Pytorch()))
     with pytest.raises(BadInput, match="normuon or plain"):
         muon.param_groups(Net(16, 2))

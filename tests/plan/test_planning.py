@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from math import sqrt
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -55,26 +54,6 @@ def test_it_is_the_plan_that_a_study_makes() -> None:
     assert (made.base, made.target) == (study.base, study.target)
     assert made.parameterization == "mup" and made.optimizer is not None
     assert made.optimizer.name == "adamw" and made.optimizer.arguments == {"weight_decay": 0.01}
-
-
-def test_sizes_have_any_name() -> None:
-    plan = decoder_plan(depth=8)
-    assert plan.base == Size(width=32, depth=2) and plan.target == Size(width=128, depth=8)
-    assert plan.source["sizes"] == {
-        "base": {"n_embd": 32, "n_layer": 2},
-        "target": {"n_embd": 128, "n_layer": 8},
-    }
-    assert "h.7.down.weight" in by_name(plan)
-    assert from_json(TransferPlan, to_json(plan)).source["sizes"] == plan.source["sizes"]
-
-
-def test_a_target_as_wide_as_the_base() -> None:
-    """Twice the depth gives depth-muP's rates, 2^-1/2 on branches, and nothing else."""
-    sizes = {"n_embd": 32, "n_layer": 2}
-    plan = sweeper.plan_for(NanoDecoder, sizes, {**sizes, "n_layer": 4}, "mup", HPS, inputs=TOKENS)
-    up, table = (by_name(plan)[name] for name in ("h.3.up.weight", "wte.weight"))
-    assert up.target.lr == pytest.approx(HPS["eta"] / sqrt(2)) and up.role == "hidden"
-    assert table.target.lr == pytest.approx(HPS["eta"])
 
 
 def test_a_model_without_a_depth_among_its_sizes() -> None:
@@ -155,23 +134,12 @@ class TestRules:
             decoder_plan(Own(), {"eta": 1.0})
 
 
-class TestOverrides:
-    def test_what_the_model_does_not_train_is_frozen(self) -> None:
-        def build(n_embd: int, n_layer: int) -> NanoDecoder:
-            model = NanoDecoder(n_embd, n_layer)
-            model.wpe.weight.requires_grad_(False)
-            return model
-
-        sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
-        plan = sweeper.plan_for(build, *sizes, "mup", HPS, inputs=TOKENS)
-        assert [p.name for p in plan.parameters if p.frozen] == ["wpe.weight"]
-
-    @pytest.mark.parametrize("key", ["keep_init", "frozen"])
-    def test_a_pattern_that_matches_nothing(self, key: str) -> None:
-        with raises_config_error(key, "wpee.weight"):
-            decoder_plan(**{key: ["wpee.weight"]})
-        with raises_config_error(key, "wpe.weight"):
-            decoder_plan(**{key: "wpe.weight"})
+@pytest.mark.parametrize("key", ["keep_init", "frozen"])
+def test_a_pattern_that_matches_nothing(key: str) -> None:
+    with raises_config_error(key, "wpee.weight"):
+        decoder_plan(**{key: ["wpee.weight"]})
+    with raises_config_error(key, "wpe.weight"):
+        decoder_plan(**{key: "wpe.weight"})
 
 
 RUNS: dict[str, Any] = {
@@ -236,7 +204,8 @@ class TestLaw:
 
     def test_examples_and_the_width_alone(self, golden: Golden) -> None:
         run = {"steps": 10, "batch_size": 4}
-        plan = decoder_plan(law="decay", base_run=run, target_run=run)
+        rules: Any = {"frozen": ["wpe.weight"], "keep_init": ["scale"]}
+        plan = decoder_plan(law="decay", base_run=run, target_run=run, **rules)
         assert plan.law is not None and plan.law.factors.weight_decay == pytest.approx(0.5)
         golden.says(str(plan))
 

@@ -29,6 +29,7 @@ from sweeper.plan.plan import TransferPlan
 from tests.engine.tiny_trials import corpus, tree, trial
 from tests.plan.helpers import plan
 from tests.specs import spec_of
+from tests.toy_models import PlainNet
 
 Wrap = Callable[[Any], Any]
 
@@ -235,19 +236,13 @@ def test_a_parametrization_s_modules_have_no_rows() -> None:
     assert not is_measured("out.weight.original1", ["out"])
 
 
-class Tokens(nn.Module):
+class Tokens(PlainNet):
     """A model of a configuration: two weight norms between a table and a readout."""
 
-    def __init__(self, width: int, depth: int, classes: int, seq_len: int) -> None:
-        super().__init__()
-        self.seq_len, self.depth = seq_len, depth
-        self.table = nn.Embedding(classes, width)
-        self.mid = parametrizations.weight_norm(nn.Linear(width, width))
-        self.head = parametrizations.weight_norm(nn.Linear(width, classes))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        logits = self.head(torch.relu(self.mid(self.table(x))))
-        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+    def __init__(self, width: int, depth: int, classes: int) -> None:
+        super().__init__(width, depth, classes, "linear", residual=False)
+        parametrizations.weight_norm(self.layers[0])
+        parametrizations.weight_norm(self.head)
 
 
 def test_a_trial_starts_as_its_plan_says(tmp_path: Path) -> None:
@@ -257,7 +252,7 @@ def test_a_trial_starts_as_its_plan_says(tmp_path: Path) -> None:
     made["base"] = {"width": 8, "depth": 1}
     made_trial = replace(trial("mup"), spec=spec_of(made))
     run = BatchedRun(BatchedTrials(trials=(made_trial,), corpus=corpus(tmp_path)))
-    model = Tokens(**size, classes=made["data"]["classes"], seq_len=8).double()
+    model = Tokens(**size, classes=made["data"]["classes"]).double()
     start = plan("mup", made).init_(model, seed=made_trial.seed).state_dict()
     assert "head.parametrizations.weight.original0" in run.params
     for name, value in run.params.items():

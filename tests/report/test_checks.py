@@ -1,14 +1,22 @@
+"""Coordinate checks and scales as `sweeper check` leaves them in a study's folder, made up."""
+
 from __future__ import annotations
 
-from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweeper.check.judge import CheckRecord, CheckRule, CoordinateCheck, check_coordinates
 from sweeper.check.recursion import KernelRow
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
+from sweeper.records import to_json
 from sweeper.report import checks as show
 from sweeper.scaling.spec import Role
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.table import Table
+from tests.report import samples
 
 RULE = CheckRule(steps=2, seeds=2)
 
@@ -50,6 +58,35 @@ SCALES = [
     for product in ("layers.1.up", "layers.0.up", "head")
     for operand in ("gradient", "input", "weight")
 ]
+
+
+def check() -> dict[str, Any]:
+    record = CheckRecord(
+        measured=4,
+        parameterization="mup",
+        optimizer="adamw",
+        base=Size(width=16, depth=2),
+        spec="",
+        log2_hps={"eta": -4.0},
+        rule=CheckRule(steps=2, seeds=2, batch=4, share=0.25, threshold=0.25),
+        axes=(sample(),),
+    )
+    plain: dict[str, Any] = to_json(record)
+    return plain
+
+
+def scales() -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = to_json([asdict(each) for each in SCALES])
+    return result
+
+
+RECORDS = {"check/check.json": check, "check/scales.json": scales}
+
+
+def add(folder: Path) -> Path:
+    for name, record in RECORDS.items():
+        samples.write(folder / name, record())
+    return folder
 
 
 def test_names_are_collapsed_whatever_their_order() -> None:

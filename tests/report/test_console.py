@@ -6,17 +6,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
+from sweeper.decide.ladder_verdict import Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
+from sweeper.records import from_json
 from sweeper.report import console as show
 from sweeper.report.sections import Item
 from sweeper.report.terminal import Terminal
-from sweeper.scaling.prescription import Prescription
-from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.curve import Basin
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.stats.ladder import LadderSize, Size
+from sweeper.stats.ladder import Size
 from sweeper.study.cost import Cost
 from sweeper.table import number, power, short
 from sweeper.trial import Axis
@@ -36,23 +35,11 @@ FOUND = Conclusion(
     notes=("alpha: still at the end of [its grid], 2^-2",),
 )
 SPACE = {"eta": Axis(low=-4, high=4), "alpha": Axis(low=-2, high=2)}
-BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
-EXACT = Estimate(value=0.0, low=0.0, high=0.0)
-HOLDS = SizeVerdict(
-    size=BASE,
-    optimum_log2=Estimate(value=1.5, low=1.25, high=1.6),
-    shift_log2=Estimate(value=-0.1, low=-0.3, high=0.1),
-    loss=Estimate(value=2.125, low=2.0, high=2.25),
-    regret=EXACT,
-    loss_gap=EXACT,
-    at_end=False,
-    answer="holds",
-    reason="within the thresholds",
-)
+HOLDS = samples.validated(samples.validation()).axes[0].sizes[1]
 NUMBERS_OF_SIZE = ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
 UNTOLD = replace(
     HOLDS,
-    size=replace(BASE, width=64),
+    size=replace(HOLDS.size, width=128),
     answer="fails",
     reason="every run diverged",
     **dict.fromkeys(NUMBERS_OF_SIZE, UNKNOWN),  # type: ignore[arg-type]
@@ -78,15 +65,9 @@ def rows(paper: Console) -> list[list[str]]:
     return [line.split() for line in read(paper).splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(2.0, "2.0000"), (math.nan, "-"), (math.inf, "diverged"), (-math.inf, "-inf")],
-)
-def test_numbers(value: float, words: str) -> None:
-    assert number(value) == words
-
-
-def test_short_forms() -> None:
+def test_numbers() -> None:
+    values = (2.0, math.nan, math.inf, -math.inf)
+    assert [*map(number, values)] == ["2.0000", "-", "diverged", "-inf"]
     assert (short(0.00012207), power(-8.0), power(0.5)) == ("0.0001221", "2^-8", "2^0.5")
 
 
@@ -133,10 +114,6 @@ class TestConclusion:
         assert ["kind", "lion", "2.2500", "0.7500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
         assert ["kind", "lion", "adamw", "adamw,", "lion,", "0.1"] in rows(paper)
 
-    def test_what_was_not_searched_is_told(self, paper: Console) -> None:
-        put(paper, show.conclusion(replace(FOUND, not_searched=("alpha",)), SPACE))
-        assert ["alpha", "0.25", "(not", "searched)", "1", "0.25", "to", "4"] in rows(paper)
-
     def test_without_lines(self, paper: Console, golden: Golden) -> None:
         put(paper, show.conclusion(replace(FOUND, lines=(), seeds=1), SPACE))
         assert "(one seed, the best of 17" in show.conclusion_text(replace(FOUND, seeds=1))
@@ -148,28 +125,18 @@ class TestConclusion:
         assert diverged == "All 17 trials diverged or failed."
         golden.says(read(paper))
 
-    def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
-        put(paper, show.conclusion(replace(FOUND, notes=("word " * 60,)), SPACE))
+    def test_what_was_not_searched_is_told_and_a_long_note_in_one_line(
+        self, paper: Console
+    ) -> None:
+        conclusion = replace(FOUND, not_searched=("alpha",), notes=("word " * 60,))
+        put(paper, show.conclusion(conclusion, SPACE))
         assert "- " + "word " * 60 in read(paper)
+        assert ["alpha", "0.25", "(not", "searched)", "1", "0.25", "to", "4"] in rows(paper)
 
 
-NUMBERS = Prescription(
-    init_std=1.0, multiplier=0.125, backward_multiplier=0.125, lr=0.5, eps=1e-8, weight_decay=1e-4
-)
-
-
-def parameter(name: str, shape: tuple[int, ...] = (8, 8)) -> PlannedParameter:
-    return PlannedParameter(
-        name=name,
-        role=str(Role.HIDDEN),
-        init="normal",
-        shape=shape,
-        base_shape=shape,
-        fan_in=8,
-        fan_out=8,
-        target=NUMBERS,
-        base=NUMBERS,
-    )
+def parameter(name: str, *shape: int) -> PlannedParameter:
+    record = samples.parameter(name, "hidden", [*shape] or [8, 8], [8, 8], 0.5)
+    return from_json(PlannedParameter, record)
 
 
 class TestPlan:
@@ -177,21 +144,15 @@ class TestPlan:
         names = ["embedding.weight", *(f"layers.{i}.out.weight" for i in range(12)), "head.weight"]
         result = [name for name, _ in show.grouped([parameter(name) for name in names])]
         assert result == ["embedding.weight", "layers.0-11.out.weight", "head.weight"]
-        other = [parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")]
+        other = [parameter("a.0.w"), parameter("a.1.w", 8, 4), parameter("b.0.w")]
         assert [name for name, _ in show.grouped(other)] == ["a.0.w", "a.1.w", "b.0.w"]
 
     def test_the_table(self, paper: Console, golden: Golden) -> None:
         """A role that grows nowhere does not read as untrained."""
         gate = replace(parameter("gate"), role="fixed")
-        made = TransferPlan(
-            base=Size(width=8, depth=1),
-            target=Size(width=64, depth=2),
-            parameterization="x.Y",
-            hps={"eta": 1.0},
-            parameters=(parameter("layers.0.w"), parameter("layers.1.w"), gate),
-            operations={},
-            source={},
-        )
+        parameters = (parameter("layers.0.w"), parameter("layers.1.w"), gate)
+        plan = from_json(TransferPlan, samples.plan())
+        made = replace(plan, parameters=parameters, operations={})
         put(paper, show.plan(made))
         assert any(row[:2] == ["gate", "scalar-like"] for row in rows(paper))
         golden.says(read(paper))
@@ -214,7 +175,7 @@ class TestVerdict:
     ) -> None:
         alone = {name: getattr(HOLDS, name).without_interval() for name in NUMBERS_OF_SIZE}
         base = replace(HOLDS, is_base=True, **alone)
-        other = replace(HOLDS, size=replace(BASE, width=64), **alone)
+        other = replace(HOLDS, size=replace(HOLDS.size, width=128), **alone)
         put(paper, show.verdicts([Verdict(axis="width", answer="holds", sizes=(base, other))]))
         golden.says(read(paper))
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sweeper.check.judge import MEASURED
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
@@ -27,6 +26,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from sweeper.verbs.requests import CheckRequest, ReportRequest, SearchRequest
 from tests.command_lines import parse
+from tests.report import test_checks
 from tests.report.samples import plan, search, validation, write
 from tests.specs import spec_of
 
@@ -200,22 +200,9 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
 
 
 def checked(folder: Path, answer: str, spec: str) -> None:
-    unknown = {"value": 0.5, "low": 0.4, "high": 0.6}
-    slope = {"quantity": "direct", "step": 1, "values": [0.0, 1.0], "slope": unknown}
-    slope |= {"expected": 0.0, "one_sided": False, "answer": answer, "reason": "grows"}
-    module = {"name": "head", "role": "readout", "slopes": [slope], "answer": answer}
-    axis = {"axis": "width", "sizes": [16, 32], "steps": 1, "modules": [module]}
-    record = {
-        "measured": MEASURED,
-        "parameterization": "mup",
-        "optimizer": "adamw",
-        "base": {"width": 16, "depth": 1},
-        "spec": spec,
-        "log2_hps": {"eta": -6.0},
-        "rule": {},
-        "axes": [axis | {"answer": answer, "origins": ["head"]}],
-        "command": "sweeper check --study demo transfer.widths=[16,32]",
-    }
+    command = "sweeper check --study demo transfer.widths=[16,32]"
+    record = test_checks.check() | {"spec": spec, "command": command}
+    record["axes"][0]["answer"] = answer
     write(folder / "check/transfer.json", record)
 
 

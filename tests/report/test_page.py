@@ -98,14 +98,12 @@ def three_targets(folder):
 
 @pytest.fixture
 def no_layout():
-    """For tests of what is in the figures, wherever it is."""
     with without_layout():
         yield
 
 
 @pytest.fixture
 def no_drawing():
-    """For tests of the page around the figures."""
     with without_drawing():
         yield
 
@@ -210,18 +208,6 @@ def test_an_unfinished_search_says_so(tmp_path, no_drawing, golden):
     golden.says(page.section("Search"))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "\x00\xff"])
-def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
-    folder = samples.study(tmp_path / "demo", None, w64=None)
-    (folder / "search.json").write_text(content)
-    (folder / "transfer" / "w64-d2" / "validation.json").write_text(content)
-    (folder / "transfer" / "w8-d2").write_text("a file")
-    page = Page(render(folder))
-    assert "To width 64, depth 2 at eta 2.828: a plan, not validated yet" in page.text
-    assert "Damaged, and not shown: " in page.text and "w64-d2/validation.json" in page.text
-    assert "w8-d2" not in page.text
-
-
 def test_validation_without_a_plan(tmp_path, no_drawing):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     (folder / "transfer" / "w256-d2" / "plan.json").unlink()
@@ -255,15 +241,18 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
         ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
         ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
         ("transfer/w256-d2/validation.json", lambda found: []),
+        ("search.json", None),
     ],
 )
 def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, name, wrong):
     validation = samples.validation(depth=True)
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
     path = folder / name
-    path.write_text(json.dumps(wrong(json.loads(path.read_text()))))
+    path.write_text(json.dumps(wrong(json.loads(path.read_text()))) if wrong else "\x00\xff")
+    (folder / "transfer/w8-d2").write_text("a file")
     text = Page(write_report(folder).read_text()).text
     assert f"Damaged, and not shown: {name}." in text
     assert "Provenance" in text and "To width 64, depth 2 at eta 2.828: a plan" in text
+    assert "w8-d2" not in text
     searched = name != "search.json"
     assert ("Training loss of this configuration" in text) == searched

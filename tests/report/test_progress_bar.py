@@ -263,8 +263,6 @@ class Play:
 
 @dataclass
 class Estimates:
-    """What was said to be left by the time, until the end."""
-
     said: list[tuple[float, float | None]]
 
     def ratio(self, share: float) -> float:

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from sweeper.records import to_json
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
-from tests.report import check_samples, samples
-from tests.report.check_samples import RECORDS
+from tests.report import samples, test_checks
+from tests.report.test_checks import RECORDS
 from tests.report.test_page import Page, render
 
 SECTIONS = ["Coordinate check over width", "Scales of the matrix products"]
 
 
 def study(folder: Path) -> Path:
-    return check_samples.add(
+    return test_checks.add(
         samples.study(folder, samples.search(), w256=samples.validation("fails"))
     )
 
@@ -48,7 +48,7 @@ def test_a_check_that_fails_stands_at_the_head(full: str) -> None:
 
 
 def test_a_check_that_passes_is_no_news(tmp_path: Path) -> None:
-    folder, made = study(tmp_path / "demo"), check_samples.check()
+    folder, made = study(tmp_path / "demo"), test_checks.check()
     made["axes"][0]["answer"] = "pass"
     samples.write(folder / "check/check.json", made)
     with without_drawing():
@@ -70,7 +70,7 @@ def test_the_scales_are_listed(full: str, golden: Golden) -> None:
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
-    folder, result = study(tmp_path / "demo"), check_samples.check()
+    folder, result = study(tmp_path / "demo"), test_checks.check()
     result["axes"][0]["modules"][0]["name"] = evil
     samples.write(folder / "check/check.json", result)
     page = Page(render(folder))

@@ -92,11 +92,7 @@ def test_a_verdict_on_fewer_of_the_same_runs_rests_on_less() -> None:
         ({"widths": (16, 32)}, replace(WIDE, batch_size=8), [("batch_size", 8, 2)]),
         ({"widths": (16, 32)}, replace(WIDE, steps=8), [("steps", 8, 4)]),
         ({"sizes": ({"width": 32, "depth": 2},), "widths": ()}, Size(width=64, depth=4), []),
-        (
-            {"sizes": ({"width": 32},), "widths": ()},
-            Size(width=64, depth=4),
-            [("depth", 4, 1)],
-        ),
+        ({"sizes": ({"width": 32},), "widths": ()}, Size(width=64, depth=4), [("depth", 4, 1)]),
     ],
 )
 def test_axes_that_no_ladder_climbs_are_not_validated(
