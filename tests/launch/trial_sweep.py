@@ -32,11 +32,9 @@ class TrialSweep:
     results: dict[str, Result] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     work_done: float = 0.0
-    times_asked: int = 0
     times_recorded: int = 0
 
     def pending(self) -> list[Trial]:
-        self.times_asked += 1
         wanted = {trial.key: trial for trial in (*self.trials, *self.more(len(self.results)))}
         return [trial for key, trial in wanted.items() if key not in self.results]
 

@@ -13,9 +13,9 @@ from sweeper.evidence.follow.decision import read_prediction
 from sweeper.evidence.predict.band import rebinned, stretch_edges
 from sweeper.schedule import OWN
 from sweeper.study.study import StudyRecord
-from sweeper.trial import Log2Hps, Result, curve
+from sweeper.trial import curve
 from tests.cli.driver import Run
-from tests.evidence.made import STEPS, prediction, record_results, run
+from tests.evidence.made import STEPS, prediction, record_results, run, validated
 from tests.evidence.predict.test_band import ladder
 
 METRIC = ("--metric", "jsonl:log.jsonl:loss")
@@ -98,25 +98,15 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
-    trained, results = StudyRecord.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0].trial, []
     curves = ladder(seeds=3)
     for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
-        train = replace(trained.trial.spec.train, steps=steps)
         width = (16, 32, 64)[int(curves.cell[place])]
-        spec = replace(trained.trial.spec, width=width, train=train)
         for eta, factor in ((0.0, 1.0), (1.0, 1.01)):
-            hps, seed = Log2Hps({"eta": eta}), place % 3
-            trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
-            losses_shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
-            kept = tuple(
-                curve(
-                    rebinned(losses_shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps))
-                )
-            )
-            end = float(np.mean(kept[-len(kept) // 10 :]))
-            results.append(
-                Result(trial=trial, status="complete", objective=end, steps=steps, curve=kept)
-            )
+            shown = (np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)).tolist()
+            kept = tuple(curve(rebinned(shown, stretch_edges(0, 200), stretch_edges(0, steps))))
+            told = {"objective": float(np.mean(kept[-len(kept) // 10 :])), "curve": kept}
+            results.append(validated(trained, width, eta, place % 3, steps=steps, **told))
     record_results(study, results)
     answer = sweeper("predict", "--to-width", "128", "--to-tokens", "6400", "--json")
     assert answer.code == 0, answer.err
