@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.files import read_json, try_json, write_json
 from sweeper.launch.executor import Batch, Executor, Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave
+from sweeper.launch.job import Control, Job, JobOutcome, Leave
 from sweeper.records import NAMES_CLASS
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, digest
@@ -43,12 +43,7 @@ class Count:
         return self.saves / f"{digest([trial.key for trial in self.trials])[:32]}.json"
 
     def run(self, control: Control) -> JobOutcome:
-        try:
-            sums = self._sums(control)
-        except ValueError as error:
-            reason = f"{type(error).__name__}: {error}"
-            return JobOutcome(failure=JobFailure(reason=reason, retry=False))
-        return JobOutcome(results=tuple(map(_result, self.trials, sums)))
+        return JobOutcome(results=tuple(map(_result, self.trials, self._sums(control))))
 
     def _sums(self, control: Control) -> list[float]:
         first, sums = self._saved()

@@ -16,14 +16,13 @@ WAYS: dict[str, Callable[[], object]] = {
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "exit": lambda: os._exit(7),
     "hang": lambda: time.sleep(1000),
-    "refuse": lambda: _raise(BadInput("this text is not to be read")),
-    "fail": lambda: _raise(ValueError("not this one")),
+    "refuse": lambda: refuse("this text is not to be read"),
     "slow": lambda: time.sleep(0.1),
 }
 
 
-def _raise(error: Exception) -> None:
-    raise error
+def refuse(what: str) -> None:
+    raise BadInput(what)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,12 +165,6 @@ def test_how_far_a_curve_goes(valley: Valley, rule: LadderRule, end: float) -> N
     assert max(etas) == end and min(etas) == -rule.span
 
 
-def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
-    curve = Valley(edge=-100.0).curve()
-    assert len(curve.losses) == 9
-    assert {loss for losses in curve.losses.values() for loss in losses} == {math.inf}
-
-
 def test_one_diverged_seed_makes_a_point_infinite() -> None:
     def value(point: Point) -> float:
         return math.inf if point.log2_hps["eta"] == 0 and point.seed else 3.0

@@ -100,18 +100,3 @@ def test_other_training_is_refused_by_name_unless_told(
     assert_refused(answer, golden)
     assert not (workplace / "runs/comparisons").exists()
     assert sweeper("compare", "a", "b", "--ignore=train", "--columns", "steps=").code == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("a", "a"), "a is given twice"),
-        (("a", "none"), "none"),
-        (("a", "b", "--baseline", "c"), "one of a, b"),
-    ],
-)
-def test_bad_input_is_one_message(
-    ranked: Path, sweeper: Run, options: tuple[str, ...], message: str
-) -> None:
-    answer = sweeper("compare", *options)
-    assert answer.code == 2 and message in " ".join(answer.err.split()) and not answer.crashed

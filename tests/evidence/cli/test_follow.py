@@ -43,7 +43,7 @@ def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Ru
     write(run(1)[:600])
     answer = follow(sweeper, "--once")
     assert answer.code == 0, answer.err
-    assert "On the band at step 599" in answer.out
+    assert "On the band at step 599" in answer.out and ": not reached" in answer.out
     page = (folder / "follow.html").read_text()
     assert 'http-equiv="refresh"' in page and "http://" not in page.replace("http://www.w3", "")
     write(run(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
@@ -126,16 +126,18 @@ def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
     made = prediction()
     replace(made, band=replace(made.band, schedule=OWN)).write(folder)
     for jump, code in ((1.0, 0), (4.0, 3)):
-        losses = run(1)[:600].tolist()
+        rates = [0.01 * min(1.0, (i + 1) / 50) * (1 - i / STEPS) for i in range(600)]
         rows = [
-            {"step": i, "loss": x, "lr": jump if i > 400 else 1.0} for i, x in enumerate(losses)
+            {"step": i, "loss": loss, "lr": rate * (jump if i >= 333 else 1.0)}
+            for i, (loss, rate) in enumerate(zip(run(1)[:600].tolist(), rates, strict=True))
         ]
         Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
         assert answer.code == code, answer.err
         message = " ".join((answer.out + answer.err).split())
         assert "its script's own, and not known" in message and "cosine" not in message
-        assert ("the learning rate went from 1 to 4" in message) == (code == 3)
+        assert ("the learning rate went from 0.00668 to 0.0267" in message) == (code == 3)
+        assert ("step 333" in message) == (code == 3)
 
 
 def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(
