@@ -28,14 +28,9 @@ from sweeper.stats import curve as module
 from sweeper.stats.curve import BIAS, fit_curves
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from tests.golden import Golden
-from tests.stats.curves import BASE, Valley
+from tests.stats.curves import BASE, Valley, fewer_draws  # noqa: F401
 
 WIDTHS = (32, 64, 128, 256)
-
-
-@pytest.fixture(autouse=True)
-def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DRAWS", 400)
 
 
 def curves(optima: Sequence[float], noise: float = 0.0, number: int = 0) -> list[SizeCurve]:

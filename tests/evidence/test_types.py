@@ -9,7 +9,7 @@ import pytest
 import sweeper
 from sweeper.errors import SHELL
 from sweeper.evidence.judge.request import JudgeRequest
-from tests.api.test_types import refused
+from tests.api.test_types import ODD, refused
 
 RUNS = pd.DataFrame(
     {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
@@ -17,7 +17,6 @@ RUNS = pd.DataFrame(
     for e in range(-9, -4)
     for s in (0, 1)
 )
-ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), pd.Series([1]), len)
 NO_PATH = "\ud800"
 
 

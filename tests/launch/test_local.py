@@ -237,24 +237,6 @@ def question(folder: Path, how: str = "", at: int = -1) -> Ask:
     return Ask(trials=(counted(),), trouble=trouble(folder, how, at=at), saves=folder)
 
 
-@pytest.mark.long
-def test_layouts_are_asked_each_in_workers_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 2)
-    executor = Local().executor(Context(folder=tmp_path))
-    assert executor.layouts == range(1, 3)
-    try:
-        asked = [executor.call([question(tmp_path)] * layout, layout) for layout in (1, 2)]
-        assert [len(answers) for answers in asked] == [1, 2]
-        workers = [answer["process"] for answers in asked for answer in answers]
-        assert sorted(workers) == sorted(workers_of(os.getpid())) and len({*workers}) == 3
-        executor.use(2)
-        assert sorted(workers[1:]) == sorted(workers_of(os.getpid()))
-    finally:
-        executor.close()
-
-
 def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
     """Its worker has no answer, alone or among others, and the next job finds another."""
     executor = Local(workers=2).executor(Context(folder=tmp_path))
@@ -263,6 +245,10 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
         assert executor.call([dies], 2) == [None]
         nothing, answer = executor.call([dies, lives], 2)
         assert nothing is None and answer["process"] in workers_of(os.getpid())
+        (alone,) = executor.call([lives], 1)  # of a layout of its own
+        assert {answer["process"], alone["process"]} == {*workers_of(os.getpid())}
+        executor.use(1)
+        assert workers_of(os.getpid()) == [alone["process"]]
     finally:
         executor.close()
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
@@ -270,7 +256,11 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
     assert result.status == "complete"
 
 
-def test_a_job_is_written_ahead_while_all_workers_are_busy(tmp_path: Path) -> None:
+def test_a_job_is_written_ahead_while_all_workers_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 2)
+    assert Local().executor(Context(folder=tmp_path)).layouts == range(1, 3)
     executor = LocalExecutor(Context(folder=tmp_path), Local(workers=2))
     busy: Any = SimpleNamespace(workers=["one", "other"], room=lambda: False)
     executor._pools[2] = busy

@@ -95,12 +95,6 @@ def test_eta_alone_and_a_list() -> None:
     assert list(errors(conclude(PairsStrategy(axes=("alpha", "eta"))))) == [("eta", "alpha")]
 
 
-def test_an_eta_past_its_range_stays_in_the_middle() -> None:
-    found = conclude(PairsStrategy(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
-    assert found.lines[0].optimum_log2 == 2
-    assert found.pairs[0].values_log2[0] == (0, 1, 2, 3, 4)
-
-
 def test_divergence_ends_the_search_after_the_line(golden: Golden) -> None:
     history = run_search(PairsStrategy(), SPACE, lambda hps, seed: math.inf)
     found = PairsStrategy().conclude(SPACE, history)

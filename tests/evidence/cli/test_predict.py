@@ -19,6 +19,7 @@ from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
 from tests.evidence.made import record_results, validated
+from tests.evidence.predict.test_decision import surface
 
 WIDTHS = (16, 32, 64, 128)
 
@@ -157,16 +158,8 @@ def test_tokens_that_no_law_plans_are_refused_as_for_the_plan(study: Path, sweep
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    lines = ["n_params,tokens,final loss,seed"]
-    random = np.random.default_rng(1)
-    for size in 2e7 * 2.5 ** np.arange(4):
-        for tokens in 5e8 * 2.0 ** np.arange(4):
-            for seed in range(2):
-                loss = 1.69 + 406.4 / size**0.34 + 410.7 / tokens**0.28
-                loss *= np.exp(0.002 * random.standard_normal())
-                lines.append(f"{size},{tokens},{loss},{seed}")
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(lines))
+    named = surface().rename(columns={"params": "n_params", "loss": "final loss"})
+    named.to_csv(path := tmp_path / "runs.csv", index=False)
     return path
 
 

@@ -182,7 +182,6 @@ def test_a_folder_of_runs_with_a_file_each(tmp_path: Path) -> None:
 def test_studies_of_optuna_by_the_url_of_their_storage(tmp_path: Path) -> None:
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     url = f"sqlite:///{tmp_path / 'studies.db'}"
     storage = optuna.storages.RDBStorage(url)
     spread = optuna.distributions.FloatDistribution(1e-5, 1.0, log=True)
