@@ -10,13 +10,9 @@ import sweeper
 from sweeper.errors import SHELL
 from sweeper.evidence.judge.request import JudgeRequest
 from tests.api.test_types import ODD, refused
+from tests.evidence.runs.grids import runs
 
-RUNS = pd.DataFrame(
-    {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
-    for w in (32, 64)
-    for e in range(-9, -4)
-    for s in (0, 1)
-)
+RUNS = runs(seeds=2)
 NO_PATH = "\ud800"
 
 

@@ -34,12 +34,9 @@ def tidy(folder: Path, is_finished: Callable[[str], bool]) -> None:
 def save(folder: Path, saved: Trial) -> None:
     """Leave a checkpoint of `one` after its first step."""
     batched = BatchedTrials(trials=(saved,), corpus=corpus(folder))
+    execution = Execution(checkpoints=folder / "checkpoints")
     with pytest.raises(Leave):
-        train(
-            batched,
-            Execution(checkpoints=folder / "checkpoints"),
-            Control(should_leave=lambda: True),
-        )
+        train(batched, execution, Control(should_leave=lambda: True))
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
         ("RuntimeError: Found no NVIDIA driver on your system.", "driver"),
         ("OSError: [Errno 28] No space left on device: 'x'", "disk"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a'", "file"),
-        ("sweeper: launcher.setup failed: false (exit code 1)", "launcher.setup"),
+        ("a\nof it\nsweeper: launcher.setup failed: false", "(of it | sweeper: launcher.setup"),
         ("ValueError: out of luck", None),
     ],
 )

@@ -3,10 +3,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 import sweeper
-from sweeper.errors import BadInput
 from sweeper.evidence.predict.decision import NoLossLaw
 
 
@@ -17,8 +14,6 @@ def test_studies_are_compared_and_a_loss_is_predicted(study: Path) -> None:
     assert answer.document["variants"][0]["name"] == "b"
     planned = sweeper.transfer("a", 64, horizons=True, dry_run=True)
     assert planned.document["sizes"]
-    with pytest.raises(BadInput, match="three sizes"):
-        sweeper.predict(sweeper.open_study("a"), to_width=64)
 
 
 def test_too_few_runs_of_a_table_are_no_error() -> None:

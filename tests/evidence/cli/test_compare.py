@@ -42,14 +42,9 @@ def record(folder: Path, floor: float, steps: int = 0) -> None:
         sizes.append(samples.size_verdict(curves[-1], 0.0, 0.0, "holds"))
     record_results(folder, results)
     (folder / "transfer/w32-d1").mkdir(parents=True)
-    write_json(
-        folder / "transfer/w32-d1/validation.json",
-        {
-            "planned_log2": 0.0,
-            "axes": [{"axis": "width", "answer": "holds", "sizes": sizes}],
-            "curves": curves,
-        },
-    )
+    verdict = {"axis": "width", "answer": "holds", "sizes": sizes}
+    validation = {"planned_log2": 0.0, "axes": [verdict], "curves": curves}
+    write_json(folder / "transfer/w32-d1/validation.json", validation)
 
 
 @pytest.fixture

@@ -58,9 +58,7 @@ def test_the_live_view_ends_with_the_run_by_a_mean(folder: Path, sweeper: Run) -
     write(losses)
     answer, end = follow(sweeper), losses[-STEPS // 10 :].mean()
     assert answer.code == 0
-    message = (
-        f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
-    )
+    message = f"mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
     assert message in " ".join(answer.out.split())
     document = follow(sweeper, "--once", "--json").document
     assert document["end"] == pytest.approx(end) and document["last"] == losses[-1]
