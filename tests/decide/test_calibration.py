@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from sweeper.stats import curve as module
@@ -41,13 +38,3 @@ def test_wrong_answers_are_rare_and_intervals_hold(
         assert tally.coverage(what) >= 0.83, what
     assert tally.coverage("basin") >= 0.83 or name.startswith(FINER_THAN_THE_GRID)
     assert tally.trends["hurt"] <= 2
-
-
-@pytest.mark.long
-def test_a_coarse_grid_doubts_more_and_noise_is_not_all_of_it() -> None:
-    """Reach of the optimum's interval, the median: at a step of 2 it is no longer the noise's."""
-    reach = {}
-    for name in ("parabolas", "parabolas, steps of 2"):
-        quiet = replace(SCENARIOS[name], noise=BENCH.QUIET)
-        reach[name] = float(np.median(BENCH.run(quiet, 2, seed=1).reaches))
-    assert reach["parabolas"] < 0.12 < 0.3 < reach["parabolas, steps of 2"]

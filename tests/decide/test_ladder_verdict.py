@@ -9,19 +9,13 @@ import pytest
 
 from sweeper.decide.ladder_verdict import Verdict, advise, chances, judge_ladder, missed_optimum
 from sweeper.report.sentences_transfer import advice_text, missed_text, worded
-from sweeper.stats import curve as module
 from sweeper.stats.curve import fit_curve
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from tests.golden import Golden
-from tests.stats.curves import BASE, LARGE, Valley, table
+from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, table  # noqa: F401
 
 RULE = LadderRule(widths=(32, 256))
-
-
-@pytest.fixture(autouse=True)
-def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DRAWS", 400)
 
 
 def judged(base: SizeCurve, large: SizeCurve, rule: LadderRule = RULE) -> Verdict:

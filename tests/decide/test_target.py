@@ -63,22 +63,6 @@ def test_theory_is_believed_of_mup_and_its_relatives_over_width_alone() -> None:
     assert prior_for("tokens", "mup", True) is prior_for("steps", "own", None) is OVER_TOKENS
 
 
-@given(optima, errors, st.integers(10, 13))
-def test_a_further_target_is_less_sure(values: np.ndarray, error: float, power: int) -> None:
-    near, far = (
-        predict(SIZES, values, same(error), 2**at, THEORY).estimate() for at in (power, power + 1)
-    )
-    assert far.high - far.low > near.high - near.low - 1e-9
-
-
-@settings(max_examples=20)
-@given(st.floats(-0.5, 0.5), st.floats(-1, 1))
-def test_a_power_law_without_noise_is_found(slope: float, start: float) -> None:
-    values = start + slope * np.arange(4)
-    result = predict(SIZES, values, same(1e-4), 4096, NO_THEORY)
-    assert result.mean == pytest.approx(start + 6 * slope, abs=0.02)
-
-
 @settings(max_examples=20)
 @given(st.sampled_from([-1, 1]), st.floats(0.3, 0.8), st.floats(-1, 1))
 def test_a_drift_that_saturates_without_noise_is_found(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.search.optuna.recording import OptunaStudy
 from sweeper.stats.power_law import Array
 from sweeper.study.study import StudyRecord
-from sweeper.trial import Result, TrainSettings
+from sweeper.trial import Log2Hps, Result, TrainSettings, Trial
 
 STEPS = 1000
 SIZES = np.log([1e6, 2e6, 4e6, 8e6, 16e6])
@@ -43,6 +45,14 @@ def run(seed: int, size: float = TARGET, steps: int = STEPS) -> Array:
     log = middle(size, steps) + 0.002 * random.standard_normal() + path
     losses: Array = np.exp(log + NOISE * random.standard_normal(steps))
     return losses
+
+
+def validated(trained: Trial, width: int, eta: float, seed: int, **result: Any) -> Result:
+    """A run of a ladder as `trained`, of its length or `steps`; `result` has its `objective`."""
+    train = replace(trained.spec.train, steps=result.get("steps", trained.spec.train.steps))
+    spec, hps = replace(trained.spec, width=width, train=train), Log2Hps({"eta": eta})
+    trial = replace(trained, spec=spec, log2_hps=hps, seed=seed, phase="validate")
+    return Result(**{"trial": trial, "status": "complete", "steps": train.steps, **result})
 
 
 def record_results(folder: Path, results: Sequence[Result]) -> None:

@@ -9,15 +9,10 @@ import pytest
 import sweeper
 from sweeper.errors import SHELL
 from sweeper.evidence.judge.request import JudgeRequest
-from tests.api.test_types import refused
+from tests.api.test_types import ODD, refused
+from tests.evidence.runs.grids import runs
 
-RUNS = pd.DataFrame(
-    {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
-    for w in (32, 64)
-    for e in range(-9, -4)
-    for s in (0, 1)
-)
-ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), pd.Series([1]), len)
+RUNS = runs(seeds=2)
 NO_PATH = "\ud800"
 
 

@@ -26,36 +26,32 @@ def last_page(folder: Path) -> str:
 
 @pytest.mark.parametrize("seed", range(max(2, SEEDS // 10)))
 def test_following_is_killed(harness: Harness, seed: int) -> None:
-    generator, losses = random.Random(seed), run(seed).tolist()
-    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses)]
-    log = harness.folder / "log.jsonl"
+    generator, log = random.Random(seed), harness.folder / "log.jsonl"
+    losses = enumerate(run(seed).tolist())
+    lines = [json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in losses]
     for place in ("kept", "killed"):
         prediction().write(harness.folder / place / "w")
-    log.write_text("\n".join(rows) + "\n")
+    log.write_text("".join(lines))
     begun = time.monotonic()
     kept = harness.run(*FOLLOW, "kept/w/prediction.json", "--once")
     seconds = time.monotonic() - begun
     assert kept.code in (0, 3), kept
     log.write_text("")
-    kills, at = 0, 0
-    arguments = [*FOLLOW, "killed/w/prediction.json"]
-    while kills < 12:
+    at, arguments = 0, [*FOLLOW, "killed/w/prediction.json"]
+    for _ in range(12):
         driver = harness.start(*arguments)
         # The last of them meet a run that has ended.
         end = time.monotonic() + generator.uniform(0.2, 1.1) * seconds
         while driver.lives(0.05) and time.monotonic() < end:
-            more = min(len(rows), at + generator.randrange(60))
+            at, before = min(len(lines), at + generator.randrange(60)), at
             with log.open("a") as file:
-                file.writelines(f"{row}\n" for row in rows[at:more])
-            at = more
+                file.writelines(lines[before:at])
         number = generator.choice(SIGNALS)
         with suppress(ProcessLookupError):
             os.kill(driver.pid, number)
         answer = driver.wait()
         assert not answer.crashed, (number, answer)
-        kills += 1
-    with log.open("a") as file:
-        file.writelines(f"{row}\n" for row in rows[at:])
+    log.write_text("".join(lines))
     answer = harness.run(*arguments)
     assert answer.code == kept.code and not answer.crashed, answer
     assert last_page(harness.folder / "killed") == last_page(harness.folder / "kept")

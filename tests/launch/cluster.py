@@ -27,14 +27,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/slurm_local.sh"
-SMALL: Mapping[str, Any] = {
-    "gpus": 0,
-    "cpus": 1,
-    "time": 5,
-    "poll": 0.2,
-    "grace": 1.5,
-    "retries": 1,
-}
+SMALL = {"gpus": 0, "cpus": 1, "time": 5, "poll": 0.2, "grace": 1.5, "retries": 1}
 ENGINE_KEYS = {"batched_trials", "save_every"}
 """Options of tests that the engine takes."""
 
@@ -116,7 +109,7 @@ class Driver(threading.Thread):
     def __init__(self, sweep: ClusterSweep, **options: Any) -> None:
         super().__init__(daemon=True)
         self.sweep, self.engine = sweep, {k: options.pop(k) for k in ENGINE_KEYS & options.keys()}
-        self.launcher = Slurm(**{**SMALL, **options})
+        self.launcher = Slurm(**(SMALL | options))
         self.error: BaseException | None = None
         self.start()
 

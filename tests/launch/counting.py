@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.files import RECORD_ERRORS, read_json, write_json
+from sweeper.files import read_json, try_json, write_json
 from sweeper.launch.executor import Batch, Executor, Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave
+from sweeper.launch.job import Control, Job, JobOutcome, Leave
 from sweeper.records import NAMES_CLASS
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, digest
@@ -43,15 +43,10 @@ class Count:
         return self.saves / f"{digest([trial.key for trial in self.trials])[:32]}.json"
 
     def run(self, control: Control) -> JobOutcome:
-        try:
-            sums = self._sums(control)
-        except ValueError as error:
-            reason = f"{type(error).__name__}: {error}"
-            return JobOutcome(failure=JobFailure(reason=reason, retry=False))
-        return JobOutcome(results=tuple(map(_result, self.trials, sums)))
+        return JobOutcome(results=tuple(map(_result, self.trials, self._sums(control))))
 
     def _sums(self, control: Control) -> list[float]:
-        first, sums = self._saved(control)
+        first, sums = self._saved()
         steps = self.trials[0].spec.train.steps
         for step in range(first, steps):
             for index, trial in enumerate(self.trials):
@@ -65,16 +60,10 @@ class Count:
                 raise Leave
         return sums
 
-    def _saved(self, control: Control) -> tuple[int, list[float]]:
+    def _saved(self) -> tuple[int, list[float]]:
         """The step to go on from, and the sums before it."""
-        try:
-            record = read_json(self.path)
-            return int(record["step"]), list(map(float, record["sums"]))
-        except FileNotFoundError:
-            pass
-        except (OSError, *RECORD_ERRORS) as error:
-            control.notify(f"{error}; its trials begin anew")
-        return 0, [0.0] * len(self.trials)
+        record = try_json(self.path) or {"step": 0, "sums": [0.0] * len(self.trials)}
+        return record["step"], record["sums"]
 
     def modules(self) -> list[str]:
         return [type(self.trouble).__module__]
@@ -121,9 +110,7 @@ class CountRunner:
             executor.use(executor.layouts[-1])
         wanted = {trial.key: trial for trial in trials}
         saved = [_keys(path) for path in sorted(self.saves.glob("*.json"))]
-        begun = [
-            tuple(map(wanted.pop, keys)) for keys in saved if keys and wanted.keys() >= {*keys}
-        ]
+        begun = [tuple(map(wanted.pop, keys)) for keys in saved if wanted.keys() >= {*keys}]
         fresh = list(wanted.values())
         return begun + [
             tuple(fresh[i : i + self.batched_trials])
@@ -143,11 +130,8 @@ class CountRunner:
 
 
 def _keys(path: Path) -> list[str]:
-    """Keys of the trials that are saved in `path`; none when it is damaged."""
-    try:
-        return list(map(str, read_json(path)["keys"]))
-    except (OSError, *RECORD_ERRORS):
-        return []
+    """Keys of the trials that are saved in `path`."""
+    return list(map(str, read_json(path)["keys"]))
 
 
 @dataclass(kw_only=True)

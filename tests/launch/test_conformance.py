@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,17 +60,6 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
     assert not [path for path in (tmp_path / "jobs").glob("*") if path.is_dir()]
     sweep.run(launcher, batched_trials=2)
     assert sweep.times_recorded == 4, "nothing is pending, nothing is run"
-
-
-@pytest.mark.parametrize("launcher", ["inline", "local"], indirect=True)
-def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
-    trials = [counted(seed=i) for i in range(2)]
-    sweep = CountSweep(trials=trials, trouble=trouble(tmp_path, "fail", seed=1), folder=tmp_path)
-    good, bad = (sweep.run(launcher, batched_trials=2)[t.key] for t in trials)
-    assert good.status == "complete"
-    assert bad.status == "failed" and math.isnan(bad.objective)
-    assert "ValueError: not this one" in bad.error
-    assert sweep.work_done == pytest.approx(2)
 
 
 def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher: Launcher) -> None:

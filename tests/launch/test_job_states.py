@@ -17,6 +17,7 @@ from sweeper.files import write_json
 from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave, write_job
 from sweeper.launch.job_states import cancel_jobs, job_states
 from sweeper.launch.job_states import tidy as tidy_jobs
+from sweeper.launch.slurm import Slurm
 from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
@@ -33,12 +34,9 @@ def tidy(folder: Path, is_finished: Callable[[str], bool]) -> None:
 def save(folder: Path, saved: Trial) -> None:
     """Leave a checkpoint of `one` after its first step."""
     batched = BatchedTrials(trials=(saved,), corpus=corpus(folder))
+    execution = Execution(checkpoints=folder / "checkpoints")
     with pytest.raises(Leave):
-        train(
-            batched,
-            Execution(checkpoints=folder / "checkpoints"),
-            Control(should_leave=lambda: True),
-        )
+        train(batched, execution, Control(should_leave=lambda: True))
 
 
 @pytest.fixture
@@ -100,3 +98,5 @@ def test_jobs_that_are_closed_to_this_user_are_not_taken_for_none(
     for ask in (job_states, cancel_jobs):
         with pytest.raises(SweeperError, match=r"slurm is the user .*'s, whose own `sweeper"):
             ask(tmp_path)
+    with pytest.raises(SweeperError, match=r"rm -r .*slurm"):
+        Slurm().check(tmp_path)

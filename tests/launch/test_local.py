@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Job, run_job, write_job
@@ -31,9 +31,10 @@ from sweeper.launch.pool import Pool, fate_of
 from sweeper.launch.worker import GRACE
 from sweeper.trial import Trial
 from tests.golden import Golden
-from tests.launch.counting import Ask, Compile, Count, CountSweep, counted, expected
+from tests.launch.counting import Ask, Compile, CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
+from tests.refusals import raises_config_error
 from tests.waiting import until
 
 
@@ -164,24 +165,6 @@ def test_workers_that_cannot_start_end_the_run(
     golden.says(caught)
 
 
-def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
-    """While one worker is busy, the other is given what the strategy names meanwhile."""
-    slow = counted(seed=0)
-    quick = [counted(seed=i) for i in range(1, 5)]
-    waits = trouble(tmp_path, "wait", seed=0, at=4, once=True)
-    assert waits.once is not None
-
-    def more(count: int) -> list[Trial]:
-        if count == len(quick) and waits.once:
-            waits.once.touch()
-        return quick[: count + 1]
-
-    sweep = CountSweep(trials=[slow, quick[0]], trouble=waits, folder=tmp_path, more=more)
-    results = list(sweep.run(Local(workers=2)).values())
-    assert len(results) == 5 and results[-1].trial == slow
-    assert sweep.times_asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
-
-
 STEPS = 400
 """So many slow ones that no machine comes to the end before the driver is killed."""
 DRIVER = f"""
@@ -231,12 +214,11 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
     assert sorted(call[:2] for call in after) == [(s, i) for s in range(2) for i in range(STEPS)]
 
 
-def left_job(folder: Path, trials: list[Trial], result: bool = True) -> Path:
-    """A job that a driver which is gone has left, finished or not."""
+def left_job(folder: Path, trials: list[Trial]) -> Path:
+    """A finished job that a driver which is gone has left."""
     runner = CountSweep(trials=trials, folder=folder).runner(Local())
     job_dir = write_job(folder / "jobs", runner.job(tuple(trials), None))
-    if result:
-        run_job(job_dir, 0)
+    run_job(job_dir, 0)
     return job_dir
 
 
@@ -251,42 +233,8 @@ def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
     assert not job_dir.exists() and other.exists(), "what is not wanted now may be wanted later"
 
 
-def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
-    trials = [counted(seed=i) for i in range(2)]
-    job_dir = left_job(tmp_path, trials, result=False)
-    (job_dir / "result-0.json").write_text('{"attempt": 0, "results": [')
-    (job_dir / "result-3.json").write_text('{"attempt": 3, "results": [{}], "failure": null}')
-    sweep = CountSweep(trials=trials, folder=tmp_path)
-    task = sweep.runner(Local()).job(tuple(trials), None).task
-    assert isinstance(task, Count)
-    task.saves.mkdir()
-    task.path.write_text('{"keys": [')
-    results = sweep.run(Local(workers=1), batched_trials=2)
-    assert without_times(results) == expected(trials, tmp_path)
-    assert any("begin anew" in sentence for sentence in sweep.notices)
-    assert not task.path.exists()
-
-
 def question(folder: Path, how: str = "", at: int = -1) -> Ask:
     return Ask(trials=(counted(),), trouble=trouble(folder, how, at=at), saves=folder)
-
-
-@pytest.mark.long
-def test_layouts_are_asked_each_in_workers_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 2)
-    executor = Local().executor(Context(folder=tmp_path))
-    assert executor.layouts == range(1, 3)
-    try:
-        asked = [executor.call([question(tmp_path)] * layout, layout) for layout in (1, 2)]
-        assert [len(answers) for answers in asked] == [1, 2]
-        workers = [answer["process"] for answers in asked for answer in answers]
-        assert sorted(workers) == sorted(workers_of(os.getpid())) and len({*workers}) == 3
-        executor.use(2)
-        assert sorted(workers[1:]) == sorted(workers_of(os.getpid()))
-    finally:
-        executor.close()
 
 
 def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
@@ -297,6 +245,10 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
         assert executor.call([dies], 2) == [None]
         nothing, answer = executor.call([dies, lives], 2)
         assert nothing is None and answer["process"] in workers_of(os.getpid())
+        (alone,) = executor.call([lives], 1)  # of a layout of its own
+        assert {answer["process"], alone["process"]} == {*workers_of(os.getpid())}
+        executor.use(1)
+        assert workers_of(os.getpid()) == [alone["process"]]
     finally:
         executor.close()
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
@@ -304,7 +256,11 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
     assert result.status == "complete"
 
 
-def test_a_job_is_written_ahead_while_all_workers_are_busy(tmp_path: Path) -> None:
+def test_a_job_is_written_ahead_while_all_workers_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 2)
+    assert Local().executor(Context(folder=tmp_path)).layouts == range(1, 3)
     executor = LocalExecutor(Context(folder=tmp_path), Local(workers=2))
     busy: Any = SimpleNamespace(workers=["one", "other"], room=lambda: False)
     executor._pools[2] = busy
@@ -393,9 +349,8 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("workers", 0), ("hang", 0.0), ("retries", -1)])
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises_config_error(key):
         Local(**{key: value})
-    assert caught.value.key == key
 
 
 def test_the_end_of_a_process_is_named() -> None:

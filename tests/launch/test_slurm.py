@@ -23,11 +23,8 @@ pytestmark = pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"cpus": 64}, "launcher"),
         ({"memory": "9000G"}, "launcher"),
         ({"time": 10**4}, "launcher.time"),
-        ({"constraint": "a100"}, "launcher"),
-        ({"gpus": 1}, "launcher"),
     ],
 )
 def test_what_the_cluster_would_never_run_is_refused_at_once(

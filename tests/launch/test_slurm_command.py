@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,8 +60,9 @@ for step in range(first, steps):
 """
 
 
-def run(settings: Command, folder: Path, *, steps: int) -> tuple[Result, Path]:
-    """What comes of one trial as a job, and its folder."""
+def run(command: tuple[str, ...], folder: Path, steps: int, **more: Any) -> tuple[Result, Path]:
+    """What comes of one trial as a job on two nodes, and its folder."""
+    settings = Command(command=command, metric=METRIC, cwd=str(folder), nodes=2, gpus=0, **more)
     launcher = Slurm(gpus=0, cpus=1, time=10, warn=30, poll=0.3, retries=0)
     runner = settings.open(UserData(), launcher, folder, lambda sentence: None)
     results: list[Result] = []
@@ -75,17 +77,10 @@ def run(settings: Command, folder: Path, *, steps: int) -> tuple[Result, Path]:
 @pytest.mark.long  # in every run the next test has two nodes
 def test_two_nodes_train_one_trial(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    settings = Command(
-        command=(sys.executable, "ranks.py", "--lr={eta}"),
-        metric=METRIC,
-        cwd=str(tmp_path),
-        launch="torchrun",
-        # The names of this cluster's nodes are known to nobody.
-        torchrun=("--local-addr=127.0.0.1",),
-        nodes=2,
-        gpus=0,
-    )
-    result, folder = run(settings, tmp_path, steps=2)
+    command = (sys.executable, "ranks.py", "--lr={eta}")
+    # The names of this cluster's nodes are known to nobody.
+    torchrun: Any = {"launch": "torchrun", "torchrun": ("--local-addr=127.0.0.1",)}
+    result, folder = run(command, tmp_path, 2, **torchrun)
     assert result.curve == (3.0, 2.0)
     assert "hosts ['node1', 'node2']" in (folder / "log.txt").read_text()
 
@@ -97,14 +92,7 @@ def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(tmp_path: 
     """
     (tmp_path / "saves.py").write_text(SAVES)
     srun = ("srun", "--overlap", "--mem=0", "--ntasks-per-node=1")
-    settings = Command(
-        command=(*srun, sys.executable, "saves.py", "{dir}", "{steps}", "--lr={eta}"),
-        metric=METRIC,
-        cwd=str(tmp_path),
-        resume_if="ckpt.txt",
-        nodes=2,
-        gpus=0,
-    )
+    command = (*srun, sys.executable, "saves.py", "{dir}", "{steps}", "--lr={eta}")
 
     def warn() -> None:
         until(lambda: "step 5:" in "".join(p.read_text() for p in tmp_path.glob("trials/*/log*")))
@@ -113,7 +101,7 @@ def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(tmp_path: 
 
     warning = threading.Thread(target=warn, daemon=True)
     warning.start()
-    _, folder = run(settings, tmp_path, steps=200)
+    _, folder = run(command, tmp_path, 200, resume_if="ckpt.txt")
     warning.join()
     first = int((folder / "ckpt.txt").read_text())
     log = (folder / "log.txt").read_text()

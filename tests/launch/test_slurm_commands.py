@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -79,17 +78,3 @@ def test_without_slurm_one_clear_message(
     answer = call(capsys, "search", *WORDS)
     assert_refused(answer, golden, code=1)
     assert not Path("runs").exists()
-
-
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("closed", ["jobs", "slurm"])
-def test_who_is_refused_for_another_s_jobs_changes_nothing(
-    closed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder `jobs` of the refused one would close the study to its owner."""
-    study = tmp_path / "runs" / "a"
-    (study / closed).mkdir(parents=True)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != closed)
-    refused = call(capsys, "search", *WORDS)
-    assert refused.code == 1 and f"runs/a/{closed}\n" in refused.err
-    assert [path.name for path in study.iterdir()] == [closed]

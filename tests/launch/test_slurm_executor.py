@@ -248,9 +248,8 @@ def test_jobs_that_never_begin_end_the_sweep_in_the_node_s_words(
 def test_what_one_node_lacks_runs_on_another(started: bool, queue: Queue) -> None:
     queue.nodes = {"node1", "node2"}
     sweep = queue.drive(lambda queue, now: fail_at_once(queue, {"node1"}, started), 4)
-    assert sweep.objectives() == [1.0] * 4 and {array.avoid for array in queue.arrays[1:]} == {
-        ("node1",)
-    }
+    assert sweep.objectives() == [1.0] * 4
+    assert {array.avoid for array in queue.arrays[1:]} == {("node1",)}
 
 
 def test_what_all_nodes_lack_fails_where_it_began(queue: Queue) -> None:

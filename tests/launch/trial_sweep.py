@@ -32,11 +32,9 @@ class TrialSweep:
     results: dict[str, Result] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     work_done: float = 0.0
-    times_asked: int = 0
     times_recorded: int = 0
 
     def pending(self) -> list[Trial]:
-        self.times_asked += 1
         wanted = {trial.key: trial for trial in (*self.trials, *self.more(len(self.results)))}
         return [trial for key, trial in wanted.items() if key not in self.results]
 
@@ -84,13 +82,8 @@ class TrialSweep:
 
 def without_times(results: dict[str, Result]) -> dict[str, Result]:
     """Without what differs from run to run. NaN becomes a text, which equals itself."""
+    none: dict[str, Any] = {"seconds": 0.0, "finished_at": 0.0}
     return {
-        key: replace(
-            result,
-            seconds=0.0,
-            finished_at=0.0,
-            objective=str(result.objective),  # type: ignore[arg-type]
-            heldout=str(result.heldout),  # type: ignore[arg-type]
-        )
-        for key, result in results.items()
+        key: replace(each, **none, objective=str(each.objective), heldout=str(each.heldout))
+        for key, each in results.items()
     }

@@ -16,21 +16,18 @@ WAYS: dict[str, Callable[[], object]] = {
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "exit": lambda: os._exit(7),
     "hang": lambda: time.sleep(1000),
-    "refuse": lambda: _raise(BadInput("this text is not to be read")),
-    "fail": lambda: _raise(ValueError("not this one")),
+    "refuse": lambda: refuse("this text is not to be read"),
     "slow": lambda: time.sleep(0.1),
 }
 
 
-def _raise(error: Exception) -> None:
-    raise error
+def refuse(what: str) -> None:
+    raise BadInput(what)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
     """Does `how` when a trial of `seed` comes to step `at` (-1: any); `once` or always.
-
-    Where `how` is "wait", it goes on when there is a file `once`.
 
     Every step that is come to is noted in `calls`, a line each: seed, step, process.
     """
@@ -42,12 +39,8 @@ class Trouble:
     calls: Path | None = None
 
     def meet(self, seed: int, step: int) -> None:
-        if self.seed in (-1, seed) and self.at in (-1, step):
-            if self.how == "wait":
-                while not (self.once and self.once.exists()):
-                    time.sleep(0.02)
-            elif self.how and self._again():
-                WAYS[self.how]()
+        if self.seed in (-1, seed) and self.at in (-1, step) and self.how and self._again():
+            WAYS[self.how]()
         if self.calls is not None:
             with self.calls.open("a") as file:
                 file.write(f"{seed} {step} {os.getpid()}\n")

@@ -86,21 +86,9 @@ class Experiment:
 
     @property
     def settings(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            law=NoLaw(),
-            raw={"train": {}},
-            scaled_by_user=False,
-            search=self.search,
-            space=self.space,
-            base=self.base,
-            ladder_base=LadderSize(
-                width=self.base.width, depth=self.base.depth, batch_size=16, steps=100
-            ),
-            transfer=self.transfer,
-            runner=self.runner,
-            launcher=self.launcher,
-            logger=self.logger,
-        )
+        base = LadderSize(width=self.base.width, depth=self.base.depth, batch_size=16, steps=100)
+        rest = {"law": NoLaw(), "raw": {"train": {}}, "scaled_by_user": False}
+        return SimpleNamespace(**vars(self), **rest, ladder_base=base)
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
         return Trial(spec=spec_of_size(size), log2_hps=log2_hps, seed=seed, phase=phase)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import optuna
@@ -31,14 +30,6 @@ SPACE: Space = {
     "beta": Axis(low=-2, high=2),
 }
 CHOICES: Space = {"eta": SPACE["eta"], "kind": Axis(low=0, high=2, choices=("a", "b", "c"))}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    yield
-    optuna.logging.set_verbosity(level)
 
 
 Ran = list[tuple[tuple[float, ...], int]]

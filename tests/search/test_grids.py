@@ -52,9 +52,8 @@ def test_every_pair_around_the_eta_found(golden: Golden) -> None:
     mean = told["eta", "alpha"] / 3
     assert f"transfer error {mean:.4f} nats, the mean over 3 pairs" in found.notes[0]
     golden.says(found.notes[0])
-    assert (
-        found.best_log2 == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0} and found.objective == 3
-    )
+    assert found.best_log2 == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0}
+    assert found.objective == 3
 
 
 def test_without_a_step_the_grids_span_the_ranges() -> None:
@@ -93,12 +92,6 @@ def test_eta_alone_and_a_list() -> None:
     listed = PairsStrategy(pairs=(("beta", "alpha"),))
     assert list(errors(conclude(listed))) == [("beta", "alpha")]
     assert list(errors(conclude(PairsStrategy(axes=("alpha", "eta"))))) == [("eta", "alpha")]
-
-
-def test_an_eta_past_its_range_stays_in_the_middle() -> None:
-    found = conclude(PairsStrategy(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
-    assert found.lines[0].optimum_log2 == 2
-    assert found.pairs[0].values_log2[0] == (0, 1, 2, 3, 4)
 
 
 def test_divergence_ends_the_search_after_the_line(golden: Golden) -> None:

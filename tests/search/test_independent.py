@@ -198,13 +198,6 @@ def test_budget_of_one_point_a_line_tries_the_defaults_alone() -> None:
         IndependentSearch(runs=1, seeds=1).plan(SPACE)
 
 
-def test_budget_below_the_grid_is_extended_within_bounds() -> None:
-    search = IndependentSearch(runs=4, seeds=1, lines=LineRule(extend=2))
-    found = conclude(search, basin(SPACE, at={"a": 9, "b": -9}))
-    assert [len(line.points_log2) for line in found.lines[1:]] == [4, 4]  # 0 and -1 come first
-    assert [line.optimum_log2 for line in found.lines[1:]] == [2, -3]
-
-
 def test_axes_choose_the_lines_beside_eta() -> None:
     search = IndependentSearch(runs=18, seeds=2, axes=("b",))
     found = conclude(search, basin(SPACE))

@@ -14,16 +14,11 @@ from sweeper import registry
 from sweeper.search.optuna import sampling as module
 from sweeper.search.optuna.sampling import TPE, OptunaSearch
 from sweeper.search.strategy import History
-from sweeper.trial import Axis, Space
+from sweeper.trial import Axis
 from tests.refusals import raises_config_error
 from tests.search.fakes import basin, cliff, resume, run_search
+from tests.search.test_enqueue import CHOICES, SPACE
 
-SPACE: Space = {
-    "eta": Axis(low=-12, high=-5, default=-8),
-    "alpha": Axis(low=-3, high=3),
-    "beta": Axis(low=-2, high=2),
-}
-LISTS: Space = {"eta": SPACE["eta"], "kind": Axis(low=0, high=2, choices=("a", "b", "c"))}
 SAMPLERS: dict[str, dict[str, Any]] = {
     "CmaEsSampler": {"popsize": 6},
     "NSGAIISampler": {"population_size": 6},
@@ -46,7 +41,7 @@ def ran(history: History) -> list[dict[str, float]]:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_any_part_of_the_results_resumes_to_the_same_search(name: str) -> None:
     """Samplers keep a state, such as the covariance of CMA-ES: it is asked and told again."""
-    space, loss = LISTS, cliff(basin(LISTS, spread=0.02), -6.5)
+    space, loss = CHOICES, cliff(basin(CHOICES, spread=0.02), -6.5)
     whole = run_search(search(name), space, loss)
     assert len(whole.results) > 10
     for kept in (1, 9, len(whole.results)):
@@ -60,7 +55,7 @@ def test_any_part_of_the_results_resumes_to_the_same_search(name: str) -> None:
 
 
 def test_what_is_asked_for_twice_is_run_once() -> None:
-    space = {"kind": LISTS["kind"], "eta": Axis(low=1, high=1)}
+    space = {"kind": CHOICES["kind"], "eta": Axis(low=1, high=1)}
     for name in ("RandomSampler", "TPESampler", "GridSampler"):
         history = run_search(search(name), space, basin(space))
         assert 0 < len(history.results) == len({str(each) for each in ran(history)}) <= 3
@@ -148,5 +143,5 @@ def test_optunas_own_samplers_need_no_trust_and_other_code_does() -> None:
 def test_samplers_may_hold_samplers() -> None:
     inner = {"_target_": "optuna.samplers.RandomSampler", "seed": 5}
     sampler = {"_target_": "optuna.samplers.CmaEsSampler", "independent_sampler": inner}
-    points = OptunaSearch(sampler=sampler).propose(LISTS, History())
+    points = OptunaSearch(sampler=sampler).propose(CHOICES, History())
     assert len(points) == 10

@@ -7,12 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 
+from sweeper.stats import curve
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.trial import Point
 
 BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
 LARGE = replace(BASE, width=256)
+
+
+@pytest.fixture(autouse=True)
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "DRAWS", 400)
 
 
 @dataclass(frozen=True, kw_only=True)

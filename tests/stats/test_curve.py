@@ -12,18 +12,13 @@ from sweeper.stats import curve as module
 from sweeper.stats.curve import BASIN_TOLERANCE, CurveFit, fit_curve
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
-from tests.stats.curves import BASE, LARGE, Valley, table
+from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, table  # noqa: F401
 
 GRID = [i / 2 for i in range(-4, 5)]
 
 
 def fitted(valley: Valley, size: LadderSize = BASE, transferred: float = 0.0) -> CurveFit:
     return fit_curve(valley.curve(size), transferred)
-
-
-@pytest.fixture(autouse=True)
-def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DRAWS", 400)
 
 
 @settings(max_examples=30)

@@ -29,6 +29,16 @@ def make(number: int, status: str = "complete", **changes: Any) -> Result:
     return Result(trial=trial, status=status, objective=objective, **fields)  # type: ignore[arg-type]
 
 
+def logged(number: int, **changes: Any) -> Result:
+    """A trial as a log gets it, with ten steps in four stretches."""
+    small = spec_of({"model": {"width": 8, "depth": 2}})
+    phase = "lines" if number % 2 else "eta"
+    trial = Trial(spec=small, log2_hps={"eta": float(number)}, seed=1, phase=phase)
+    told = {"trial": trial, "status": "complete", "objective": 2.5, "seconds": 1.5}
+    told |= {"curve": (3.0, 2.75, 2.5, 2.25), "steps": 10, "finished_at": 7.0}
+    return Result(**(told | changes))
+
+
 def files(folder: Path) -> list[Path]:
     return sorted((folder / "results").glob("*.jsonl"))
 

@@ -49,11 +49,8 @@ def test_the_database_s_other_studies_stay(folder: Path, tmp_path: Path) -> None
     with StudyRecord.open(folder, url) as study:
         study.record([make(1, finished_at=2e9)])
         assert study.notices == []
-    assert [trial.state.name for trial in in_database(url, folder.name)] == [
-        "COMPLETE",
-        "FAIL",
-        "COMPLETE",
-    ]
+    states = [trial.state.name for trial in in_database(url, folder.name)]
+    assert states == ["COMPLETE", "FAIL", "COMPLETE"]
     assert mirrored(folder, url) == {r.key: ("complete", r.objective) for r in (make(0), make(1))}
     again = optuna.load_study(storage=url, study_name="theirs")
     assert again.user_attrs == {"note": "kept"} and len(again.trials) == 1

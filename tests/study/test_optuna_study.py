@@ -74,14 +74,10 @@ def test_choices_are_parameters_until_their_list_is_another(folder: Path) -> Non
         study.propose([chosen(2, "c").trial], longer)
         study.record([chosen(2, "c")])
         assert study.notices == []
-    kinds = [trial.params.get("kind") for trial in journal_trials(folder)]
-    assert kinds == ["b", "a", None]
-    assert journal_trials(folder)[0].distributions["kind"] == CategoricalDistribution(("a", "b"))
-    assert [trial.user_attrs["choices"]["kind"] for trial in journal_trials(folder)] == [
-        "b",
-        "a",
-        "c",
-    ]
+    trials = journal_trials(folder)
+    assert [trial.params.get("kind") for trial in trials] == ["b", "a", None]
+    assert trials[0].distributions["kind"] == CategoricalDistribution(("a", "b"))
+    assert [trial.user_attrs["choices"]["kind"] for trial in trials] == ["b", "a", "c"]
 
 
 def killed_before_tell(folder: Path, results: list[Result]) -> None:

@@ -29,14 +29,8 @@ def study_of(folder: Path, *results: Result) -> StudyRecord:
 
 
 def test_a_change_has_the_name_of_its_key() -> None:
-    other = spec_of(
-        {
-            "model": {"width": 16, "ffn_ratio": 3},
-            "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.Lion"},
-            "data": {"digest": "x"},
-            "train": {"steps": 20},
-        }
-    )
+    tree = {"model": {"width": 16, "ffn_ratio": 3}, "optimizer": LION, "data": {"digest": "x"}}
+    other = spec_of(tree | {"train": {"steps": 20}})
     other = replace(other, runner={"name": "engine", "numerics": 0, "code": {"train.py": "y"}})
     assert changes(BASE, BASE) == {}
     assert changes(BASE, other) == {

@@ -32,6 +32,7 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
         assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
         for result in some:
             study.record([result])
+            assert mirrored(folder) == filed(folder) and len(files(folder)) == 1
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "results").stat().st_mode & 0o777 == 0o700
     with StudyRecord.open(folder) as again:
@@ -39,6 +40,8 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
         assert repr(again.results()) == repr(study.results())
         assert {r.key for r in again.results()} == {r.key for r in some} and again.notices == []
         assert len(again) == 3
+        again.record(some[:2])
+        assert len(files(folder)) == 1, "nothing new, nothing written"
         again.record([make(number, finished_at=float(number < 6)) for number in range(3, 8)])
         order = [(result.finished_at, result.key) for result in again.results()]
         assert order == sorted(order)

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.errors import SweeperError
 from sweeper.study.study import StudyRecord
-from tests.study.study_files import filed, files, make, mirrored, refuse
+from tests.study.study_files import files, make, refuse
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,17 +79,3 @@ def test_a_batch_survives_a_kill_between_any_two_system_calls(
         if done:
             break
     assert done and calls >= 5
-
-
-def test_results_are_in_the_file_before_record_returns(folder: Path) -> None:
-    """A batch is one addition to one file, synced before anything is told to the mirror."""
-    with StudyRecord.open(folder) as study:
-        for first in (0, 20, 40):
-            study.record([make(number) for number in range(first, first + 20)])
-            assert len(files(folder)[0].read_bytes().splitlines()) == first + 20
-        assert len(files(folder)) == 1 and mirrored(folder) == filed(folder)
-    with StudyRecord.open(folder) as study:
-        study.record([make(0)])
-        assert len(files(folder)) == 1, "nothing new, nothing written"
-        study.record([make(60)])
-        assert len(files(folder)) == 2

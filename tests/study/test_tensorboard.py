@@ -8,26 +8,14 @@ from typing import Any
 import pytest
 
 from sweeper.study.logs.tensorboard import TensorBoard
-from sweeper.trial import Result, Trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.report import samples
-from tests.specs import spec_of
+from tests.study.study_files import logged as result
 
 there = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
 )
-
-
-def result(number: int, **changes: Any) -> Result:
-    trial = Trial(
-        spec=spec_of({"model": {"width": 8, "depth": 2}}),
-        log2_hps={"eta": float(number)},
-        seed=3,
-        phase="eta",
-    )
-    fields = {"objective": 2.5, "curve": (3.0, 2.75, 2.5), "steps": 7, "seconds": 1.5}
-    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | fields | changes))
 
 
 def read(folder: Path) -> Any:
@@ -42,17 +30,17 @@ def test_a_folder_a_trial_with_curve_outcome_and_hyperparameters(tmp_path: Path)
 
     for number in range(20):
         TensorBoard().log(tmp_path, result(number))
-    assert len(list((tmp_path / "tensorboard" / "eta").iterdir())) == 20
+    assert len(list((tmp_path / "tensorboard" / "eta").iterdir())) == 10
     events = read(tmp_path / "tensorboard" / "eta" / result(2).key)
     points = [(event.step, event.value) for event in events.Scalars("loss")]
-    assert points == [(3, 3.0), (5, 2.75), (7, 2.5)]
-    assert [(e.step, e.value) for e in events.Scalars("objective")] == [(7, 2.5)]
+    assert points == [(3, 3.0), (6, 2.75), (8, 2.5), (10, 2.25)]
+    assert [(e.step, e.value) for e in events.Scalars("objective")] == [(10, 2.5)]
     assert "heldout" not in events.Tags()["scalars"]
     assert events.Tensors("status/text_summary")[0].tensor_proto.string_val == [b"complete"]
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     values = HParamsPluginData.FromString(content).session_start_info.hparams
     fields = {name: value.number_value for name, value in values.items()}
-    assert fields == {"eta": 4.0, "width": 8.0, "depth": 2.0, "seed": 3.0}
+    assert fields == {"eta": 4.0, "width": 8.0, "depth": 2.0, "seed": 1.0}
 
 
 @there
@@ -64,7 +52,7 @@ def test_nothing_is_written_twice_and_another_outcome_takes_its_place(tmp_path: 
     TensorBoard().log(tmp_path, result(0))
     assert sorted(tmp_path.rglob("*")) == before
     (file,) = (tmp_path / "tensorboard" / "eta").glob("*/events*")
-    assert len(read(file.parent).Scalars("loss")) == 3
+    assert len(read(file.parent).Scalars("loss")) == 4
 
 
 @there

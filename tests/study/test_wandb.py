@@ -13,29 +13,16 @@ import pytest
 from sweeper.records import to_json
 from sweeper.study.logs.log import notice_of
 from sweeper.study.logs.wandb import FAILURES, WandB
-from sweeper.trial import Result, Trial
 from tests.report import samples
-from tests.specs import spec_of
 
 pytest.importorskip("wandb")
 
 from tests.golden import Golden
 from tests.refusals import raises_config_error
+from tests.study.study_files import logged as result
 from tests.study.wandb_files import Run, read_runs
 
 OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT")
-
-
-def result(number: int, **changes: Any) -> Result:
-    trial = Trial(
-        spec=spec_of({"model": {"width": 8, "depth": 2}}),
-        log2_hps={"eta": float(number)},
-        seed=1,
-        phase="lines" if number % 2 else "eta",
-    )
-    curve = tuple(3.0 - 0.1 * i for i in range(4))
-    fields = {"objective": 2.5, "heldout": 2.75, "curve": curve, "steps": 10, "seconds": 1.5}
-    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | fields | changes))
 
 
 def by_key(folder: Path) -> dict[str, Run]:
@@ -59,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_trials_in_one_process_are_as_many_whole_runs(folder: Path) -> None:
-    logger, results = WandB(), [result(number) for number in range(3)]
+    logger, results = WandB(), [result(number, heldout=2.75) for number in range(3)]
     for each in results:
         assert logger.log(folder, each) is None
     runs = by_key(folder)

@@ -17,21 +17,16 @@ def steps(critical: float, generator: np.random.Generator, noise: float = 0.03) 
     return 700 * (1 + critical / BATCHES) * np.exp(generator.normal(0, noise, len(BATCHES)))
 
 
-@pytest.mark.parametrize(
-    ("critical", "tables"),
-    [(100.0, 40), *(pytest.param(c, 300, marks=pytest.mark.long) for c in (20.0, 100.0, 400.0))],
-)
-def test_intervals_hold_it_in_95_of_100(critical: float, tables: int) -> None:
-    generator, inside = np.random.default_rng(int(critical)), []
-    ends = list[bool]()
-    for _ in range(tables):
+def test_intervals_hold_it_in_95_of_100() -> None:
+    generator, inside, ends, critical = np.random.default_rng(100), [], [], 100.0
+    for _ in range(40):
         result = critical_batch(BATCHES, steps(critical, generator), 3.0)
         assert result.code == "critical" and result.runs == 12
         least = result.least_examples.low <= 700 * critical <= result.least_examples.high
         fewest = result.least_steps.low <= 700 <= result.least_steps.high
         ends.append(least and fewest)
         inside.append(result.batch.low <= critical <= result.batch.high)
-    assert 0.9 <= np.mean(inside) <= (1 if tables < 300 else 0.98) and np.mean(ends) >= 0.9
+    assert np.mean(inside) >= 0.9 and np.mean(ends) >= 0.9
 
 
 def test_beyond_the_batches_it_is_a_bound() -> None:

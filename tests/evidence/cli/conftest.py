@@ -5,10 +5,8 @@ from tests.cli.conftest import (  # noqa: F401
     finished,
     no_drawing,
     one_thread,
-    screen,
     study,
     sweeper,
     workplace,
 )
-from tests.cli.test_screens import ends  # noqa: F401
 from tests.evidence.cli.test_compare import ranked  # noqa: F401

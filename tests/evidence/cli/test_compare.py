@@ -10,9 +10,9 @@ import pytest
 from sweeper.files import write_json
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import StudyRecord
-from sweeper.trial import Log2Hps, Result
+from sweeper.trial import Result
 from tests.cli.driver import Run, assert_refused
-from tests.evidence.made import record_results
+from tests.evidence.made import record_results, validated
 from tests.golden import Golden
 from tests.report import samples
 
@@ -25,42 +25,26 @@ def loss(width: int, eta: float, seed: int, floor: float) -> float:
     return floor - width / 160 + 0.1 * eta**2 + 0.02 * seed + 1e-4 * ((seed + eta + width) % 3)
 
 
-def record(folder: Path, floor: float, **train: int) -> None:
+def record(folder: Path, floor: float, steps: int = 0) -> None:
     """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
-    trained = StudyRecord.read(folder).results()[0]
-    curves, results, sizes = [], [], []
+    trained = StudyRecord.read(folder).results()[0].trial
+    steps = steps or trained.spec.train.steps
+    curves, results, sizes = [], list[Result](), []
     for width in WIDTHS:
-        spec = replace(trained.trial.spec, width=width)
-        spec = replace(spec, train=replace(spec.train, **train))
-        curve = {}
-        for eta in ETAS:
-            losses = [loss(width, eta, seed, floor) for seed in range(3)]
-            curve[str(eta)] = losses
-            trial = replace(trained.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
-            trial = replace(trial, phase="validate")
-            results += [
-                Result(
-                    trial=replace(trial, seed=seed),
-                    status="complete",
-                    objective=first,
-                    seconds=60.0,
-                    steps=spec.train.steps,
-                )
-                for seed, first in enumerate(losses)
-            ]
-        size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
+        curve = {str(eta): [loss(width, eta, seed, floor) for seed in range(3)] for eta in ETAS}
+        results += [
+            validated(trained, width, float(eta), seed, objective=each, seconds=60.0, steps=steps)
+            for eta, losses in curve.items()
+            for seed, each in enumerate(losses)
+        ]
+        size = {"width": width, "depth": 1, "batch_size": 2, "steps": steps}
         curves.append({"size": size, "losses": curve})
         sizes.append(samples.size_verdict(curves[-1], 0.0, 0.0, "holds"))
     record_results(folder, results)
     (folder / "transfer/w32-d1").mkdir(parents=True)
-    write_json(
-        folder / "transfer/w32-d1/validation.json",
-        {
-            "planned_log2": 0.0,
-            "axes": [{"axis": "width", "answer": "holds", "sizes": sizes}],
-            "curves": curves,
-        },
-    )
+    verdict = {"axis": "width", "answer": "holds", "sizes": sizes}
+    validation = {"planned_log2": 0.0, "axes": [verdict], "curves": curves}
+    write_json(folder / "transfer/w32-d1/validation.json", validation)
 
 
 @pytest.fixture
@@ -111,18 +95,3 @@ def test_other_training_is_refused_by_name_unless_told(
     assert_refused(answer, golden)
     assert not (workplace / "runs/comparisons").exists()
     assert sweeper("compare", "a", "b", "--ignore=train", "--columns", "steps=").code == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("a", "a"), "a is given twice"),
-        (("a", "none"), "none"),
-        (("a", "b", "--baseline", "c"), "one of a, b"),
-    ],
-)
-def test_bad_input_is_one_message(
-    ranked: Path, sweeper: Run, options: tuple[str, ...], message: str
-) -> None:
-    answer = sweeper("compare", *options)
-    assert answer.code == 2 and message in " ".join(answer.err.split()) and not answer.crashed

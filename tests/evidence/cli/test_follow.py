@@ -13,9 +13,9 @@ from sweeper.evidence.follow.decision import read_prediction
 from sweeper.evidence.predict.band import rebinned, stretch_edges
 from sweeper.schedule import OWN
 from sweeper.study.study import StudyRecord
-from sweeper.trial import Log2Hps, Result, curve
+from sweeper.trial import curve
 from tests.cli.driver import Run
-from tests.evidence.made import STEPS, prediction, record_results, run
+from tests.evidence.made import STEPS, prediction, record_results, run, validated
 from tests.evidence.predict.test_band import ladder
 
 METRIC = ("--metric", "jsonl:log.jsonl:loss")
@@ -43,7 +43,7 @@ def test_a_run_on_course_ends_by_0_and_one_off_it_by_3(folder: Path, sweeper: Ru
     write(run(1)[:600])
     answer = follow(sweeper, "--once")
     assert answer.code == 0, answer.err
-    assert "On the band at step 599" in answer.out
+    assert "On the band at step 599" in answer.out and ": not reached" in answer.out
     page = (folder / "follow.html").read_text()
     assert 'http-equiv="refresh"' in page and "http://" not in page.replace("http://www.w3", "")
     write(run(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
@@ -58,9 +58,7 @@ def test_the_live_view_ends_with_the_run_by_a_mean(folder: Path, sweeper: Run) -
     write(losses)
     answer, end = follow(sweeper), losses[-STEPS // 10 :].mean()
     assert answer.code == 0
-    message = (
-        f"The mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
-    )
+    message = f"mean of its last 100 losses is {end:.4f} (the last one {losses[-1]:.4f}); predict"
     assert message in " ".join(answer.out.split())
     document = follow(sweeper, "--once", "--json").document
     assert document["end"] == pytest.approx(end) and document["last"] == losses[-1]
@@ -98,25 +96,15 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
-    trained, results = StudyRecord.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0].trial, []
     curves = ladder(seeds=3)
     for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
-        train = replace(trained.trial.spec.train, steps=steps)
         width = (16, 32, 64)[int(curves.cell[place])]
-        spec = replace(trained.trial.spec, width=width, train=train)
         for eta, factor in ((0.0, 1.0), (1.0, 1.01)):
-            hps, seed = Log2Hps({"eta": eta}), place % 3
-            trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
-            losses_shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
-            kept = tuple(
-                curve(
-                    rebinned(losses_shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps))
-                )
-            )
-            end = float(np.mean(kept[-len(kept) // 10 :]))
-            results.append(
-                Result(trial=trial, status="complete", objective=end, steps=steps, curve=kept)
-            )
+            shown = (np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)).tolist()
+            kept = tuple(curve(rebinned(shown, stretch_edges(0, 200), stretch_edges(0, steps))))
+            told = {"objective": float(np.mean(kept[-len(kept) // 10 :])), "curve": kept}
+            results.append(validated(trained, width, eta, place % 3, steps=steps, **told))
     record_results(study, results)
     answer = sweeper("predict", "--to-width", "128", "--to-tokens", "6400", "--json")
     assert answer.code == 0, answer.err
@@ -136,16 +124,18 @@ def test_a_rate_that_jumps_is_off_the_ladder_and_the_schedule_is_named(
     made = prediction()
     replace(made, band=replace(made.band, schedule=OWN)).write(folder)
     for jump, code in ((1.0, 0), (4.0, 3)):
-        losses = run(1)[:600].tolist()
+        rates = [0.01 * min(1.0, (i + 1) / 50) * (1 - i / STEPS) for i in range(600)]
         rows = [
-            {"step": i, "loss": x, "lr": jump if i > 400 else 1.0} for i, x in enumerate(losses)
+            {"step": i, "loss": loss, "lr": rate * (jump if i >= 333 else 1.0)}
+            for i, (loss, rate) in enumerate(zip(run(1)[:600].tolist(), rates, strict=True))
         ]
         Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
         assert answer.code == code, answer.err
         message = " ".join((answer.out + answer.err).split())
         assert "its script's own, and not known" in message and "cosine" not in message
-        assert ("the learning rate went from 1 to 4" in message) == (code == 3)
+        assert ("the learning rate went from 0.00668 to 0.0267" in message) == (code == 3)
+        assert ("step 333" in message) == (code == 3)
 
 
 def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(

@@ -11,8 +11,6 @@ import sweeper as package
 from tests.cli.driver import Run, assert_refused
 from tests.evidence.rates.test_decision import best, frame
 
-STEPLAW = Path(__file__).parents[3] / "shared/data/steplaw/dense_lr_bs_loss.csv"
-
 
 def test_a_table_of_two_sizes_tells_the_rate_and_the_batch(sweeper: Run, tmp_path: Path) -> None:
     frame((4, 5, 6, 7, 8, 9)).to_csv(tmp_path / "runs.csv", index=False)
@@ -55,21 +53,3 @@ def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path
     assert answer.answer == "critical" and "critical batch" in answer.text
     with pytest.raises(package.BadInput, match="batch_size=COLUMN"):
         package.judge(table.drop(columns="batch_size"), axis="batch")
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not STEPLAW.exists(), reason="needs the table of StepLaw")
-def test_steplaw_told_from_its_small_sizes() -> None:
-    results = package.judge(
-        str(STEPLAW),
-        columns="loss=smooth loss,batch_size=bs,steps=ti",
-        where="N < 6e8 and D < 2.9e10",
-        to_params=1.074e9,
-        to_tokens=5.69e10,
-    ).document
-    # Its own surface has them at 2^-9.6 and 288; its run of 2^-9.5 and 256 is the lowest.
-    eta, batch = results["prediction"]["eta"], results["prediction"]["batch"]
-    assert abs(eta["value"] + 9.6) < 0.3 and abs(batch["value"] - 8.17) < 0.3
-    assert eta["low"] < -9.6 < eta["high"] and batch["low"] < 8.17 < batch["high"]
-    below, above = (slope["value"] for slope in results["slopes"])
-    assert 0.6 < below < 0.8 and -0.1 < above < 0.15

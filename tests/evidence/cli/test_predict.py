@@ -18,7 +18,8 @@ from sweeper.files import read_json
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
-from tests.evidence.made import record_results
+from tests.evidence.made import record_results, validated
+from tests.evidence.predict.test_decision import surface
 
 WIDTHS = (16, 32, 64, 128)
 
@@ -30,27 +31,15 @@ def law(params: float, tokens: float) -> float:
 @pytest.fixture(scope="module")
 def of_law(finished: Path) -> list[Result]:
     """Results of widths x steps, two rates and two seeds each, by the law; one has diverged."""
-    trained, random, results = StudyRecord.read(finished).results()[0], np.random.default_rng(0), []
-    horizons = [trained.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
-    for width in WIDTHS:
-        for steps in horizons:
-            train = replace(trained.trial.spec.train, steps=steps)
-            spec = replace(trained.trial.spec, width=width, train=train)
-            tokens = steps * train.batch_size * train.seq_len
-            best = law(prepare(spec).parameters(), tokens)
-            for eta, worse in ((0.0, 0.0), (2.0, 0.3)):
-                for seed in range(2):
-                    trial = replace(trained.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
-                    trial = replace(trial, seed=seed, phase="validate")
-                    noise = np.exp(0.002 * random.standard_normal())
-                    results.append(
-                        Result(
-                            trial=trial,
-                            status="complete",
-                            objective=(best + worse) * noise,
-                            steps=steps,
-                        )
-                    )
+    trained = StudyRecord.read(finished).results()[0].trial
+    random, results, train = np.random.default_rng(0), [], trained.spec.train
+    for width, times in product(WIDTHS, (1, 4, 16, 64)):
+        steps = train.steps * times
+        tokens = steps * train.batch_size * train.seq_len
+        best = law(prepare(replace(trained.spec, width=width)).parameters(), tokens)
+        for (eta, worse), seed in product(((0.0, 0.0), (2.0, 0.3)), range(2)):
+            end = (best + worse) * np.exp(0.002 * random.standard_normal())
+            results.append(validated(trained, width, eta, seed, objective=end, steps=steps))
     diverged = replace(results[0], status="diverged", objective=float("inf"))
     diverged = replace(diverged, trial=replace(results[0].trial, log2_hps=Log2Hps({"eta": 5.0})))
     return [*results, diverged]
@@ -116,13 +105,11 @@ def test_a_command_that_takes_no_batch_counts_in_steps(
 
 
 def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sweeper: Run) -> None:
-    trained, results = StudyRecord.read(study).results()[0], []
+    trained, results = StudyRecord.read(study).results()[0].trial, []
     for width, eta, seed in product((16, 32, 64), (-1.0, 0.0, 1.0), range(3)):
-        spec, hps = replace(trained.trial.spec, width=width), Log2Hps({"eta": eta})
-        trial = replace(trained.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
-        loss = 1.5 + 60 / prepare(spec).parameters() ** 0.4 + 0.05 * eta**2 + 0.003 * seed
-        result = Result(trial=trial, status="complete", objective=loss, steps=spec.train.steps)
-        results.append(result)
+        params = prepare(replace(trained.spec, width=width)).parameters()
+        loss = 1.5 + 60 / params**0.4 + 0.05 * eta**2 + 0.003 * seed
+        results.append(validated(trained, width, eta, seed, objective=loss))
     record_results(study, results)
     answer = sweeper("predict", "--to-width", "512")
     assert answer.code == 0, answer.err
@@ -171,16 +158,8 @@ def test_tokens_that_no_law_plans_are_refused_as_for_the_plan(study: Path, sweep
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    lines = ["n_params,tokens,final loss,seed"]
-    random = np.random.default_rng(1)
-    for size in 2e7 * 2.5 ** np.arange(4):
-        for tokens in 5e8 * 2.0 ** np.arange(4):
-            for seed in range(2):
-                loss = 1.69 + 406.4 / size**0.34 + 410.7 / tokens**0.28
-                loss *= np.exp(0.002 * random.standard_normal())
-                lines.append(f"{size},{tokens},{loss},{seed}")
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(lines))
+    named = surface().rename(columns={"params": "n_params", "loss": "final loss"})
+    named.to_csv(path := tmp_path / "runs.csv", index=False)
     return path
 
 
@@ -263,17 +242,11 @@ def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
 
 
 def test_earlier_runs_of_a_study_are_those_of_most_steps_as_long_as_they_were(study: Path) -> None:
-    trained, results = StudyRecord.read(study).results()[0], []
-    for steps in (40, 80):
-        spec = replace(
-            trained.trial.spec, width=512, train=replace(trained.trial.spec.train, steps=steps)
-        )
-        for seed in range(2):
-            trial = replace(trained.trial, spec=spec, seed=seed, phase="validate")
-            curve = tuple(3 + 1 / (1 + k) + 0.01 * seed for k in range(40))
-            results.append(
-                Result(trial=trial, status="complete", objective=3.0, steps=steps, curve=curve)
-            )
+    trained, results = StudyRecord.read(study).results()[0].trial, []
+    for steps, seed in product((40, 80), range(2)):
+        curve = tuple(3 + 1 / (1 + k) + 0.01 * seed for k in range(40))
+        told = {"objective": 3.0, "steps": steps, "curve": curve}
+        results.append(validated(trained, 512, 0.0, seed, **told))
     record_results(study, results)
     runs = earlier_runs(study, "", where="width == 512")
     assert [run.length for run in runs] == [80, 80]

@@ -26,31 +26,18 @@ def two(study: Path) -> Path:
     return study.parent
 
 
-def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
+def test_at_the_searched_width_seeds_are_fresh_ones_and_equal_studies_alike(
     two: Path, sweeper: Run
 ) -> None:
-    before = sorted(two.rglob("*"))
-    dry = sweeper("compare", "--settle", "a", "b", "--dry-run", "--json").document
-    assert (dry["begins"], dry["known"], dry["widths"]) == (8, 0, [32])
-    assert sorted(two.rglob("*")) == before
-    answer = sweeper("compare", "--settle", "a", "b", "--json")
-    assert answer.code == 0, answer.err
-    outcome = answer.document
-    assert (outcome["ended"], outcome["runs"], outcome["answer"]) == ("alike", 8, "cannot say")
-    written = json.loads((two / "comparisons/a+b/settled.json").read_text())
-    assert written["variants"] == outcome["variants"]
-    trained = [len(StudyRecord.read(two / name).results()) for name in "ab"]
-    again = sweeper("compare", "--settle", "a", "b", "--json").document
-    assert again["variants"] == outcome["variants"]
-    assert [len(StudyRecord.read(two / name).results()) for name in "ab"] == trained
-
-
-def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> None:
     seeds = {result.trial.seed for result in StudyRecord.read(two / "a").results()}
     answer = sweeper("compare", "--settle", "b", "a", "--to-width", "16", "--json")
     assert answer.code == 0, answer.err
+    outcome = answer.document
     fresh = {result.trial.seed for result in StudyRecord.read(two / "a").results()} - seeds
-    assert min(fresh) == answer.document["first_seed"] > max(seeds)
+    assert min(fresh) == outcome["first_seed"] > max(seeds)
+    assert (outcome["ended"], outcome["runs"], outcome["answer"]) == ("alike", 8, "cannot say")
+    written = json.loads((two / "comparisons/b+a/settled.json").read_text())
+    assert written["variants"] == outcome["variants"]
 
 
 def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(

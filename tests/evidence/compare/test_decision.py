@@ -19,16 +19,14 @@ TARGET = {"params": 1.2e9, "tokens": 2.4e10}
 PINNED = {"floor": 1.6, "exponent": 0.0941}
 
 
+def law(compute: float) -> float:
+    return 1.6 + 84 * compute**-0.0941
+
+
 def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]:
     """A baseline, and variants that are so much better at each size; NaN: not run."""
     return [
-        {
-            "change": name,
-            "params": n,
-            "tokens": d,
-            "loss": 1.6 + 8.4e1 * (n * d) ** -0.0941 - of[i],
-            **columns,
-        }
+        {"change": name, "params": n, "tokens": d, "loss": law(n * d) - of[i], **columns}
         for name, of in {"base": [0.0] * 3, **gains}.items()
         for i, (n, d) in enumerate(SIZES)
         if not math.isnan(of[i])
@@ -70,7 +68,7 @@ def test_an_answer_is_that_of_its_interval() -> None:
 def test_compute_is_that_of_the_pinned_law() -> None:
     result = of(table({"new": [0.02, 0.02, 0.02]}), **PINNED)
     at = result.sizes[0]
-    base = 8.4e1 * (1.3e8 * 2.6e9) ** -0.0941
+    base = law(1.3e8 * 2.6e9) - 1.6
     assert at.difference.value == pytest.approx(-0.02)
     assert at.compute.value == pytest.approx((base / (base - 0.02)) ** (1 / 0.0941))
     assert at.compute.low < at.compute.value < at.compute.high
@@ -84,9 +82,8 @@ def test_the_law_is_found_where_it_is_not_pinned_and_in_losses_of_any_scale() ->
     assert nats.compute.low < pinned.compute.value < nats.compute.high
     assert abs(nats.compute.value - pinned.compute.value) < 0.05
     assert first.compute.value == pytest.approx(other.compute.value, rel=1e-6)
-    assert (
-        first.compute.value > 1.05 and first.compute.low < nats.compute.value < first.compute.high
-    )
+    assert first.compute.value > 1.05
+    assert first.compute.low < nats.compute.value < first.compute.high
     assert first.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
 
 
@@ -118,7 +115,7 @@ def test_tokens_that_differ_are_allowed_for() -> None:
     rows = table({"new": [0.0, 0.0, 0.0]})
     for row in rows[3:]:
         row["tokens"] *= 1.2
-        row["loss"] = 1.6 + 8.4e1 * (row["params"] * row["tokens"]) ** -0.0941
+        row["loss"] = law(row["params"] * row["tokens"])
     result = of(rows)
     assert result.answer == "cannot say" and abs(result.difference.value) < 0.002
 

@@ -75,14 +75,6 @@ def test_a_gain_fades_and_the_line_through_it_is_not_followed() -> None:
     assert carried.chance(1) > 0.95
 
 
-def test_what_has_no_effect_is_not_called_however_many_there_are() -> None:
-    generator, lucky = np.random.default_rng(0), 0
-    for _ in range(3):
-        carried = carry(losses(generator.normal(0, 0.003, (20, 3)).tolist()), TARGET)
-        lucky += max(carried.chance(v) for v in range(1, 21)) > 0.99
-    assert lucky == 0
-
-
 def test_a_large_difference_is_known_in_proportion() -> None:
     """Gains of 0.6 nats are not known to 0.01, however alike two sizes say them."""
     small, large = (carry(losses([[x, x, x]]), TARGET).estimate(1, 0, 0.025) for x in (0.02, 0.6))

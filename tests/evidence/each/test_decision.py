@@ -165,23 +165,6 @@ def test_neither_the_order_of_lines_nor_units_change_an_answer(
         assert again.best == pytest.approx(float(each.best) * 2.0**shift)
 
 
-@settings(max_examples=2, deadline=None)
-@given(worse=st.floats(0.1, 5.0), seed=st.integers(0, 5))
-def test_an_added_worse_value_carries_nothing_more(worse: float, seed: int) -> None:
-    varied = made(seed, count=3)
-    lines = [
-        replace(
-            line, losses={**line.losses, 4.0: {s: x + worse for s, x in line.losses[0.0].items()}}
-        )
-        for line in varied.lines
-    ]
-    gain_of, other = judge_each(varied), judge_each(replace(varied, lines=tuple(lines)))
-    for each in gain_of.hyperparameters:
-        again = of(other, each.name)
-        assert again.best == each.best and again.gain.low <= each.gain.low + 1e-12
-        assert again.answer in (each.answer, "cannot say")
-
-
 @given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=12))
 def test_holms_rule_is_that_of_the_textbook(errors: list[float]) -> None:
     """The k-th least error is rejected at a level where all k least pass level / (m - i)."""

@@ -43,11 +43,6 @@ def test_the_point_has_most_neighbours(rows: list[tuple[int, ...]], columns: int
     assert neighbours[_point(kinds, np.ones(len(kinds)))] == max(neighbours)
 
 
-def test_thousands_of_random_configurations_are_looked_at_in_a_moment() -> None:
-    kinds = np.random.default_rng(0).normal(size=(20_000, 6))
-    assert 0 <= _point(kinds, np.ones(len(kinds))) < len(kinds)
-
-
 def test_the_point_is_found_and_what_differs_from_it_twice_is_not_counted() -> None:
     varied = varied_settings(read(table().sample(frac=1, random_state=1)))
     assert varied.axis == "width" and varied.used == 24 and len(varied.lines) == 6

@@ -112,14 +112,11 @@ def test_a_spike_that_returns_is_no_alarm() -> None:
         assert sick(104, factor).state == "on the band"
 
 
-@pytest.mark.parametrize("draw", ["t3", pytest.param("exponential", marks=pytest.mark.long)])
-def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course(draw: str) -> None:
+def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course() -> None:
     """Of a single reading a stretch, with noise that is no Gaussian: one of twenty at most."""
     off = 0
     for seed in range(20):
-        random = np.random.default_rng(seed)
-        tails = random.standard_t(3, STEPS) / math.sqrt(3)
-        noise = tails if draw == "t3" else random.exponential(1, STEPS) - 1
+        noise = np.random.default_rng(seed).standard_t(3, STEPS) / math.sqrt(3)
         losses = np.exp(middle(TARGET) + 0.02 * noise)
         off += watched(losses, Watch(prediction(), alarm=0.05), every=10).finish().off
     assert off <= 3
@@ -182,14 +179,6 @@ def test_two_runs_in_one_log_are_refused() -> None:
         watch.update(max(step - 7, 0), 3.0)
     assert "two runs" in watch.error
     assert watch.seen.state == "cannot say"
-
-
-def test_gaps_and_rare_readings_are_no_alarm() -> None:
-    for every in (10, 25):
-        watch, losses = Watch(prediction()), run(111)
-        for step in (step for step in range(0, STEPS, every) if not 400 <= step < 600):
-            watch.update(step, float(losses[step]))
-        assert watch.seen.state == "on the band" and watch.seen.ended, every
 
 
 def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
@@ -264,18 +253,6 @@ def test_a_reading_at_the_begin_of_its_stretch_is_not_above_the_band() -> None:
         # Where it falls most, behind the warm-up.
         means.append(np.mean([off[10:25].mean() for off in offs]))
     assert means[1] == pytest.approx(means[0], abs=0.005)
-
-
-def test_a_rate_that_jumps_is_seen_without_any_schedule_and_a_smooth_one_is_not() -> None:
-    losses, made = run(3), replace(prediction())
-    own = replace(made, band=replace(made.band, schedule="its own"))
-    for jump, state in ((1.0, "on the band"), (4.0, "rate jumped")):
-        watch = Watch(own)
-        for step, loss in enumerate(losses[:400].tolist()):
-            rate = 0.01 * min(1.0, (step + 1) / 50) * (1 - step / STEPS)
-            watch.update(step, loss, rate * (jump if step >= 333 else 1.0))
-        assert watch.seen.state == state and watch.seen.off == (jump > 1)
-    assert watch.seen.since == 333
 
 
 def test_a_run_without_losses_is_off_since_its_last_one() -> None:

@@ -18,7 +18,6 @@ from tests.evidence.made import prediction, run
     ("seen", "change", "tone", "said"),
     [
         (0, 0.0, "open", "Not enough yet"),
-        pytest.param(700, 0.0, "good", "On the band", marks=pytest.mark.long),
         (700, 0.08, "bad", "Above the band since about step 300"),
     ],
 )

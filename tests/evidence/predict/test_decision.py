@@ -23,7 +23,6 @@ from sweeper.evidence.predict.decision import (
     Prediction,
     _far,
 )
-from sweeper.evidence.predict.forecast import fit_law
 from sweeper.evidence.runs.loss_runs import law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.files import parse_record
@@ -73,13 +72,6 @@ def test_a_grid_predicts_what_lies_beyond_it() -> None:
     names = ("E", "A", "B", "alpha", "beta")
     e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
     assert e + a / 1e9**alpha + b / 1e10**beta == pytest.approx(made.prediction.loss, abs=0.02)
-
-
-def test_the_interval_grows_with_the_distance() -> None:
-    law = fit_law(loss_runs_of(law_runs(read(surface()))), draws=200)
-    result = [law.loss(3e8 * factor, 4e9 * factor) for factor in (1, 4, 16, 64)]
-    widths = [each.high - each.low for each in result]
-    assert widths == sorted(widths)
 
 
 def test_how_far_a_law_is_carried_is_said() -> None:

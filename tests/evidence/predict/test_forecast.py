@@ -43,14 +43,6 @@ def test_whole_numbers_of_parameters_and_tokens_do_not_wrap_around() -> None:
     assert math.isfinite(result.high) and result == law().loss(float(params), float(tokens))
 
 
-def test_points_of_few_trainings_leave_more_open_than_runs_of_their_own() -> None:
-    whole = measured()
-    runs = whole.only((whole.params < 1.5e8) & (whole.tokens < 3e9))
-    by_size = replace(runs, cluster=np.unique(runs.params, return_inverse=True)[1])
-    alone, together = (fit_law(r, draws=300).loss(1e9, 1e10) for r in (runs, by_size))
-    assert together.high - together.low > alone.high - alone.low
-
-
 def test_branches_of_one_training_a_size_tell_the_tokens_power_and_share_their_offset() -> None:
     """Each size is off as a whole: alpha is as uncertain as that, beta is known far better."""
     runs = measured(noise=0.0005)
@@ -62,13 +54,6 @@ def test_branches_of_one_training_a_size_tell_the_tokens_power_and_share_their_o
     alpha, beta = values["alpha"], values["beta"]
     assert alpha.low < 0.34 < alpha.high and beta.low < 0.28 < beta.high
     assert 0 < beta.high - beta.low < 0.5 * (alpha.high - alpha.low)
-
-
-def test_few_runs_that_went_wrong_do_not_widen_the_interval_of_one_that_does_not() -> None:
-    runs = measured()
-    wrong = replace(runs, loss=runs.loss * np.where(np.arange(len(runs)) == 7, 1.2, 1.0))
-    whole, stray = (fit_law(r, draws=200).loss(1e9, 1e10) for r in (runs, wrong))
-    assert stray.high - stray.low < 2 * (whole.high - whole.low)
 
 
 def test_a_loss_below_the_floor_takes_infinite_compute() -> None:

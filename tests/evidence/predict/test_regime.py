@@ -6,7 +6,7 @@ import pytest
 import sweeper
 from sweeper.evidence.predict.regime import BETTER, RunToCome, choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns
-from sweeper.stats.power_law import Array
+from tests.stats.test_power_law import hoffmann as truth
 
 BUDGETS = 1e18 * 3.0 ** np.arange(5)
 RATIOS = 2.0 ** np.arange(-4, 10, 1.5)
@@ -21,10 +21,6 @@ def isoflops(*, bend: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
     loss = truth(params, tokens) * np.exp(noise * random.standard_normal(len(flops)))
     loss *= np.exp(bend * np.maximum(np.log(2 / ratio), 0) ** 1.5)
     return LossRuns(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
-
-
-def truth(params: Array, tokens: Array) -> Array:
-    return 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
 
 
 def test_runs_that_bend_are_left_out_and_what_that_changes_is_told() -> None:

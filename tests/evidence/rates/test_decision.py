@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas
@@ -24,30 +25,17 @@ def best(params: float, tokens: float) -> tuple[float, float]:
     return -8.5 - 0.9 * n + 0.3 * d, 7 - 0.4 * n + 0.6 * d
 
 
-def frame(
-    batches: tuple[int, ...], horizons: tuple[float, ...] = (5e9, 1e10, 2e10)
-) -> pandas.DataFrame:
-    generator, rows = np.random.default_rng(0), []
-    for params in (1e8, 2e8, 4e8):
-        for tokens in horizons:
-            eta, batch = best(params, tokens)
-            for log2_batch in batches:
-                offset = log2_batch - batch
-                ridge = 0.5 * min(offset, 0.0)
-                for log2 in np.arange(-13.0, -5.0):
-                    loss = 2.5 + 0.02 * (log2 - eta - ridge) ** 2 + 0.01 * offset**2
-                    rows.append(
-                        {
-                            "params": params,
-                            "tokens": tokens,
-                            "batch_size": 2**log2_batch,
-                            "steps": tokens / LENGTH / 2**log2_batch,
-                            "lr": 2.0**log2,
-                            "loss": loss + generator.normal(0, 0.001),
-                        }
-                    )
+def frame(batches: tuple[int, ...]) -> pandas.DataFrame:
+    generator, rows, rates = np.random.default_rng(0), [], np.arange(-13.0, -5.0)
+    sizes = product((1e8, 2e8, 4e8), (5e9, 1e10, 2e10))
+    for (params, tokens), log2_batch, log2 in product(sizes, batches, rates):
+        eta, batch = best(params, tokens)
+        offset = log2_batch - batch
+        loss = 2.5 + 0.02 * (log2 - eta - 0.5 * min(offset, 0.0)) ** 2 + 0.01 * offset**2
+        row = {"params": params, "tokens": tokens, "batch_size": 2**log2_batch, "lr": 2.0**log2}
+        rows.append(row | {"loss": loss + generator.normal(0, 0.001)})
     table = pandas.DataFrame(rows)
-    return table.assign(steps=table["steps"].round())
+    return table.assign(steps=(table.tokens / LENGTH / table.batch_size).round())
 
 
 @cache

@@ -68,21 +68,6 @@ def table(generator: np.random.Generator, between: float, within: float) -> tupl
     return x, optima
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("between", "within"), [(0.1, 0.1), (0.02, 0.15), (0.2, 0.05)])
-def test_a_size_beyond_lies_inside_its_interval_in_95_of_100(between: float, within: float) -> None:
-    generator, inside_both, inside = np.random.default_rng(1), [], []
-    for _ in range(30):
-        x, optima = table(generator, between, within)
-        law = PowerLaw.of(x[:-1], optima[:-1])
-        low, high = np.percentile(law.at(x[-1]), [2.5, 97.5], axis=0)
-        inside_both += [*((low <= optima[-1]) & (optima[-1] <= high))]
-        low, high = np.percentile(law.draws[:, 0, 1:], [2.5, 97.5], axis=0)
-        inside += [*((low <= [-0.9, 0.3]) & (high >= [-0.9, 0.3]))]
-
-    assert np.mean(inside_both) >= 0.88 and np.mean(inside) >= 0.8
-
-
 def test_a_bound_moves_a_law_and_counts_as_no_value() -> None:
     x, optima = table(np.random.default_rng(3), 0.02, 0.05)
     kept = x[:-1, 0] < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,10 @@ def runs(
     for width, optimum in zip(widths, optima, strict=True):
         floor = 3.0 + 20 / width
         offsets = random.normal(0, noise, seeds)
-        for eta in etas:
-            for seed in range(seeds):
-                loss = floor + curvature * (eta - optimum) ** 2
-                loss += offsets[seed] + random.normal(0, noise)
-                rows.append({"n_embd": width, "lr": 2.0**eta, "seed": seed, "val_loss": loss})
+        for eta, seed in product(etas, range(seeds)):
+            loss = floor + curvature * (eta - optimum) ** 2 + offsets[seed]
+            loss += random.normal(0, noise)
+            rows.append({"n_embd": width, "lr": 2.0**eta, "seed": seed, "val_loss": loss})
     return pandas.DataFrame(rows)
 
 

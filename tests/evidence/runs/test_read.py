@@ -33,11 +33,6 @@ def test_columns_by_name_rows_and_a_frame_are_one_source() -> None:
         read(levels)
 
 
-def test_a_place_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such study"):
-        read("nowhere.csv", root=tmp_path)
-
-
 def test_a_study_is_named_by_its_folder_or_in_its_root(tmp_path: Path) -> None:
     (tmp_path / "mine" / "results").mkdir(parents=True)
     (tmp_path / "mine" / "config.yaml").write_text("{}")

@@ -17,12 +17,8 @@ from tests.refusals import raises_config_error
 
 def test_columns_are_found_by_name_or_told() -> None:
     frame = surface().rename(columns={"params": "n_params", "loss": "eval/loss"})
-    assert law_runs(read(frame)).columns == {
-        "params": "n_params",
-        "tokens": "tokens",
-        "loss": "eval/loss",
-        "seed": "seed",
-    }
+    named = {"params": "n_params", "tokens": "tokens", "loss": "eval/loss", "seed": "seed"}
+    assert law_runs(read(frame)).columns == named
     other = surface().rename(columns={"params": "Size of model"})
     with raises_config_error("columns"):
         predicted(other)

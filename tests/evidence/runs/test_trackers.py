@@ -182,23 +182,15 @@ def test_a_folder_of_runs_with_a_file_each(tmp_path: Path) -> None:
 def test_studies_of_optuna_by_the_url_of_their_storage(tmp_path: Path) -> None:
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     url = f"sqlite:///{tmp_path / 'studies.db'}"
     storage = optuna.storages.RDBStorage(url)
-    spread = optuna.distributions.FloatDistribution(1e-5, 1.0, log=True)
+    spread = {"lr": optuna.distributions.FloatDistribution(1e-5, 1.0, log=True)}
     for width, part in SMALL.groupby("n_embd"):
         study = optuna.create_study(storage=storage, study_name=f"mup-w{width}")
-        study.add_trials(
-            [
-                optuna.create_trial(
-                    value=row.val_loss,
-                    params={"lr": row.lr},
-                    distributions={"lr": spread},
-                    user_attrs={"seed": int(row.seed)},
-                )
-                for row in part.itertuples()
-            ]
-        )
+        for row in part.itertuples():
+            asked: Any = {"params": {"lr": row.lr}, "user_attrs": {"seed": int(row.seed)}}
+            trial = optuna.create_trial(value=row.val_loss, distributions=spread, **asked)
+            study.add_trial(trial)
     optuna.create_study(storage=storage, study_name="best-accuracy", direction="maximize")
     optuna.create_study(storage=storage, study_name="empty")
     judged = package.judge(url, study="mup-*")
