@@ -105,6 +105,19 @@ class TestCoordinates:
         assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
 
 
+@pytest.mark.long
+def test_workers_measure_what_this_process_does(sweeper: Run, workplace: Path) -> None:
+    """The runs are jobs like any other, and leave nothing behind."""
+    argv = ["check", *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
+    assert sweeper(*argv, "study=here").code == 0
+    assert sweeper(*argv, "study=there", "launcher=local", "launcher.workers=1").code == 0
+    here, there = (read_json(workplace / f"runs/{s}/check/check.json") for s in ("here", "there"))
+    for record in (here, there):
+        del record["command"], record["sum"]
+    assert here == there
+    assert not list((workplace / "runs/there").rglob("jobs/*"))
+
+
 def test_scales(sweeper: Run, workplace: Path) -> None:
     argv = ["check", "--scales", *QUICK, "study=a", "--json"]
     answer = sweeper(*argv)
