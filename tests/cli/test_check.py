@@ -111,7 +111,8 @@ def test_workers_measure_what_this_process_does(sweeper: Run, workplace: Path) -
     argv = ["check", *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
     assert sweeper(*argv, "study=here").code == 0
     assert sweeper(*argv, "study=there", "launcher=local", "launcher.workers=1").code == 0
-    here, there = (read_json(workplace / f"runs/{s}/check/check.json") for s in ("here", "there"))
+    files = (workplace / f"runs/{study}/check/check.json" for study in ("here", "there"))
+    here, there = (json.loads(file.read_text()) for file in files)
     for record in (here, there):
         del record["command"], record["sum"]
     assert here == there
