@@ -362,8 +362,9 @@ class TransferPlan:
     def init_(
         self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
     ) -> nn.Module:
-        """Draw the weights of `model` in place, multipliers absorbed, and return it.
+        """Draw all weights of `model` anew, in place, multipliers absorbed, and return it.
 
+        Loaded weights are lost, unless the plan was made with `keep_init` or `frozen` naming them.
         `seed` is by default that of the trial that the plan was made for, else 0. A value depends
         on it and on the parameter's name alone: not on the order of modules, on sharding (DTensors
         get their own part) or on what was drawn before. Parameters that are frozen, or whose init
@@ -391,9 +392,9 @@ class TransferPlan:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
-        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law
-        changed them; parameters of
-        equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
+        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law, a
+        search or an option says them; parameters of equal settings share one, and frozen ones are
+        in none. `initial_lr` repeats `lr` for
         schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
         independent of the learning rate: the share of a weight that a step removes. torch's
         decoupled decay removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and
