@@ -512,6 +512,7 @@ class SizeComparison:
             width_dims=pair.width_dims,
             depth_dims=growth.depth_dims(pair.base_name),
             lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
+            gain=kind is UseKind.MUL and decision.role is Role.VECTOR,
             tied=growth.target.tied.get(pair.name, ()),
             frozen=pair.name in growth.target.frozen,
             matrix=growth.matrix(pair, decision, fans["groups"]),

@@ -462,6 +462,40 @@ def reports_no_loss(tree: Mapping[str, Any]) -> bool:
     return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
 
 
+DECAY_WORDS = ("weight_decay", "wd")
+CLIP_WORDS = ("grad_clip", "clip_grad_norm", "clip_grad_norm_", "max_norm", "max_grad_norm")
+OFF = ("0", "0.0", "inf", "none", "null")
+
+
+def overruled(tree: Mapping[str, Any]) -> list[str]:
+    """Which settings of a command's script a plan overrules, and which undo the plan's scales.
+
+    A setting is the script's where its text or a word of the command names it; what a word or an
+    argument turns off is off.
+    """
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    arguments = flat(tree["runner"].get("arguments") or {})
+    text = _text(command, Path(tree["runner"].get("cwd") or "."))
+    options = {key: str(value) for key, value in arguments.items()}
+    for word, after in zip(command, [*command[1:], ""], strict=True):
+        key, equals, value = word.lstrip("-").partition("=")
+        if equals or word.startswith("--"):
+            options[key] = value if equals else after
+    settings = "\n".join(options)
+
+    def mentioned(names: Sequence[str]) -> str:
+        off = (key for key, value in options.items() if value.lower() in OFF)
+        if any(_mentions(key, name) for key in off for name in names):
+            return ""
+        return ", ".join(n for n in names if _mentions(text, n) or _mentions(settings, n))
+
+    unused, clip = mentioned(DECAY_WORDS), mentioned(CLIP_WORDS)
+    notes = [f"{unused} has no effect where it takes plan.param_groups"] if unused else []
+    if clip:
+        notes.append(f"{clip}, one norm over all parameters, undoes the plan's scales: turn it off")
+    return [f"of the script's own settings {'; '.join(notes)}"] if notes else []
+
+
 def _text(command: Sequence[str], cwd: Path) -> str:
     """The text of the command's script; empty where there is none, or one that is no text."""
     files = command_files(command, None, cwd.expanduser())

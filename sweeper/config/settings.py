@@ -18,6 +18,7 @@ from typing import Any
 
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
+from sweeper.command.command_runner import overruled
 from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -29,17 +30,20 @@ from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
+from sweeper.plan.plan import make_plan, sets_text
 from sweeper.records import call_checked, user_code
 from sweeper.registry import (
     TARGET,
     build_plugin,
     classes_in,
     import_plugin,
+    is_shipped,
     plugin_name,
     plugin_target,
     with_names,
 )
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
+from sweeper.scaling.prescription import decayed_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.optuna.url import redact
@@ -294,7 +298,28 @@ def _fitted_to_model(settings: Settings) -> Settings:
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     notes += prepared.architecture.cautions
-    return replace(settings, space=space, notes=(*settings.notes, *notes))
+    settings = replace(settings, space=space, notes=(*settings.notes, *notes))
+    if is_shipped(str(settings.raw["model"].get(TARGET))) and prepared.by_engine:
+        return settings
+    return _with_decay_of_own_model(settings, prepared)
+
+
+def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Settings:
+    """What of a user's model decays, decided where it is left open, and notes on what is set.
+
+    With norms the matrices do, as in most recipes. Studies of earlier versions have no such key,
+    and all of their parameters decay.
+    """
+    optimizer = settings.raw["optimizer"]
+    if optimizer.get("decayed", "all") is None:
+        optimizer = {**optimizer, "decayed": decayed_of(prepared.optimizer, prepared.specs)}
+        settings = replace(settings, raw={**settings.raw, "optimizer": optimizer})
+        prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+    base, hps = settings.base, plain(defaults(settings.space))
+    plan = make_plan(prepared, base, base, hps, {})
+    notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
+    notes += [] if prepared.by_engine else overruled(settings.raw)
+    return replace(settings, notes=(*settings.notes, *notes))
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:
@@ -564,6 +589,7 @@ class Settings:
             for key, value in config.items()
             if key not in omitted and (value or key not in rules)
             if key not in silent or value != silent[key]
+            if not (group == "optimizer" and key == "decayed" and value != "matrices")
         }
         return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
 

@@ -5,7 +5,7 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import log
@@ -131,6 +131,43 @@ def hps_text(plan: TransferPlan) -> str:
             f"{setting} x {value_text(value)}" if is_factor else f"{name} {value_text(value)}"
         )
     return ", ".join(texts)
+
+
+def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None) -> str:
+    """What the plan sets beside rates, at its base: decay, eps, betas; and what it does not.
+
+    A script has betas of its own where the plan gives none, and its own clipping.
+    """
+    trained = [setting for setting in plan.absorbed() if not setting.frozen]
+    decaying = [setting for setting in trained if setting.weight_decay]
+    shares = spread(setting.weight_decay for setting in decaying)
+    over = spread(setting.weight_decay / setting.lr for setting in decaying)
+    eta = f"eta {plan.hps['eta']:.3g}"
+    spared = dict.fromkeys(NUMBER.sub("*", s.name) for s in trained if not s.weight_decay)
+    listed = ", ".join([*[*spared][:3], *["..."] * (len(spared) > 3)])
+    where = f"{len(decaying)} of {len(trained)} parameters, not on {listed} (optimizer.decayed)"
+    texts = [
+        f"weight decay {shares} of a weight a step (torch's weight_decay {over} at {eta}) on "
+        f"{where if spared else 'all parameters'}"
+        if decaying
+        else "no weight decay"
+    ]
+    if plan.has_eps:
+        texts += [f"eps {spread(setting.eps for setting in trained)}"]
+    settings = plan.optimizer_settings()
+    if not in_script:
+        texts += [f"{name} {value:.6g}" for name, value in settings.items()]
+        return f"trained with {', '.join(texts)}, clipping {clip or 'none'}"
+    if plan.betas:
+        texts += [f"betas {plan.betas[0]:.6g} and {plan.betas[1]:.6g}"]
+    own = "clipping" if plan.betas or "beta1" not in settings else "betas and clipping"
+    return f"the plan sets {', '.join(texts)}; {own} stay the script's"
+
+
+def spread(values: Iterable[float]) -> str:
+    """The least and the greatest in three digits, or the one value of all."""
+    ends = sorted(values)
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (ends[0], ends[-1]) if ends))
 
 
 def value_text(value: object) -> str:
@@ -325,8 +362,9 @@ class TransferPlan:
     def init_(
         self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
     ) -> nn.Module:
-        """Draw the weights of `model` in place, multipliers absorbed, and return it.
+        """Draw all weights of `model` anew, in place, multipliers absorbed, and return it.
 
+        Loaded weights are lost, unless the plan was made with `keep_init` or `frozen` naming them.
         `seed` is by default that of the trial that the plan was made for, else 0. A value depends
         on it and on the parameter's name alone: not on the order of modules, on sharding (DTensors
         get their own part) or on what was drawn before. Parameters that are frozen, or whose init
@@ -354,9 +392,9 @@ class TransferPlan:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
-        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law
-        changed them; parameters of
-        equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
+        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law, a
+        search or an option says them; parameters of equal settings share one, and frozen ones are
+        in none. `initial_lr` repeats `lr` for
         schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
         independent of the learning rate: the share of a weight that a step removes. torch's
         decoupled decay removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and
@@ -402,11 +440,17 @@ class TransferPlan:
 
     @property
     def betas(self) -> tuple[float, float] | None:
-        """Both betas of the optimizer where the law changed one; else they are the optimizer's."""
-        if self.law is None or not self.law.factors.betas:
+        """Both betas where a law, the search or the optimizer's options say one; else None.
+
+        A script that says its own betas then keeps them.
+        """
+        now = {**self.optimizer_settings(), **(self.law.betas if self.law else {})}
+        if not {"beta1", "beta2"} <= now.keys():
             return None
-        beta1, beta2 = (self.law.betas[name] for name in ("beta1", "beta2"))
-        return beta1, beta2
+        kind = type(built_optimizer(self.optimizer)) if self.optimizer else None
+        usual = {name: getattr(kind, name, now[name]) for name in ("beta1", "beta2")}
+        asked = any(f"{ONE_MINUS}{name}" in self.hps or now[name] != usual[name] for name in usual)
+        return (now["beta1"], now["beta2"]) if asked else None
 
     def check(
         self, optimizer: TorchOptimizer | Sequence[TorchOptimizer], model: nn.Module | None = None

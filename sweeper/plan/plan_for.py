@@ -20,7 +20,7 @@ from sweeper.classifier.classify import depths, is_whole, of_the_task
 from sweeper.classifier.classify import widths as widths_of
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
-from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.engine.optimizers.optimizer import BaseOptimizer, Optimizer
 from sweeper.engine.prepare import check_update
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
@@ -37,7 +37,7 @@ from sweeper.registry import (
     with_targets,
 )
 from sweeper.scaling.gamma import GAMMAS, group_gammas, named_by_user
-from sweeper.scaling.prescription import SETTING_FACTORS, held_norms
+from sweeper.scaling.prescription import SETTING_FACTORS, decayed_of, held_norms
 from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
 from sweeper.stats.ladder import Size
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
@@ -170,7 +170,8 @@ def plan_for(
     example counts as one.
 
     No weight decays but where `optimizer` says so, as {"name": "adamw", "weight_decay": 2**-13}:
-    the share of a weight that a step removes.
+    the share of a weight that a step removes. In a model with norms the matrices alone decay, no
+    norms, biases and embeddings; with "decayed": "all" all do.
 
     Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
     BadInput name what is refused, and every parameter whose role cannot be read.
@@ -232,6 +233,7 @@ def plan_for(
         shapes = Tracer(build=build).shapes(base).shapes
         specs = (replace(s, base_shape=shapes.get(s.name, s.base_shape)) for s in model.specs)
         model = replace(model, specs=tuple(specs))
+    rules = _with_decayed(rules, model.specs)
     trained = [spec for spec in model.specs if not spec.frozen]
     name = rules.parameterization_spec.name
     check_update(name, rules.parameterization, rules.optimizer, trained)
@@ -265,14 +267,26 @@ def _without_decay(optimizer: Named | Optimizer) -> Named | Optimizer:
     Ours decay by default, as the u-muP paper's do: a search then tunes with it. Hyperparameters
     that were tuned elsewhere come with the decay that they were tuned with, or with none.
     """
-    if isinstance(optimizer, PluginSpec):
-        optimizer = {"name": optimizer.name, **optimizer.arguments}
+    if isinstance(optimizer, PluginSpec):  # a plan's record, where nothing is left to be decided
+        optimizer = {"name": optimizer.name, "decayed": "all", **optimizer.arguments}
     if isinstance(optimizer, str):
         optimizer = {"name": optimizer}
     # A class of the user's own, by its dotted path, may know no decay.
     if isinstance(optimizer, Mapping) and optimizer.get("name") in plugins()["optimizer"]:
         return {"weight_decay": 0.0, **optimizer}
     return optimizer
+
+
+def _with_decayed(rules: Rules, specs: Iterable[ParamSpec]) -> Rules:
+    """The rules, what decays decided by the model where the optimizer leaves it open."""
+    optimizer, arguments = rules.optimizer, dict(rules.optimizer_spec.arguments)
+    if not isinstance(optimizer, BaseOptimizer):
+        return rules
+    decayed = arguments.pop("decayed", None) or decayed_of(optimizer, specs)
+    if decayed == "matrices":
+        optimizer, arguments["decayed"] = replace(optimizer, decayed="matrices"), decayed
+    spec = PluginSpec(name=rules.optimizer_spec.name, arguments=arguments)
+    return replace(rules, optimizer=optimizer, optimizer_spec=spec)
 
 
 MEANT = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sweeper.scaling.gamma import ADAM_GAMMA, gamma
 from sweeper.scaling.spec import (
@@ -19,6 +19,7 @@ from sweeper.scaling.spec import (
     Parameterization,
     ParamScale,
     ParamSpec,
+    Role,
     Update,
 )
 from sweeper.trial import PlainHps
@@ -98,12 +99,32 @@ def prescription_of(
         cut = expert_init(spec.inner_growth)
         lr = scale.lr / cut if update.relative else scale.lr
         scale = replace(scale, init_std=scale.init_std * cut, lr=lr)
+    spared = update.holds_norm or is_spared(spec, optimizer)
     return prescribe(
         scale,
         eta=hps["eta"],
         eps=optimizer.eps,
-        weight_decay=0.0 if update.holds_norm else optimizer.weight_decay,
+        weight_decay=0.0 if spared else optimizer.weight_decay,
     )
+
+
+def decayed_of(optimizer: UpdateRule, specs: Iterable[ParamSpec]) -> Literal["all", "matrices"]:
+    """What decays of a user's model that leaves it open: the matrices, where it has norms."""
+    return "matrices" if optimizer.weight_decay and any(spec.gain for spec in specs) else "all"
+
+
+def is_spared(spec: ParamSpec, optimizer: UpdateRule) -> bool:
+    """Whether it is none of the matrices that alone decay where the optimizer says so.
+
+    Gains, biases and tables whose rows are picked or added are spared. A table that gives the
+    logits, too, is a matrix, as in nanoGPT.
+    """
+    if getattr(optimizer, "decayed", None) != "matrices":
+        return False
+    table = spec.lookup or spec.role is Role.EMBEDDING
+    summed = spec.projection or spec.readout_fan_in
+    vector = spec.role is Role.VECTOR or spec.norm_of is not None or len(spec.shape) < 2
+    return vector or (table and not summed)
 
 
 def norm_growth(

@@ -128,6 +128,8 @@ class ParamSpec:
     # dimensions do not make matrices: another optimizer trains it.
     matrix: tuple[int, int] = (1, 0)
     frozen: bool = False
+    # Whether a vector multiplies, as the weight of a norm does, and is not added as a bias is.
+    gain: bool = False
     # Of an expert's second matrix: its inner width over that of an uncut expert (1 / granularity),
     # of which `base_fan_in` is; 1 of all else.
     inner_growth: float = 1.0

@@ -19,6 +19,7 @@ from sweeper.command.command_runner import (
     OPTIONS,
     Command,
     CommandRunner,
+    overruled,
     reports_no_loss,
     unknown_to_script,
 )
@@ -193,6 +194,27 @@ def test_a_loss_that_nothing_finds_is_noted(
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py"], "cwd": str(tmp_path), "metric": metric}
     assert reports_no_loss({"runner": runner}) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "noted"),
+    [
+        ([], "group['weight_decay']", ["weight_decay has no effect"]),
+        (["--wd=0.1"], "", ["wd has no effect"]),
+        (["--wd", "0.0"], "x(weight_decay=a.wd)", []),
+        ([], "nn.utils.clip_grad_norm_(p, a.grad_clip)", ["grad_clip, clip_grad_norm_, one norm"]),
+        (["--grad-clip=0"], "clip_grad_norm_(p, a.grad_clip)", []),
+        (["--training.max_norm=1"], "", ["max_norm, one norm"]),
+        (["--width={width}"], "crowd, word", []),
+    ],
+)
+def test_settings_that_a_plan_overrules_or_that_undo_it_are_noted(
+    words: list[str], script: str, noted: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    runner = {"command": ["python", "train.py", *words], "cwd": str(tmp_path)}
+    notes = overruled({"runner": runner})
+    assert len(notes) == len(noted) and all(map(str.__contains__, notes, noted))
 
 
 # The job of a trial, in another process.

@@ -47,7 +47,8 @@ def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
 def test_it_is_the_plan_that_a_study_makes() -> None:
     hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
     sizes = {"width": 8, "depth": 2}, {"width": 16, "depth": 2}
-    more: Any = {"optimizer": {"name": "adamw", "weight_decay": 0.01}, "inputs": (TOKENS, TOKENS)}
+    adamw = {"name": "adamw", "weight_decay": 0.01, "decayed": "all"}
+    more: Any = {"optimizer": adamw, "inputs": (TOKENS, TOKENS)}
     made = sweeper.plan_for(Residual, *sizes, "mup", hps, **more)
     study = plain_plan()
     assert made.parameters == study.parameters and made.hps == study.hps
@@ -85,7 +86,7 @@ class TestHyperparameters:
 
     def test_factors_of_the_optimizer_are_known_too(self) -> None:
         plan = decoder_plan(hps={"weight_decay": 2.0, "eps": 4.0})
-        target = by_name(plan)["wte.weight"].target
+        target = by_name(plan)["lm_head.weight"].target
         assert target.weight_decay == pytest.approx(2 * 2.0**-13)
         assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
 

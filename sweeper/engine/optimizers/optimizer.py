@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import pi
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from sweeper.records import Bounded, Bounds, Positive
+from sweeper.records import WRITTEN_IF_SET, Bounded, Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -113,7 +113,7 @@ class BaseOptimizer(Bounded):
     """An optimizer of our own: its rates are searched, and its state are averages that begin at 0.
 
     `averages` names those of every parameter's shape; `step_by_trial` tells that `StepInfo.step`
-    may be [K].
+    may be [K]. Which parameters are `decayed` is decided by the model where it is None.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
@@ -122,6 +122,7 @@ class BaseOptimizer(Bounded):
 
     eps: Positive = 1e-8
     weight_decay: Annotated[float, Bounds(least=0)] = 2.0**-13
+    decayed: Literal["all", "matrices"] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """Each rate that `hyperparameters` names as `one_minus_<rate>`, with its factor."""
