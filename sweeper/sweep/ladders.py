@@ -28,6 +28,7 @@ from sweeper.files import write_json
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.study.flops import keep_flops
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
@@ -319,7 +320,12 @@ def validate(
     with StudyLock(settings.folder), StudyRecord.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, results = 0 if settle else planned, study.results()
-        with progress_of(settings, watcher, "validate", planned, results=results) as bar:
+        runs_before = _of_ladders(study)
+        # Now, while the study's classes are imported: a page that is read meanwhile imports none.
+        keep_flops(settings.folder, map(experiment.spec, sizes))
+        with progress_of(
+            settings, watcher, "validate", planned, results=results, kept=runs_before
+        ) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
@@ -339,7 +345,7 @@ def validate(
                 by_axis, confidence = settling.by_axis(), settling.looks[-1].confidence
         notices += study.notices
         failures = failures_of(study.results(), settings.identity)
-        ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
+        ladder_runs = _of_ladders(study)
         tell_speed(watcher, study.results(), since=start)
     judged = ladder_judge.judged(by_axis, confidence)
     exponents, verdicts = judged.exponents, judged.verdicts
@@ -375,6 +381,10 @@ def validate(
             record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
         ),
     )
+
+
+def _of_ladders(study: StudyRecord) -> list[Result]:
+    return [run for run in trials_of(study).current if run.trial.phase == LADDER_PHASE]
 
 
 @dataclass(frozen=True, kw_only=True)
