@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.compose import read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.ladder_verdict import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
@@ -24,12 +25,12 @@ from sweeper.decide.trend import (
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
-from sweeper.files import write_json
+from sweeper.files import write_json, write_summed
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
-from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LADDER_KEYS, LadderSize, Size, SizeCurve
 from sweeper.study.flops import keep_flops
-from sweeper.study.folder import TargetFolder, read_document
+from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import StudyRecord
@@ -278,6 +279,10 @@ class Validated:
         return self.trained.record.settled if self.trained else ""
 
 
+THRESHOLDS = ("extend", "max_shift", "max_loss_gap")
+"""Keys of `transfer` that say how a ladder grows and is judged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """What was trained to judge ladders: the `record` of curves and verdicts, and all `runs`.
@@ -321,6 +326,7 @@ def validate(
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, results = 0 if settle else planned, study.results()
         runs_before = _of_ladders(study)
+        _keep_ladder(settings)
         # Now, while the study's classes are imported: a page that is read meanwhile imports none.
         keep_flops(settings.folder, map(experiment.spec, sizes))
         with progress_of(
@@ -381,6 +387,20 @@ def validate(
             record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
         ),
     )
+
+
+def _keep_ladder(settings: Settings) -> None:
+    """Keep what was asked of eta's ladders in the study's configuration, for later commands.
+
+    Not that there be none along an axis, which leaves out what is settled already.
+    """
+    asked, path = settings.raw["transfer"], StudyFolder(settings.folder).config
+    tree = read_tree(path, ())
+    kept = tree["transfer"]
+    keys = [key for key in (*LADDER_KEYS, *THRESHOLDS) if asked.get(key) not in (None, [])]
+    tree["transfer"] = kept | {key: asked[key] for key in keys}
+    if settings.transfer.hyperparameter == "eta" and tree["transfer"] != kept:
+        write_summed(path, to_yaml(tree))
 
 
 def _of_ladders(study: StudyRecord) -> list[Result]:
