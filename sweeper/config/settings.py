@@ -19,6 +19,7 @@ from typing import Any
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
 from sweeper.command.command_runner import overruled
+from sweeper.config.command_line import key_of
 from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -31,7 +32,7 @@ from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.plan.plan import make_plan, sets_text
-from sweeper.records import call_checked, user_code
+from sweeper.records import call_checked, to_json, user_code
 from sweeper.registry import (
     TARGET,
     build_plugin,
@@ -53,6 +54,7 @@ from sweeper.stats.ladder import (
     DEFAULT_WIDTHS,
     JOINT_AXIS,
     LADDER_AXES,
+    LADDER_KEYS,
     LadderRule,
     LadderSize,
     Size,
@@ -552,17 +554,20 @@ class Settings:
         ladders = self.transfer.ladders(self.ladder_base)
         return {axis: list(map(self.with_steps, sizes)) for axis, sizes in ladders.items()}
 
-    def up_to(self, width: int) -> Settings:
-        """Where nobody typed the ladder's widths, without those beyond a target of `width`.
+    def up_to(self, width: int, overrides: Sequence[str] = ()) -> Settings:
+        """The settings with the widths of a ladder that nobody typed ending at a target of `width`.
 
-        They would cost more than the target's own run.
+        Where neither the configuration nor `overrides` say anything of ladders, with cheap ones.
         """
-        if self.raw["transfer"]["widths"] != [*DEFAULT_WIDTHS]:
+        kept, default = self.raw["transfer"], to_json(LadderRule(widths=DEFAULT_WIDTHS))
+        if kept["widths"] != default["widths"]:
             return self
-        widths = tuple(size for size in self.transfer.widths if size <= width)
-        if not {*widths} - {self.base.width}:
-            return self
-        return replace(self, transfer=replace(self.transfer, widths=widths))
+        rule, cheap = self.transfer, self.transfer.cheap(self.base.width, width)
+        typed = {key_of(word).removeprefix("transfer.") for word in overrides} & {*LADDER_KEYS}
+        if typed or any(kept.get(key, default[key]) != default[key] for key in LADDER_KEYS):
+            widths = tuple(size for size in rule.widths if size <= width)
+            cheap = replace(rule, widths=widths if {*widths} - {self.base.width} else rule.widths)
+        return replace(self, transfer=cheap)
 
     def with_steps(self, size: LadderSize) -> LadderSize:
         """The size with the steps of `steps_of`; the base, which says its own, is as it is."""

@@ -55,11 +55,12 @@ def study_tree(
     overrides: Sequence[str],
     config_dir: Path | None = None,
     *,
-    trust: bool = False,
+    trust: bool | None = False,
 ) -> tuple[Tree, Invocation]:
     """A study's settings with overrides on top; BadInput for what a study cannot change.
 
     And for code that the study alone names, unless its user let it run, now by `trust` or before.
+    None: the verb does not ask for it.
     """
     root, others = split_root(overrides)
     study = find_study(name, root)
@@ -86,7 +87,7 @@ def study_tree(
 
 
 def _check_code(
-    path: Path, tree: Tree, overrides: Sequence[str], config_dir: Path | None, *, trust: bool
+    path: Path, tree: Tree, overrides: Sequence[str], config_dir: Path | None, *, trust: bool | None
 ) -> None:
     """BadInput for what the configuration of the study at `path` would run, if nobody let it."""
     code = code_of(tree)
@@ -107,10 +108,11 @@ def _check_code(
     if trust:
         remember(path.parent, kept)
     elif not remembered(path.parent, kept):
+        add = ("name it here",) if trust is None else ("add ", Keyword("trust"))
         raise BadInput(
             f"the study in {path.parent} would {'; '.join(code.values())}. Its config.yaml names "
-            "that, and this command does not: add ",
-            Keyword("trust"),
+            "that, and this command does not: ",
+            *add,
             " if it is yours, or you have read it and allow it",
         )
     # From here on the registry may build these; nothing above has imported one.

@@ -14,19 +14,11 @@ from typing import Any
 from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Verdict
 from sweeper.decide.trend import Exponent, Trend
 from sweeper.errors import BadInput
-from sweeper.records import WRITTEN_IF_SET, Build, to_json
+from sweeper.records import WRITTEN_IF_SET, Build
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES, LadderRule, SizeCurve, curves_along
+from sweeper.stats.ladder import LADDER_AXES, SizeCurve, curves_along
 from sweeper.study.folder import StudyFolder, read_document
-from sweeper.study.searched import config_tree
 from sweeper.trial import Choice, PluginSpec, Space, defaults, in_use
-
-DEFAULT_LADDER = {
-    key: value
-    for key, value in to_json(LadderRule(widths=DEFAULT_WIDTHS)).items()
-    if key in ("widths", "depths", "seeds", "step", "span")
-}
-"""What the configuration says of ladders where nobody has said anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,35 +110,7 @@ def newest_validation(
     return None
 
 
-# Which ladder to train next: a study's first, and the one that settles a verdict.
-
-
-def first_ladder(folder: Path, width: int, target: int) -> list[str]:
-    """Overrides for cheap ladders from `width`, none wider than `target`.
-
-    None where the configuration of the study in `folder` says anything of ladders.
-    """
-    try:
-        tree = config_tree(folder)
-        transfer, head_size = tree["transfer"], int(tree["model"].get("head_size") or 1)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        transfer, head_size = {}, 1
-    if any(transfer.get(key) != value for key, value in DEFAULT_LADDER.items()):
-        return []
-    widths: list[int] = []
-    # Three widths from the base on are cheap where they end within the default's.
-    if width < target and 4 * width <= max(DEFAULT_WIDTHS):
-        # Four widths carry an answer far beyond them, three do not (docs/transfer.md).
-        far = [8 * width] * (target >= 16 * width)
-        widths = [size for size in (width, 2 * width, 4 * width, *far) if size <= target]
-        widths = widths if len(widths) > 1 else [width, target]
-    elif width < target:
-        # A width that no head fits into is none of the default's either.
-        default = [size for size in DEFAULT_WIDTHS if size % head_size == 0]
-        within = [size for size in default if size <= target]
-        widths = within if within != default else []
-    named = [f"transfer.widths=[{','.join(map(str, widths))}]"] * bool(widths)
-    return [*named, "transfer.seeds=3", "transfer.step=1"]
+# Which ladder to train next: the one that settles a verdict.
 
 
 def settling_ladder(verdicts: Sequence[Verdict]) -> dict[str, float]:

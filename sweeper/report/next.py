@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import changed, key_of, split_user_command
 from sweeper.decide.validation import (
-    DEFAULT_LADDER,
     Validation,
-    first_ladder,
     newest_validation,
     settling_budget,
     settling_ladder,
     without_settled,
 )
-from sweeper.errors import SHELL, BadInput, Call
+from sweeper.errors import SHELL, BadInput, Call, Keyword, Text
+from sweeper.files import parse_yaml
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
-from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import config_text, read_searched, takes
+from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import stopped_at
 from sweeper.verbs.listed import read_line
@@ -86,19 +85,15 @@ class Next:
         """The line as a shell takes it, every word quoted where it must be."""
         return SHELL.call(self.call)
 
+    @property
+    def document(self) -> dict[str, str]:
+        """What `--json` has of it."""
+        return {"command": str(self), "why": self.why}
+
     def changed(self, *overrides: str, why: str, **keywords: Any) -> Next:
         """The same with other overrides and keywords, each in place of an earlier one."""
         settings = changed(self.request.overrides, overrides)
         return replace(self, request=replace(self.request, overrides=settings, **keywords), why=why)
-
-    def as_new_study(self, name: str, *overrides: str, why: str) -> Next:
-        """A search as another study, some of its overrides changed.
-
-        A study that has no trials has no setup before this one.
-        """
-        settings = changed(self.request.overrides, overrides, without=("study", "study.name"))
-        request = replace(self.request, study=name, new_setup=False, overrides=settings)
-        return Next(request, why, self.command)
 
 
 def ladder_words(overrides: Sequence[str]) -> list[str]:
@@ -126,6 +121,35 @@ def again(
     return Next(replace(request, **asked), why, tuple(command))
 
 
+def the_same(command: Next) -> Text:
+    """What a dry run says in place of a `command` that was typed a moment ago."""
+    return (f" Next, {command.why}: the same without ", Keyword("dry_run"), ".")
+
+
+def search_on(folder: Path, *changes: str, why: str, **keywords: Any) -> Next:
+    """The search that the study in `folder` was made by, some of its settings changed."""
+    request = SearchRequest(study=folder.name, root=folder.parent, overrides=changes, **keywords)
+    return Next(request, why)
+
+
+def within(folder: Path, command: Next) -> Next:
+    """The same without settings of a transfer that the study in `folder` keeps."""
+    request, tree = command.request, config_tree(folder)
+    if not isinstance(request, TransferRequest):
+        return command
+
+    def is_kept(word: str) -> bool:
+        key, _, value = word.partition("=")
+        group, _, name = key.partition(".")
+        kept = tree.get(group)
+        with suppress(ValueError):
+            return isinstance(kept, dict) and name in kept and parse_yaml(value) == kept[name]
+        return False
+
+    new = tuple(word for word in request.overrides if not is_kept(word))
+    return replace(command, request=replace(request, overrides=new))
+
+
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
 
 
@@ -136,6 +160,7 @@ def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True)
     for the model of a notebook's cell, and in a notebook none of a verb that no call stands for.
     """
     command = _following(folder, [] if notes is None else notes)
+    command = command and within(folder, command)
     closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
     return None if command and command.call.verb in closed and _of_a_cell(folder) else command
 
@@ -152,14 +177,14 @@ def _following(folder: Path, notes: list[str]) -> Next | None:
         return Next(StatusRequest(study=name, root=root, watch=True), "to see how far it is")
     stopped = stopped_at(folder, notes)
     if stopped is not None:
-        command = Next.recorded(stopped.command, "to go on with what was stopped")
-        if command is not None:
+        why = "to go on with what was stopped"
+        if command := _recorded(folder, stopped.command, why):
             return command
     searched = read_searched(folder, notes)
     if searched is None:
         return None
     if not searched.finished:
-        return Next.recorded(searched.command, "to go on with the search")
+        return _recorded(folder, searched.command, "to go on with the search")
     if not math.isfinite(searched.conclusion.objective):
         return None
     for path in StudyFolder(folder).plans():
@@ -172,6 +197,14 @@ def _following(folder: Path, notes: list[str]) -> Next | None:
     return first_transfer(folder, searched.base.width if searched.base else 1)
 
 
+def _recorded(folder: Path, line: object, why: str) -> Next | None:
+    """What a recorded `line` asks for; a search in short, once the study has its configuration."""
+    command = Next.recorded(line, why)
+    if command is None or not isinstance(command.request, SearchRequest) or not config_tree(folder):
+        return command
+    return search_on(folder, why=why, config_dir=command.request.config_dir)
+
+
 def validated_by(folder: Path, axis: str = "") -> Next | None:
     """The command of the study's newest verdict on eta, over `axis` where one is named."""
     newest = newest_validation(folder, lambda each: not axis or each.over(axis) is not None)
@@ -180,16 +213,14 @@ def validated_by(folder: Path, axis: str = "") -> Next | None:
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> Next:
-    """What follows a search at `width`: its transfer, validated by 45 to 75 runs at cheap widths.
+    """What follows a search at `width`: its transfer, validated.
 
-    What the study's own configuration says of ladders stays. Rules that a coordinate check has
-    found wrong are looked at first.
+    Rules that a coordinate check has found wrong are looked at first.
     """
     target = WIDENED * width
     request = TransferRequest(
         to_width=target,
         validate=True,
-        overrides=tuple(first_ladder(folder, width, target)),
         study=folder.name,
         root=folder.parent,
         config_dir=config_dir,
@@ -236,12 +267,7 @@ def after_plan(
         why = "to validate the transfer"
         if command is None or command.request.validate:
             return command and replace(command, why=why)
-        settings = {*map(key_of, command.request.overrides)}
-        of_ladders = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
-        ladders: list[str] = []
-        if not settings & {f"transfer.{key}" for key in of_ladders}:
-            ladders = first_ladder(folder, plan.base.width, plan.target.width)
-        return command.changed(*ladders, why=why, validate=True)
+        return command.changed(why=why, validate=True)
     if command is not None and not command.request.validate:
         # A transfer that only plans says nothing of the ladders that the verdict is on.
         trained = Next.recorded(validation.command, command.why, TransferRequest)
@@ -278,14 +304,10 @@ def _settling(folder: Path, validation: Validation, command: Next | None) -> Nex
         return command.changed(why="to settle it with as many runs", budget=budget)
     asked, why = settling_ladder(validation.axes), "to settle what cannot be said yet"
     steps = asked.pop("train.steps", None)
-    # A study's steps are part of its trials: longer ones are another study's.
+    # A study's steps are part of its trials: what is known of shorter ones is set aside.
     # A command without {steps} trains as long as it does, whatever the study is told.
     if steps and takes(config_text(folder), "steps"):
-        searched = read_searched(folder, [])
-        search = Next.recorded(searched and searched.command, why, SearchRequest)
-        if search is not None:
-            name = f"{folder.name[:80]}-{_written(steps)}-steps"
-            return search.as_new_study(name, f"train.steps={_written(steps)}", why=why)
+        return search_on(folder, f"train.steps={_written(steps)}", why=why, new_setup=True)
     if command is None or not asked:
         return None
     changes = [f"{key}={_written(value)}" for key, value in asked.items()]

@@ -110,7 +110,7 @@ class Output:
                 **({"damaged": damaged} if damaged else {}),
                 "next": [
                     *document.get("next", ()),
-                    *({"command": str(command), "why": command.why} for command in commands),
+                    *(command.document for command in commands),
                 ],
             }
         )

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
+from sweeper.search.fresh import is_final
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
@@ -42,8 +43,8 @@ class SweepProgress:
 
     `planned` is the number of trials that the job expects from the beginning; `time_left` learns
     how long these take. The `output` has watchers, or a notebook's bar, which takes the lines'
-    place. A `page` is written as results come, and `heard` is told of each. The `command` is the
-    one that goes on where it is stopped.
+    place. A `page` is written as results come, and `heard` is told of each; the best is also one of
+    those `kept` before. The `command` is the one that goes on where it is stopped.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SweepProgress:
         time_left: TimeLeft,
         page: LivePage | None = None,
         heard: Callable[[Result], None] | None = None,
+        kept: Sequence[Result] = (),
         command: str = "",
     ) -> None:
         """Nothing is shown before the first trials are proposed."""
@@ -66,6 +68,8 @@ class SweepProgress:
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = time_left, 0, 0.0
         self.snapshot = Snapshot(job=job, over=False, command=command)
+        for result in kept:
+            self._compare(result)
         self._next_write = self._printed = self._drawn = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -130,16 +134,20 @@ class SweepProgress:
         snapshot.trained += 1
         snapshot.failed += result.status == "failed"
         snapshot.diverged += result.status == "diverged"
-        if result.objective < snapshot.best:
-            snapshot.best = result.objective
-            # Losses of several sizes say little beside each other: of a ladder the size is told.
-            of_ladder = result.trial.phase == LADDER_PHASE
-            snapshot.best_of = f"width {result.trial.width}" if of_ladder else ""
+        self._compare(result)
         self._todo -= 1
         # Parts of the trial were counted by `advanced`; they are part of `done` now.
         self._partial = max(0.0, self._partial - 1)
         self._time.finished(result, time.monotonic())
         self._show()
+
+    def _compare(self, result: Result) -> None:
+        """Keep the least loss; a fresh seed's is one of several that only their mean stands for."""
+        if result.objective < self.snapshot.best and not is_final(result):
+            self.snapshot.best = result.objective
+            # Losses of several sizes say little beside each other: of a ladder the size is told.
+            of_ladder = result.trial.phase == LADDER_PHASE
+            self.snapshot.best_of = f"width {result.trial.width}" if of_ladder else ""
 
     def _show(self) -> None:
         snapshot, now = self.snapshot, time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.costs import trial_command
-from sweeper.report.next import Next, again, first_transfer
+from sweeper.report.next import Next, again, first_transfer, search_on, the_same
 from sweeper.report.sections import Item, Shown, Verbatim
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
@@ -74,21 +74,23 @@ def _lacking_note(lacking: tuple[str, Result]) -> str:
 
 
 def _after(answer: SearchAnswer, result: Found) -> Next:
-    settings, invocation = answer.settings, answer.invocation
+    settings, config_dir = answer.settings, answer.invocation.config_dir
+    folder, finite = settings.folder, math.isfinite(result.conclusion.objective)
     if result.lacking:
-        return again(invocation, SearchRequest(), settings, why="to train what has no result")
-    if math.isfinite(result.conclusion.objective):
-        return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
+        return search_on(folder, why="to train what has no result", config_dir=config_dir)
+    if finite:
+        return first_transfer(folder, settings.base.width, config_dir)
     if all(each.status == "failed" for each in result.results):
-        return again(invocation, SearchRequest(), settings, why="to try them again")
+        return search_on(folder, why="to try them again", config_dir=config_dir)
     eta, key = settings.space["eta"], "parameterization.space.eta"
     # Every run diverged: the same range of eta, 2^-4 times as high.
     lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
-    return again(invocation, SearchRequest(), settings, *lower, why="to search lower eta")
+    return search_on(folder, *lower, why="to search lower eta", config_dir=config_dir)
 
 
 def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
-    settings, why = answer.settings, "to collect them, and go on"
+    settings, config_dir = answer.settings, answer.invocation.config_dir
+    collect = search_on(settings.folder, why="to collect them, and go on", config_dir=config_dir)
     return Shown(
         notes=queued.notices,
         answer=console.in_jobs(queued.submitted, queued.finished, queued.failed),
@@ -98,7 +100,7 @@ def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
             "finished": queued.finished,
             "submitted": queued.submitted,
         },
-        next=[again(answer.invocation, SearchRequest(), settings, why=why)],
+        next=[collect],
         folder=settings.folder,
     )
 
@@ -133,9 +135,9 @@ def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
         items.append(Verbatim(script, title="The batch script", detail=True))
     request = SearchRequest(new_setup=answer.request.new_setup)
     next_command = again(answer.invocation, request, settings, why="to train them")
+    remains = f"{cost.remaining} of {cost.planned} trials are to be trained; nothing was written."
     return Shown(
         items=items,
-        answer=f"{cost.remaining} of {cost.planned} trials are to be trained; nothing was written.",
-        document=document,
-        next=[next_command],
+        answer=(remains, *the_same(next_command)),
+        document=document | {"next": [next_command.document]},
     )

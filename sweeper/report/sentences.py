@@ -114,9 +114,12 @@ def saving_text(saved: Saving) -> str:
             "The FLOPs of these trials are not known, so neither is what tuning at the target "
             "would cost."
         )
+    # Of sizes that a ladder is about to train the FLOPs may not be known yet.
+    whole = saved.factor_with_validation
+    validated = f", and with the validation {times(whole)}" * math.isfinite(whole)
     sentence = (
         f"Tuning here took {times(saved.factor)} FLOPs than the same tuning at width "
-        f"{saved.width} would, and with the validation {times(saved.factor_with_validation)}. "
+        f"{saved.width} would{validated}. "
         "The row of that tuning is no measurement: it is the search's own trials, run for run, "
         "at the target's size"
     )

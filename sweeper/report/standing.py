@@ -13,6 +13,7 @@ from sweeper.report.next import Next, next_of
 from sweeper.report.sections import Item, Sentence, Shown
 from sweeper.report.sentences import failure_notes
 from sweeper.report.trials import ladder_table
+from sweeper.search.fresh import is_final
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
@@ -163,7 +164,7 @@ def _phases(answer: StatusAnswer) -> dict[str, int]:
 
 def _best(answer: StatusAnswer) -> float:
     """The least loss of a trial of the search; +inf before there is one."""
-    losses = [result.objective for result in answer.trials.searched]
+    losses = [r.objective for r in answer.trials.searched if not is_final(r)]
     return min((loss for loss in losses if not math.isnan(loss)), default=math.inf)
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
@@ -19,7 +16,7 @@ from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, after_plan, again, ladder_words
+from sweeper.report.next import Next, after_plan, again, the_same, within
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -56,12 +53,12 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = Fa
     if isinstance(answer, LadderCostAnswer):
         # What trains nothing still judges: it writes the verdict.
         why = same.why if answer.cost.missing else "to have it judged"
+        same = replace(same, why=why)
         return Shown(
             items=[*items, *ladder_items(answer)],
             notes=[*answer.notes, *unfinished],
-            answer=ladder_answer(answer.cost),
-            document=ladder_document(answer),
-            next=[replace(same, why=why)],
+            answer=(ladder_answer(answer.cost), *the_same(same)),
+            document={**ladder_document(answer), "next": [same.document]},
         )
     if isinstance(answer, QueuedLadders):
         queued = {"finished": answer.finished, "submitted": answer.submitted}
@@ -71,7 +68,7 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer, *, verbose: bool = Fa
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
             document={"study": settings.name, **queued},
-            next=[replace(same, why="to collect them, and go on")],
+            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
@@ -163,7 +160,8 @@ def _planned(
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
     if next_command is not None:
-        next_command = replace(next_command, why=next_command.why + _cost_of(next_command, answer))
+        why = next_command.why + _cost_of(next_command, answer)
+        next_command = within(settings.folder, replace(next_command, why=why))
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
@@ -305,13 +303,7 @@ def _cost_of(command: Next, answer: TransferAnswer) -> str:
             advised = verdict.target.advice.runs if verdict.target else {}
             runs |= {(verdict.axis, value): count for value, count in advised.items()}
     elif request.validate and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
-        rule = answer.settings.transfer
-        for word in ladder_words(request.overrides):
-            key, _, value = word.removeprefix("transfer.").partition("=")
-            if hasattr(rule, key):
-                read: Any = yaml.safe_load(value)
-                changed: dict[str, Any] = {key: tuple(read) if isinstance(read, list) else read}
-                rule = replace(rule, **changed)
+        rule = answer.settings.up_to(request.to_width, request.overrides).transfer
         for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
             if axis in LADDER_AXES:
                 each = rule.points_per_line() * rule.seeds
@@ -389,9 +381,11 @@ def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) 
     return Shown(
         items=console.dry_run("This would train", "size", rows, "runs", facts),
         notes=notes,
-        answer=f"{len(costs.missing)} of {len(costs.trials)} runs are to be trained; nothing was "
-        "written.",
-        document=trained,
-        next=[again],
+        answer=(
+            f"{len(costs.missing)} of {len(costs.trials)} runs are to be trained; nothing was "
+            "written.",
+            *the_same(again),
+        ),
+        document={**trained, "next": [again.document]},
         folder=settings.folder,
     )

@@ -38,7 +38,7 @@ class FreshSeeds(Around):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, its final configuration's seeds."""
-        seen = history.without(_is_final)
+        seen = history.without(is_final)
         points = self.strategy.propose(space, seen)
         if points or not (self.seeds and seen.results):
             return points
@@ -53,9 +53,9 @@ class FreshSeeds(Around):
 
         `history` holds a result of the strategy's own.
         """
-        conclusion = self.strategy.conclude(space, history.without(_is_final))
+        conclusion = self.strategy.conclude(space, history.without(is_final))
         conclusion = replace(conclusion, selected_objective=conclusion.objective)
-        losses = [result.objective for result in history.results if _is_final(result)]
+        losses = [result.objective for result in history.results if is_final(result)]
         if not losses:
             return conclusion
         finite = [loss for loss in losses if math.isfinite(loss)]
@@ -83,13 +83,14 @@ class FreshSeeds(Around):
 
 def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:
     """The mean top-1 accuracy of the last runs, and of how many; None where none tells it."""
-    last = [(r.trial.log2_hps, r.accuracy) for r in results if _is_final(r)]
+    last = [(r.trial.log2_hps, r.accuracy) for r in results if is_final(r)]
     # A search that went on may have had another best configuration before.
     accuracies = [each for hps, each in last if hps == last[-1][0] and each is not None]
     return (mean(accuracies), len(accuracies)) if accuracies else None
 
 
-def _is_final(result: Result) -> bool:
+def is_final(result: Result) -> bool:
+    """Whether it is a fresh seed of a final configuration."""
     # By the seed as well: a strategy of a user's own may call a phase of its own so.
     return result.trial.phase == FINAL and result.trial.seed >= FINAL_SEED
 

@@ -113,6 +113,8 @@ LADDER_AXES = {
     **MODEL_AXES,
 }
 """What changes along a ladder, and the key of its values in `transfer`."""
+LADDER_KEYS = (*LADDER_AXES.values(), "sizes", "seeds", "span", "step")
+"""Keys of `transfer` that say what a ladder trains."""
 JOINT_AXIS = "size"
 """The axis of the ladder `transfer.sizes`, along which several of these change at once."""
 UNSCALED_AXES = ("batch_size", "steps")
@@ -228,6 +230,21 @@ class LadderRule:
             raise ConfigError(
                 "correct", True, "false where hyperparameter is not eta: there is no trend"
             )
+
+    def cheap(self, base: int, target: int) -> LadderRule:
+        """What is trained where nobody has said anything of ladders: at most three or four widths.
+
+        None is wider than the `target`, whose own run they would cost more than.
+        """
+        # Three widths from the base on are cheap where they end within the default's; four carry
+        # an answer far beyond them, three do not (docs/transfer.md).
+        far = [8 * base] * (target >= 16 * base)
+        widths = [size for size in (base, 2 * base, 4 * base, *far) if size <= target]
+        widths = widths if len(widths) > 1 else [base, target]
+        if base >= target or 4 * base > max(DEFAULT_WIDTHS):
+            widths = [size for size in self.widths if size <= target]
+        widths = widths if {*widths} - {base} else [*self.widths]
+        return replace(self, widths=tuple(widths), seeds=3, step=1.0)
 
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """The sizes of every ladder by axis, ascending, the base among them.

@@ -83,6 +83,7 @@ class Watcher(Words, Protocol):
         at_once: float = 1.0,
         page: bool = False,
         heard: Callable[[Result], None] | None = None,
+        kept: Sequence[Result] = (),
         command: str = "",
     ) -> ProgressDisplay:
         """What listens to trials of a job, and writes how far it is into `folder`.

@@ -308,7 +308,10 @@ def run_search(
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         write_json(path, search_record(settings, conclusion, finished=finished))
 
-    with progress_of(settings, watcher, "search", planned, results=results, heard=heard) as monitor:
+    kept = trials_of(study).searched
+    with progress_of(
+        settings, watcher, "search", planned, results=results, heard=heard, kept=kept
+    ) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
     study.describe(_of_the_study(conclusion, settings))
     return conclusion

@@ -206,10 +206,12 @@ def progress_of(
     folder: Path | None = None,
     results: Sequence[Result] = (),
     heard: Callable[[Result], None] | None = None,
+    kept: Sequence[Result] = (),
 ) -> ProgressDisplay:
     """What shows a job to the `watcher`, and learns from earlier `results` how long others take.
 
-    It writes to `folder`; without one to the study's, and the study's page as results come.
+    It writes to `folder`; without one to the study's, and the study's page as results come. The
+    best loss may be one of the job's own that were `kept` before.
     """
     same = [result for result in results if result.trial.spec.runner == settings.identity]
     return watcher.progress(
@@ -220,6 +222,7 @@ def progress_of(
         at_once=at_once(same),
         page=folder is None,
         heard=heard,
+        kept=kept,
         command=command_line(),
     )
 

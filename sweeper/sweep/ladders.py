@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.compose import read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.ladder_verdict import NoiseLeft, Verdict, missed_optimum
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
@@ -24,11 +25,12 @@ from sweeper.decide.trend import (
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
-from sweeper.files import write_json
+from sweeper.files import write_json, write_summed
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
-from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
-from sweeper.study.folder import TargetFolder, read_document
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LADDER_KEYS, LadderSize, Size, SizeCurve
+from sweeper.study.flops import keep_flops
+from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import StudyRecord
@@ -277,6 +279,10 @@ class Validated:
         return self.trained.record.settled if self.trained else ""
 
 
+THRESHOLDS = ("extend", "max_shift", "max_loss_gap")
+"""Keys of `transfer` that say how a ladder grows and is judged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """What was trained to judge ladders: the `record` of curves and verdicts, and all `runs`.
@@ -319,7 +325,13 @@ def validate(
     with StudyLock(settings.folder), StudyRecord.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, results = 0 if settle else planned, study.results()
-        with progress_of(settings, watcher, "validate", planned, results=results) as bar:
+        runs_before = _of_ladders(study)
+        _keep_ladder(settings)
+        # Now, while the study's classes are imported: a page that is read meanwhile imports none.
+        keep_flops(settings.folder, map(experiment.spec, sizes))
+        with progress_of(
+            settings, watcher, "validate", planned, results=results, kept=runs_before
+        ) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
@@ -339,7 +351,7 @@ def validate(
                 by_axis, confidence = settling.by_axis(), settling.looks[-1].confidence
         notices += study.notices
         failures = failures_of(study.results(), settings.identity)
-        ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
+        ladder_runs = _of_ladders(study)
         tell_speed(watcher, study.results(), since=start)
     judged = ladder_judge.judged(by_axis, confidence)
     exponents, verdicts = judged.exponents, judged.verdicts
@@ -375,6 +387,24 @@ def validate(
             record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
         ),
     )
+
+
+def _keep_ladder(settings: Settings) -> None:
+    """Keep what was asked of eta's ladders in the study's configuration, for later commands.
+
+    Not that there be none along an axis, which leaves out what is settled already.
+    """
+    asked, path = settings.raw["transfer"], StudyFolder(settings.folder).config
+    tree = read_tree(path, ())
+    kept = tree["transfer"]
+    keys = [key for key in (*LADDER_KEYS, *THRESHOLDS) if asked.get(key) not in (None, [])]
+    tree["transfer"] = kept | {key: asked[key] for key in keys}
+    if settings.transfer.hyperparameter == "eta" and tree["transfer"] != kept:
+        write_summed(path, to_yaml(tree))
+
+
+def _of_ladders(study: StudyRecord) -> list[Result]:
+    return [run for run in trials_of(study).current if run.trial.phase == LADDER_PHASE]
 
 
 @dataclass(frozen=True, kw_only=True)

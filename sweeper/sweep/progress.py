@@ -141,7 +141,7 @@ class TimeLeft:
             # They are asked for when the others have ended, and trained in rounds.
             mean = sum(n * self.seconds.of(self._kinds[kind]) for kind, n in self._asked.items())
             remaining += math.ceil(later / max(1, round(at_once))) * share * mean / asked
-        return remaining
+        return None if math.isnan(remaining) else remaining
 
 
 ProgressBar = Callable[[float, str, str], None]

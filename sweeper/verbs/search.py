@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import FIRST, FROM, with_place
-from sweeper.config.studies import Invocation, tree_of
+from sweeper.config.command_line import FIRST, FROM, key_of, of_study, with_place
+from sweeper.config.studies import Invocation, split_root, study_tree, tree_of
 from sweeper.errors import Call, Keyword
+from sweeper.registry import TARGET, groups
+from sweeper.study.folder import StudyFolder
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import SearchRequest
@@ -35,25 +39,44 @@ class SearchAnswer(VerbAnswer):
     source: str | None = None
 
 
+def _goes_on(folder: Path, overrides: Sequence[str], config_dir: Path | None) -> bool:
+    """Whether a search of the study in `folder` changes settings of the one before, if any.
+
+    What chooses a group, a class or a command says anew what to search.
+    """
+    keys, chosen = {*map(key_of, overrides)}, {*groups(config_dir), FROM, "runner.command"}
+    is_new = keys & chosen or any(key.endswith(f".{TARGET}") for key in keys)
+    return not is_new and StudyFolder(folder).config.is_file()
+
+
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     """Train what the study lacks, or with `dry_run` say what that would take."""
-    overrides = list(request.overrides)
-    # Who says nothing of what to train gets an answer by short runs.
-    if all(word.startswith(UNTRAINED) for word in overrides):
-        overrides = [f"experiment={FIRST}", *overrides]
-    placed = with_place(overrides, request.study, request.root)
-    # The study that a search begins at is no setting: what it leads to is (`sweep/warm_start.py`).
-    begins = [word for word in placed if word.startswith(f"{FROM}=")]
-    sources = [word.partition("=")[2].strip("'\"") for word in begins]
-    overrides = [word for word in placed if word not in begins]
-    # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, overrides, request.config_dir)
-    invocation = replace(invocation, overrides=placed)
-    if sources:
-        from sweeper.sweep.warm_start import warm_tree
+    name, others = of_study(request.overrides, request.study, request.root)
+    root, words = split_root(others)
+    sources = list[str]()
+    if name is not None and _goes_on(root / name, words, request.config_dir):
+        tree, invocation = study_tree(name, others, request.config_dir, trust=None)
+        overrides = others
+    else:
+        overrides = list(request.overrides)
+        # Who says nothing of what to train gets an answer by short runs.
+        if all(word.startswith(UNTRAINED) for word in overrides):
+            overrides = [f"experiment={FIRST}", *overrides]
+        placed = with_place(overrides, request.study, request.root)
+        # The study that a search begins at is no setting: what it leads to is
+        # (`sweep/warm_start.py`).
+        begins = [word for word in placed if word.startswith(f"{FROM}=")]
+        sources = [word.partition("=")[2].strip("'\"") for word in begins]
+        overrides = [word for word in placed if word not in begins]
+        # A misspelt setting is refused before torch loads.
+        tree, invocation = tree_of(None, overrides, request.config_dir)
+        invocation = replace(invocation, overrides=placed)
+        if sources:
+            from sweeper.sweep.warm_start import warm_tree
 
-        # Ranges that the user typed stay; the others are laid around the source's answer.
-        tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in placed})
+            # Ranges that the user typed stay; the others are laid around the source's answer.
+            typed = {word.lstrip("+").partition("=")[0] for word in placed}
+            tree = warm_tree(tree, sources[-1], typed)
     from sweeper.config.settings import resolve
     from sweeper.sweep.base_search import Found, check_place, search_cost, search_study
 

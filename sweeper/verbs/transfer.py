@@ -130,7 +130,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     if request.horizons:
         return _horizons(request, settings, size, invocation, watcher)
     if request.validate or request.dry_run:
-        settings = settings.up_to(size.width)
+        settings = settings.up_to(size.width, invocation.overrides)
     if request.detach and not isinstance(settings.launcher, Scheduled):
         launcher = settings.plugin_spec("launcher").name
         allowed = (K("detach"), " needs one with a queue: launcher=slurm")

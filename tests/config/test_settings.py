@@ -179,12 +179,35 @@ def test_a_ladder_that_nobody_typed_is_built_and_not_classified(
 def test_a_ladder_that_nobody_typed_ends_at_the_target() -> None:
     default = settings("model.width=32", "model.depth=1", "search=lr")
     assert default.notes == ()
-    assert default.up_to(64).transfer.widths == (32, 64)
-    assert default.up_to(4096).transfer.widths == DEFAULT_WIDTHS
+    seeds = ["transfer.seeds=2"]
+    assert default.up_to(64, seeds).transfer.widths == (32, 64)
+    assert default.up_to(4096, seeds).transfer.widths == DEFAULT_WIDTHS
     # A target that has no size between it and the base keeps what there is to judge it by.
-    assert default.up_to(32).transfer.widths == DEFAULT_WIDTHS
+    assert default.up_to(32, seeds).transfer.widths == DEFAULT_WIDTHS
     typed = resolve(BASE)
     assert typed.up_to(16).transfer.widths == (16, 32)
+
+
+@pytest.mark.parametrize(
+    ("width", "target", "widths"),
+    [
+        (32, 256, (32, 64, 128)),
+        (32, 512, (32, 64, 128, 256)),
+        (16, 32, (16, 32)),
+        (16, 48, (16, 32)),
+        (96, 192, (32, 64, 128)),
+        (96, 256, (32, 64, 128, 256)),  # four times the base would cost far more
+    ],
+)
+def test_a_ladder_of_which_nobody_said_anything_is_cheap(
+    width: int, target: int, widths: tuple[int, ...]
+) -> None:
+    default = settings(f"model.width={width}", "model.depth=1", "search=lr")
+    rule = default.up_to(target).transfer
+    assert (rule.widths, rule.seeds, rule.step) == (widths, 3, 1.0)
+    own = settings(f"model.width={width}", "model.depth=1", "search=lr", "transfer.seeds=5")
+    for each in (own.up_to(target), default.up_to(target, ["transfer.depths=[2]"])):
+        assert each.transfer.step == 0.5
 
 
 def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(

@@ -20,7 +20,7 @@ from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
 from sweeper.files import take_damaged
-from sweeper.report.next import Next, again, first_transfer, next_of
+from sweeper.report.next import Next, again, next_of
 from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
@@ -78,6 +78,8 @@ def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
     assert next_line(folder) == "sweeper search experiment=demo --config-dir 'my own'"
     with StudyLock(folder):
         assert next_line(folder) == "sweeper status --study demo --watch"
+    (folder / "config.yaml").write_text(to_yaml(compose_tree([])))
+    assert next_line(folder) == "sweeper search --study demo --config-dir 'my own'"
 
 
 def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
@@ -88,58 +90,6 @@ def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
     assert next_line(folder) == "sweeper export --study demo --to pytorch"
 
 
-@pytest.mark.parametrize(
-    ("width", "words"),
-    [
-        (32, "'transfer.widths=[32,64,128]' transfer.seeds=3 transfer.step=1"),
-        (256, "transfer.seeds=3 transfer.step=1"),  # above the base it would cost far more
-    ],
-)
-def test_the_first_validation_is_cheap_unless_the_study_says_otherwise(
-    folder: Path, width: int, words: str
-) -> None:
-    config = compose_tree([f"model.width={width}"])
-    (folder / "config.yaml").write_text(to_yaml(config))
-    command = f"sweeper transfer --study demo --to-width {4 * width} --validate"
-    assert str(first_transfer(folder, width)) == f"{command} {words}"
-    for changed in ({"seeds": 5}, {"widths": [16, 32]}, {"depths": [2]}):
-        ladder = config | {"transfer": config["transfer"] | changed}
-        (folder / "config.yaml").write_text(to_yaml(ladder))
-        assert str(first_transfer(folder, width)) == command
-
-
-CHEAP = ["transfer.seeds=3", "transfer.step=1"]
-
-
-@pytest.mark.parametrize(
-    ("width", "target", "widths"),
-    [
-        (32, 256, "[32,64,128]"),
-        (16, 32, "[16,32]"),
-        (16, 24, "[16,24]"),
-        (32, 32, ""),  # there is no width to validate it by
-        (96, 192, "[32,64,128]"),
-        (96, 256, ""),  # the default's end at the target
-    ],
-)
-def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
-    folder: Path, width: int, target: int, widths: str
-) -> None:
-    """The default's would be as wide as 256, whatever the target."""
-    line = f"sweeper transfer --study demo --to-width {target}"
-    sizes = {"base": {"width": width, "depth": 2}, "target": {"width": target, "depth": 2}}
-    record = plan() | sizes | {"source": {"command": line}}
-    write(folder / "transfer/w256-d2/plan.json", record)
-    config = compose_tree([f"model.width={width}"])
-    (folder / "config.yaml").write_text(to_yaml(config))
-    argv = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
-    assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", *argv])
-    for word in ("transfer.seeds=5", "transfer.sizes=[]", "transfer.depths=[2]"):
-        record["source"]["command"] = shlex.join([*shlex.split(line), word])
-        write(folder / "transfer/w256-d2/plan.json", record)
-        assert next_line(folder) == shlex.join([*shlex.split(line), "--validate", word])
-
-
 def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
     doubt = validation("cannot say yet")
@@ -148,6 +98,13 @@ def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> Non
     assert next_line(folder) == typed("transfer.step=1 transfer.seeds=7")
     planned(folder, doubt)  # of an earlier version, which kept no command
     assert next_line(folder) == typed("transfer.seeds=7")
+
+
+def test_what_the_study_keeps_is_not_said_again(folder: Path) -> None:
+    tree = compose_tree(["transfer.widths=[16,32]", "transfer.seeds=3"])
+    (folder / "config.yaml").write_text(to_yaml(tree))
+    planned(folder, command=f"{PLAIN} 'transfer.widths=[16,32]' transfer.seeds=4 law=none")
+    assert next_line(folder) == f"{PLAIN} --validate transfer.seeds=4 law=none"
 
 
 def open_with(folder: Path, *settle: str, **source: Any) -> str:
@@ -171,16 +128,14 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
-    """A study's steps are part of its trials: it is searched anew, under another name."""
+    """A study's steps are part of its trials: what is known of shorter ones is set aside."""
     line = "sweeper search study=demo model.width=8 train.steps=300 -- python train.py '--lr={eta}'"
     write(folder / "search.json", search(provenance={"command": line}))
     settle = "train.steps=1200", "transfer.step=0.25"
     for command in ("[train.py, '--n={steps}']", "[train.py, '{trial}']", "null"):
         (folder / "config.yaml").write_text(f"runner: {{command: {command}}}")
-        assert open_with(folder, *settle) == (
-            "sweeper search --study demo-1200-steps model.width=8 train.steps=1200 -- "
-            "python train.py '--lr={eta}'"
-        )
+        anew = "sweeper search --study demo train.steps=1200 --new-setup"
+        assert open_with(folder, *settle) == anew
     (folder / "config.yaml").write_text("runner: {command: [train.py, '--lr={eta}']}")
     assert open_with(folder, *settle) == typed("transfer.step=0.25")
 
@@ -253,12 +208,6 @@ def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> No
     assert str(recorded(typed).changed("train.steps=8", why="")) == (
         f"sweeper search --study demo model.width=8 train.steps=8 {own}"
     )
-    assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
-        f"sweeper search --study b model.width=8 train.steps=8 {own}"
-    )
-    typed = "sweeper search study=a x=1 +y=1 --new-setup"
-    anew = recorded(typed).as_new_study("b", "+y=2", why="")
-    assert str(anew) == "sweeper search --study b x=1 +y=2"
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)

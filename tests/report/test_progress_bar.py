@@ -17,6 +17,7 @@ from rich.console import Console
 from sweeper.report import progress_bar
 from sweeper.report.output import Output
 from sweeper.report.progress_bar import SweepProgress
+from sweeper.search.fresh import FINAL_SEED
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
 from sweeper.study.lock import StudyLock, live_holder
@@ -64,6 +65,7 @@ def watch(
     rate: float | None = None,
     known: Sequence[Result] = (),
     at_once: float = 1.0,
+    kept: Sequence[Result] = (),
 ) -> SweepProgress:
     """A monitor for which a trial of width w is w units of work."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None)
@@ -74,6 +76,7 @@ def watch(
         "search",
         planned=planned,
         time_left=TimeLeft(seconds, at_once),
+        kept=kept,
     )
 
 
@@ -99,6 +102,16 @@ def test_counts_and_the_best_so_far(tmp_path: Path) -> None:
     record = kept(tmp_path)
     assert (record["done"], record["total"], record["trained"]) == (6, 6, 4)
     assert (record["best"], record["failed"], record["diverged"]) == (2.5, 1, 1)
+
+
+def test_the_best_is_one_of_all_that_are_kept_and_no_fresh_seed(tmp_path: Path) -> None:
+    before, now, fresh = trials(2)[0], trials(2)[1], replace(trials(1)[0], phase="final")
+    fresh = replace(fresh, seed=FINAL_SEED)
+    with watch(tmp_path, kept=[result(before, 1.9), result(fresh, 1.7)]) as monitor:
+        monitor.proposed(2, [now, fresh])
+        monitor.finished(result(now, 2.1))
+        monitor.finished(result(fresh, 1.8))
+        assert "best 1.9000" in monitor.facts()
 
 
 def test_a_job_s_pace_is_known_after_a_while_or_a_good_part() -> None:

@@ -167,6 +167,8 @@ def test_what_is_not_known_is_said(golden: Golden) -> None:
     cost = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
     assert cost is not None
     golden.says(saving_text(cost))
+    running = replace(cost, validation=replace(cost.validation, flops=math.nan))
+    assert "nan" not in saving_text(running)
     table = cost_table("", ["what"], [(["tuning"], cost.tuning)], total=True)
     assert [cell.text for cell in next(table.page_rows())[0]][2:] == ["not known", "2 s"]
 
