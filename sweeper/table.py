@@ -158,7 +158,7 @@ Value = str | int | float | Estimate | BaseToTarget | Cell | None
 class Column:
     """A column of numbers of one `form` (a format specification), or of text where `left`.
 
-    A terminal that is too narrow leaves out the columns that have an `importance`, the least first.
+    What is `secondary` stands on the page alone: a terminal has those that decide.
     The page adds the `unit` to the name; what a terminal must say of it stands in the legend. It
     gives intervals by their ends; as terminals do, with ±, where `half`.
     """
@@ -167,7 +167,7 @@ class Column:
     unit: str = ""
     form: str = ".4g"
     left: bool = False
-    importance: int | None = None
+    secondary: bool = False
     half: bool = False
 
 
@@ -219,38 +219,41 @@ class Table:
     def __str__(self) -> str:
         """The title and all columns as plain text, from its first letter to its last."""
         with _PLAIN.capture() as capture:
-            _PLAIN.print(self._rich([]), crop=False)
+            _PLAIN.print(self._rich(range(len(self.columns))), crop=False)
         # A box has an edge, a blank here.
         lines = (line[1:].rstrip() for line in capture.get().splitlines())
         return "\n".join(line for line in (self.title, *lines) if line)
 
-    def dropped(self, width: int) -> list[Column]:
-        """The columns that a terminal of `width` leaves out, the least important first."""
-        spare = [column for column in self.columns if column.importance is not None]
-        spare.sort(key=lambda column: column.importance or 0)
-        widths = self._widths()
-        for count in range(len(spare) + 1):
-            if _across(widths, spare[:count]) <= width:
-                return spare[:count]
-        return spare
-
     def parts(self, width: int) -> list[Table]:
-        """The table, and below it beside the first column what a terminal of `width` leaves out."""
-        names = {column.name for column in self.dropped(width)}
-        rest = [column for column in self.columns[1:] if column.name in names]
-        if not rest:
-            return [self]
-        # One of them has to be shown in the next part, however wide it is.
-        columns = [self.columns[0], replace(rest[0], importance=None), *rest[1:]]
-        places = [[column.name for column in self.columns].index(column.name) for column in columns]
-        rows = [replace(row, values=[row.values[place] for place in places]) for row in self.rows]
-        below = replace(self, title="", columns=columns, rows=rows)
-        return [self, *below.parts(width)]
+        """What a terminal of `width` shows: all but secondary columns, below each other if need be.
 
-    def _widths(self) -> dict[str, int]:
-        """How wide each column is by its name, with every cell in one piece."""
-        return {
-            column.name: max(
+        Each part begins with the first column; where the others fit alone, its cells are to stand
+        in lines of their own.
+        """
+        widths = self._widths()
+        first, *rest = (i for i, column in enumerate(self.columns) if not column.secondary)
+        groups = [rest]
+        if _across(widths, rest) > width:
+            groups = []
+            for index in rest:
+                if groups and _across(widths, [first, *groups[-1], index]) <= width:
+                    groups[-1].append(index)
+                else:
+                    groups.append([index])
+        return [
+            replace(
+                self,
+                title=self.title * (not part),
+                columns=[self.columns[i] for i in (first, *group)],
+                rows=[replace(r, values=[r.values[i] for i in (first, *group)]) for r in self.rows],
+            )
+            for part, group in enumerate(groups)
+        ]
+
+    def _widths(self) -> list[int]:
+        """How wide each column is, with every cell in one piece."""
+        return [
+            max(
                 cell_len(line)
                 for text in (
                     printable(column.name),
@@ -259,37 +262,34 @@ class Table:
                 for line in text.splitlines() or [""]
             )
             for index, column in enumerate(self.columns)
-        }
+        ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The title and the columns that fit; no cell is ever broken.
+        """The title and the columns; no cell is ever broken.
 
-        Where even those that must be there do not fit, the first column's cells are lines of their
+        Where they do not fit, the first column's cells are lines of their
         own above the others. Print it with crop=False: what is still too wide goes on in the
         terminal's next line.
         """
-        dropped = self.dropped(options.max_width)
         if self.title:
             yield Text(printable(self.title), style="bold", overflow="ignore", no_wrap=True)
-        above, widths = list[Text](), self._widths()
-        if _across(widths, dropped) > options.max_width and len(self.columns) > 1:
-            dropped = [*dropped, self.columns[0]]
+        above, kept, widths = list[Text](), [*range(len(self.columns))], self._widths()
+        if _across(widths, kept) > options.max_width and len(kept) > 1:
+            kept = kept[1:]
             above = [_terminal_text(row.values[0], self.columns[0]) for row in self.rows]
-        rendered = self._rich(dropped)
         # As wide as it is: within the terminal's width rich would break cells.
-        wide = options.update(width=_across(widths, dropped), height=None)
+        wide = options.update(width=_across(widths, kept), height=None)
         # Rich draws a blank edge above the head, and the rule below it.
-        _, head, rule, *rows = console.render_lines(rendered, wide, pad=False)
+        _, head, rule, *rows = console.render_lines(self._rich(kept), wide, pad=False)
         names = iter(above)
         for line in (head, rule, *rows):
             if line is not head and line is not rule and above and _is_written(line):
                 yield Text(" ", no_wrap=True, overflow="ignore") + next(names)
             yield from (*line, Segment.line())
 
-    def _rich(self, dropped: Sequence[Column]) -> RichTable:
-        """The table without some of its columns."""
+    def _rich(self, kept: Sequence[int]) -> RichTable:
+        """The table of some of its columns."""
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=True, padding=(0, 1, 0, 0))
-        kept = [index for index, column in enumerate(self.columns) if column not in dropped]
         for column in (self.columns[index] for index in kept):
             justify: Literal["left", "right"] = "left" if column.left else "right"
             table.add_column(Text(printable(column.name)), justify=justify, no_wrap=True)
@@ -331,7 +331,7 @@ class Table:
         head = "".join(f"<th>{escape(column.name)}</th>" for column in self.columns)
         rows = [
             "".join(
-                f"<td>{escape(_text(value, column.form)).replace(chr(10), '<br>')}</td>"
+                f"<td>{escape(cell_text(value, column.form)).replace(chr(10), '<br>')}</td>"
                 for value, column in zip(row.values, self.columns, strict=True)
             )
             for row in self.rows
@@ -402,14 +402,12 @@ def paragraph(console: Console, text: str, style: str = "") -> None:
     console.print(Text(printable(text), style=style), soft_wrap=not console.is_terminal)
 
 
-def _across(widths: Mapping[str, int], dropped: Sequence[Column]) -> int:
-    """How wide a table is without some of its columns; rich would measure every cell anew.
+def _across(widths: Sequence[int], kept: Sequence[int]) -> int:
+    """How wide a table of some columns is; rich would measure every cell anew.
 
     It has a blank at both edges, one behind each cell and one between columns.
     """
-    gone = {column.name for column in dropped}
-    kept = [width for name, width in widths.items() if name not in gone]
-    return min(sum(kept) + 2 * len(kept) + 1, WIDEST)
+    return min(sum(widths[index] for index in kept) + 2 * len(kept) + 1, WIDEST)
 
 
 def _is_written(line: Sequence[Segment]) -> bool:
@@ -426,11 +424,12 @@ def _fields(value: Value) -> dict[str, Any]:
     return {"": plain}
 
 
-def _text(value: Value, form: str) -> str:
+def cell_text(value: Value, form: str) -> str:
+    """A value as a terminal shows it, without its detail."""
     if isinstance(value, Cell):
-        return value.text or _text(value.value, form)
+        return value.text or cell_text(value.value, form)
     if isinstance(value, BaseToTarget):
-        return _text(value.target, form)
+        return cell_text(value.target, form)
     if isinstance(value, Estimate):
         return within(value, form)
     if isinstance(value, float):
@@ -439,7 +438,7 @@ def _text(value: Value, form: str) -> str:
 
 
 def _terminal_text(value: Value, column: Column) -> Text:
-    text = Text(printable(_text(value, column.form)))
+    text = Text(printable(cell_text(value, column.form)))
     if isinstance(value, Cell):
         text.stylize(STYLES[value.tone])
         text.append(printable(f": {value.detail}") if value.detail else "")
@@ -452,10 +451,10 @@ def _page_cell(value: Value, column: Column) -> PageCell:
     if isinstance(cell.value, Estimate) and not column.half:
         text, small = interval(cell.value, column.form)
     elif isinstance(cell.value, BaseToTarget):
-        base, text = (_text(end, column.form) for end in (cell.value.base, cell.value.target))
+        base, text = (cell_text(end, column.form) for end in (cell.value.base, cell.value.target))
         text = text if base == text else f"{base} → {text}"
     else:
-        text = _text(cell, column.form)
+        text = cell_text(cell, column.form)
     return PageCell(
         text=text,
         small=small,

@@ -108,13 +108,12 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
     kinds = {"at init": ("output", 0)}
     kinds |= {f"step {step}": (kind, step) for kind, step in changes}
     kinds["direct"] = ("direct", check.steps)
-    spare = {"at init": 1}
     table = Table(
         f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}",
         [
             Column("module", left=True),
-            Column("role", left=True, importance=0),
-            *(Column(name, form="+.2f", importance=spare.get(name), half=True) for name in kinds),
+            Column("role", left=True, secondary=True),
+            *(Column(name, form="+.2f", half=True) for name in kinds),
             Column("answer", left=True),
         ],
     )
@@ -250,12 +249,12 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     last = max(scale.step for scale in operands)
     losses = [(name, loss) for name in RANGES for loss in ("underflow", "overflow")]
     columns = [Column("product", left=True), Column("operand", left=True)]
-    columns += [Column("RMS at init", importance=0), Column(f"RMS, step {last}", importance=1)]
+    columns += [Column("RMS at init"), Column(f"RMS, step {last}")]
     for name, loss in losses:
-        # What E5M2 cannot hold E4M3 cannot either: of all shares that is the first to go.
-        importance = 2 if (name, loss) == ("e5m2", "overflow") else None
+        # What E5M2 cannot hold E4M3 cannot either.
+        secondary = (name, loss) == ("e5m2", "overflow")
         text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
-        columns.append(Column(text, importance=importance))
+        columns.append(Column(text, secondary=secondary))
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:

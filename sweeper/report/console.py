@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
-from sweeper.decide.ladder_verdict import Verdict
+from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
 from sweeper.decide.trend import Trend
 from sweeper.plan.explanation import Explained
@@ -36,6 +36,7 @@ from sweeper.table import (
     Table,
     Value,
     answer,
+    cell_text,
     counted,
     number,
     short,
@@ -44,6 +45,9 @@ from sweeper.table import (
 from sweeper.trial import Result, Space, in_use
 
 Row = TypeVar("Row")
+LEARNING_RATE = "learning rate"
+ETA = "eta (learning rate)"
+"""Its name where it is first named on a screen of a parameterization."""
 NOT_SEARCHED = " (not searched)"
 """Beside a hyperparameter of the best configuration that no trial moved."""
 MOST_STEPS = 0.5
@@ -165,9 +169,9 @@ def lines_table(conclusion: Conclusion, space: Space) -> Table:
         Column("hyperparameter", left=True),
         Column("optimum"),
         Column("loss", unit="nats", form=".4f"),
-        Column("gain", unit="nats", form=".4f", importance=2),
-        Column("points", importance=1),
-        Column("range", importance=0),
+        Column("gain", unit="nats", form=".4f"),
+        Column("points"),
+        Column("range"),
     ]
     legend = "Gain: over the default, by the runs that chose the optimum, and so rather too much."
     table = Table("Lines: one hyperparameter varied at a time", columns, legend=[legend])
@@ -197,9 +201,9 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
         Column("hyperparameter", left=True),
         Column("and", left=True),
         Column("transfer error", unit="nats", form=".4f"),
-        Column("least loss", unit="nats", form=".4f", importance=2),
-        Column("points", importance=1),
-        Column("diverged", importance=0),
+        Column("least loss", unit="nats", form=".4f"),
+        Column("points"),
+        Column("diverged"),
     ]
     table = Table("Pairs, the most strongly coupled first", columns)
     # NaN compares with nothing: pairs without a transfer error go last by a key of their own.
@@ -215,8 +219,8 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
     columns = [
         Column("hyperparameter", left=True),
         Column("value"),
-        Column("default", importance=1),
-        Column("range", importance=0),
+        Column("default"),
+        Column("range"),
     ]
     table = Table("Best configuration", columns)
     for name, value in in_use(space, conclusion.best_log2).items():
@@ -230,7 +234,8 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
         elif axis:
             default, low, high = (short(2.0**end) for end in (axis.default, axis.low, axis.high))
             ends = f"{low} to {high}"
-        table.add(name, Cell(value, text), default, ends)
+        label = Cell(name, ETA) if name == "eta" else name
+        table.add(label, Cell(value, text), default, ends)
     return table
 
 
@@ -273,18 +278,16 @@ def target_command(plan: TransferPlan, note: str = "") -> list[Item]:
     return [Commands("The target's command:", [list(map(str, command))], note=note)]
 
 
-GAMMA_LEGEND = (
-    "The learning rate is eta, times gamma, times what goes as m^-c, m being the growth of the "
-    "width."
-)
 NUMBERS = {
     "init_std": Column("init std", form=".3g"),
     "multiplier": Column("multiplier", form=".3g"),
     "lr": Column("lr", form=".3g"),
-    "eps": Column("eps", form=".3g", importance=3),
-    "weight_decay": Column("decay", form=".3g", importance=4),
+    "eps": Column("eps", form=".3g"),
+    "weight_decay": Column("decay", form=".3g"),
 }
-"""Fields of a prescription. What is drawn and trained with stays longest where room is scarce."""
+"""Fields of a prescription."""
+GAMMA = Column("gamma", form=".3g")
+LR_LEGEND = f"lr: {ETA}, times gamma and m^-c, m being the growth of the width."
 
 
 def plan_table(plan: TransferPlan) -> Table:
@@ -293,32 +296,52 @@ def plan_table(plan: TransferPlan) -> Table:
     Every gamma stands with the exponent beside their product, the learning rate.
     """
     number_columns = _numbers(plan)
-    # Where all are 1 they go with the role where room is scarce.
-    least = None if any(parameter.gamma != 1 for parameter in plan.parameters) else 1
     columns = [
         Column("parameter", left=True),
-        Column("role", left=True, importance=1),
-        Column("shape", importance=0),
+        Column("role", left=True),
+        Column("shape", secondary=True),
         *number_columns.values(),
-        Column("gamma", form=".3g", importance=least),
-        Column("c", form="g", importance=least),
+        GAMMA,
+        Column("c", form="g", secondary=True),
     ]
-    table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns)
+    table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns, legend=[LR_LEGEND])
     for names, parameter in grouped(plan.parameters):
-        shapes = ("x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape))
-        numbers: list[Value] = []
-        for name in number_columns:
-            base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
-            numbers.append(Cell(BaseToTarget(base=base, target=target), short(target)))
-        # What is not drawn has no std: its start stands in that place.
-        numbers[0] = _start(parameter) or numbers[0]
-        base_shape, shape = shapes
-        numbers += [parameter.gamma, parameter.lr_exponent]
-        table.add(
-            names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers
+        base_shape, shape = (
+            "x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape)
         )
-    table.legend = [GAMMA_LEGEND + " Every gamma is 1 here." * (least is not None)]
-    return table
+        table.add(
+            names,
+            role_name(parameter.role),
+            BaseToTarget(base=base_shape, target=shape),
+            *_prescribed(parameter, number_columns),
+            parameter.gamma,
+            parameter.lr_exponent,
+        )
+    return _shared_aside(table)
+
+
+def _prescribed(parameter: PlannedParameter, names: Iterable[str]) -> list[Value]:
+    """The numbers of a parameter, the target's as text."""
+    numbers: list[Value] = []
+    for name in names:
+        base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
+        numbers.append(Cell(BaseToTarget(base=base, target=target), f"{target:.3g}"))
+    # NUMBERS begins with the std: what is not drawn has none, and its start stands in that place.
+    numbers[0] = _start(parameter) or numbers[0]
+    return numbers
+
+
+def _shared_aside(table: Table) -> Table:
+    """The table with what is alike in all rows in its legend: a screen needs no column for it."""
+    columns, shared = list[Column](), list[str]()
+    for index, column in enumerate(table.columns):
+        texts = {cell_text(row.values[index], column.form) for row in table.rows}
+        is_spare = column.name in ("multiplier", "eps", "decay", "gamma")
+        aside = is_spare and len(texts) == 1 and len(table.rows) > 1
+        shared += [f"{column.name} {text}" for text in texts] * aside
+        columns.append(replace(column, secondary=column.secondary or aside))
+    ends = [f"All have {', '.join(shared)}."] * bool(shared)
+    return replace(table, columns=columns, legend=[*table.legend, *ends])
 
 
 def _numbers(plan: TransferPlan) -> dict[str, Column]:
@@ -333,46 +356,38 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
-def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool) -> list[Item]:
-    """Every parameter with its exponents and the target's numbers; `verbose`: the base's above."""
-    columns = [Column("parameter", left=True)]
-    columns += [Column("fan in/out", importance=0)] * verbose
-    columns += [Column(name, form="g") for name in "abc"]
-    has_gammas = any(row.parameter.gamma != 1 for row in rows)
-    columns += [Column("gamma", form=".3g")] * has_gammas
-    title = f"From {plan.base} (upper) to {plan.target} (lower)"
-    if not verbose:
-        title = f"At {plan.target} (tuned at {plan.base})"
+def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
+    """Every parameter with its exponents and the target's numbers."""
     number_columns = _numbers(plan)
-    table = Table(title, [*columns, *number_columns.values()])
+    table = Table(
+        f"At {plan.target} (tuned at {plan.base})",
+        [
+            Column("parameter", left=True),
+            Column("role", left=True),
+            Column("a, b, c", left=True),
+            *number_columns.values(),
+            GAMMA,
+        ],
+        legend=["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."],
+    )
     by_name = {row.parameter.name: row for row in rows}
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons = dict[str, None]()
     for names, parameter in grouped(plan.parameters):
         row, role = by_name[parameter.name], role_name(parameter.role)
-        reasons.setdefault((role, row.why), []).append(names)
-        numbers: list[Value] = []
-        for name in number_columns:
-            base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
-            text = f"{base:.3g}\n{target:.3g}" if verbose else f"{target:.3g}"
-            numbers.append(Cell(BaseToTarget(base=base, target=target), text))
-        # NUMBERS begins with the init std, in whose place stands what is not drawn.
-        numbers[0] = _start(parameter) or numbers[0]
-        fans = [f"{parameter.fan_in}\n{parameter.fan_out}"] * verbose
-        gamma = [parameter.gamma] * has_gammas
-        label = Cell(names, f"{names}\n  {role}" if verbose else names)
-        table.add(label, *fans, row.a, row.b, row.c, *gamma, *numbers)
-        if verbose:
-            table.end_section()
-    table.legend = ["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."]
-    items: list[Item] = [table]
+        reasons[f"{role}: {row.why}"] = None
+        exponents = f"{row.a:g}, {row.b:g}, {row.c:g}"
+        numbers = _prescribed(parameter, number_columns)
+        table.add(names, role, exponents, *numbers, parameter.gamma)
     # Lines of code that only the model's author can write come before what else is to be told.
-    for need in sorted(plan.needs, key=lambda need: not is_edit(need)):
-        text = f"a plain model needs: {need}"
-        items.append(Sentence(text, listed=True, detail=not is_edit(need)))
-    for (role, why), alike_names in reasons.items():
-        of = f" ({', '.join(alike_names)})" if verbose else ""
-        items.append(Sentence(f"{role}{of}: {why}", listed=True))
-    return items
+    needs = sorted(plan.needs, key=lambda need: not is_edit(need))
+    return [
+        _shared_aside(table),
+        *(
+            Sentence(f"a plain model needs: {need}", listed=True, detail=not is_edit(need))
+            for need in needs
+        ),
+        *(Sentence(reason, listed=True) for reason in reasons),
+    ]
 
 
 # What validation found.
@@ -435,41 +450,42 @@ def verdict_sentences(
 
 
 def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "nats") -> Table:
-    """A row a size. The answer rests on shift and loss gap, which no terminal leaves out.
+    """A row a size. The answer rests on shift and loss gap.
 
-    `unit` is the losses'.
+    `hyperparameter` is what the curves are over, `unit` is the losses'.
     """
     axis = result.axis.replace("_", " ")
+    of_eta = hyperparameter in ("eta", LEARNING_RATE)
+    name = ETA if hyperparameter == "eta" else hyperparameter
     columns = [
         Column(axis, left=True),
+        Column("best", form=".3g"),
         Column("optimum", unit=f"log2 {hyperparameter}", form="z.2f"),
         Column("shift", unit="log2", form="+z.2f"),
         Column("loss gap", unit=unit, form=".4f"),
-        *[Column("law", unit="log2", form="+.2f", importance=5)] * bool(result.law),
-        Column("relative gap", form=".2%", importance=4),
-        Column("regret", unit=unit, form=".4f", importance=3),
-        Column("loss", unit=unit, form=".4f", importance=2),
-        Column("basin", unit="log2", form=".2f", importance=1),
+        *[Column("law", unit="log2", form="+.2f")] * bool(result.law),
+        Column("gap of the loss", form=".2%", secondary=True),
+        Column("loss", unit=unit, form=".4f", secondary=bool(result.law)),
+        Column("range within 1 %", unit="log2", form=".2f", secondary=True),
         Column("answer", left=True),
     ]
     # Losses without an interval: the legend says why there is none.
     bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
     law = f" Planned by {result.law}." if result.law else ""
     if not law and result.axis in UNSCALED_AXES:
-        law = f" The rule over {axis}: eta stays as it is."
+        law = f" The rule over {axis}: the optimum stays as it is."
     surer = ""
     if result.confidence != 0.95:
         level = f"{100 * result.confidence:g} %"
         surer = f", of shift and loss gap {level}, as they were looked at several times"
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
-        f"Shift: from the base's optimum, log2. Loss gap: {unit} lost at the base's optimum "
-        "(relative gap: of the loss); regret: lost at the transferred value. Basin: the range "
-        f"within 1 % of the least loss. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"Best: {name}; optimum: its log2. Shift: from the base's optimum, log2. Loss gap: {unit} "
+        f"lost at the base's optimum. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )
-    title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
+    title = "Learning-rate curves" if of_eta else f"Curves of {hyperparameter}"
     table = Table(
         f"{title} over {axis}",
         columns,
@@ -488,24 +504,30 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
             if loss
             else size.loss_gap
         )
-        basin = size.basin.width_log2
+        range_log2 = size.basin.width_log2
         label = label_size(asdict(size.size), result.axis)
-        is_bound = math.isfinite(basin.value) and math.isinf(basin.high)
+        is_bound = math.isfinite(range_log2.value) and math.isinf(range_log2.high)
         table.add(
             Cell(label, label, small=" (base)" * size.is_base),
+            Cell(2.0**size.optimum_log2.value, _best(size)),
             _bounded(size.optimum_log2, size.side, "z.2f"),
             Cell(0.0, "0") if is_exact else _shift_cell(size.shift_log2, size.side, base_side),
             Cell(0.0, "0") if is_exact else size.loss_gap,
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if is_exact else share,
-            size.regret,
             Cell(size.loss, number(loss, ".3f")),
-            Cell(basin, f"{'≥' * is_bound}{number(basin.value, '.2f')}"),
+            Cell(range_log2, f"{'≥' * is_bound}{number(range_log2.value, '.2f')}"),
             answer(size.answer),
             note="" if size.answer in ("holds", "base") else size.reason,
             subject=describe_size(size.size, result.axis),
         )
     return table
+
+
+def _best(size: SizeVerdict) -> str:
+    """The optimum as it is used; a bound where it lies at an end of what was measured."""
+    best = 2.0**size.optimum_log2.value
+    return "-" if math.isnan(best) else f"{' ≥≤'[size.side]}{best:.3g}".strip()
 
 
 def _bounded(estimate: Estimate, side: int, form: str) -> Value:
@@ -545,7 +567,8 @@ def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: boo
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
     sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
     return (
-        f"Trend over {sizes}: eta {goes}; at {axis} {fitted.target} the best "
-        f"is {short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), the "
+        f"Trend over {sizes}: {'eta' if of_plan else 'the rate'} {goes}; at {axis} "
+        f"{fitted.target} the best is {short(2.0**best.value)} "
+        f"({short(2.0**best.low)} to {short(2.0**best.high)}), the "
         f"transferred one {short(2.0**fitted.transferred_log2)}; {end}"
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -161,9 +162,9 @@ def means_of(curve: SizeCurve) -> Points:
 def loss_limits(
     curves: Sequence[Points], typical: Callable[[list[float]], float], reach: float = 4.0
 ) -> tuple[float, float]:
-    """Bottom and top of a loss axis that shows the basins.
+    """Bottom and top of a loss axis that shows the optima.
 
-    A curve's basin is as deep as its minimum lies below its median; the top is `reach` times
+    A curve is as deep as its minimum lies below its median; the top is `reach` times
     the `typical` depth above the highest minimum, so that one huge loss does not squash the rest.
     """
     finite = [sorted(y for _, y in points if math.isfinite(y)) for points in curves]
@@ -244,6 +245,11 @@ def draw_curve(
         if y > top:
             face = color if math.isinf(y) else "none"
             ax.plot(x + aside, middle, "^", color=color, mfc=face, markersize=5, zorder=4)
+
+
+def powers(axis: Axis) -> None:
+    """Name log2 values on an axis as powers, with the numbers below them: 2^-7, 0.0078."""
+    axis.set_major_formatter(lambda x, _: f"2^{x:g}\n{2.0**x:.2g}")
 
 
 def error_bar(ax: Axes, x: float, estimate: Estimate, **look: Any) -> None:

@@ -26,6 +26,7 @@ from sweeper.report.drawing import (
     means_of,
     new_panels,
     off_scale,
+    powers,
     set_scale,
 )
 from sweeper.stats.ladder import label_size
@@ -38,7 +39,7 @@ def learning_rate_figure(
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
     axis, hyperparameter = verdict.axis, validation.hyperparameter
     of_eta = hyperparameter == "eta"
-    letter = "η" if of_eta else hyperparameter
+    letter = "learning rate" if of_eta else hyperparameter
     curves = validation.ladder(axis)
     judged = {size.size: size for size in verdict.sizes}
     figure, (ax,) = new_panels(1, 3.5)
@@ -66,9 +67,9 @@ def learning_rate_figure(
         size = judged.get(curve.size)
         if size and math.isfinite(size.optimum_log2.value) and math.isfinite(size.loss.value):
             value, low, high = asdict(size.optimum_log2).values()
-            optimum, bar = f"{value:.2f}", None
+            optimum, bar = f"{2.0**value:.3g}", None
             if math.isfinite(low) and math.isfinite(high):
-                optimum = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+                optimum += f" [{2.0**low:.3g}, {2.0**high:.3g}]"
                 bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
             look = {"color": color, "ecolor": INK, "capsize": 3.5, "zorder": 5, **STAR}
             ax.errorbar(value, size.loss.value, xerr=bar, **look)
@@ -76,14 +77,15 @@ def learning_rate_figure(
         handles.append(legend_key(name, color=color, marker=marker, linestyle="-"))
     if math.isfinite(centre := validation.planned_log2):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
-        handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
+        handles.append(legend_key(f"transferred: {2.0**centre:.3g}", color=INK, linestyle=DASHED))
     handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += off_scale(means, top)
     # parse_math: matplotlib would read the underscores and dollars of users' names as formulas.
-    ax.set_xlabel(f"{'learning rate ' * of_eta}log2 {letter}", parse_math=False)
+    powers(ax.xaxis)
+    ax.set_xlabel(letter, parse_math=False)
     ax.set_ylabel(loss_label, parse_math=False)
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
-    title = f"{axis_name}: optimum log2 {letter}" if judged else axis_name
+    title = f"{axis_name}: optimum" if judged else axis_name
     legend_below(figure, handles, title=title)
     return figure

@@ -46,7 +46,7 @@ def presented(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
 
 def _table(findings: Sequence[Finding]) -> Table:
     columns = [Column(name, left=True) for name in ("state", "of", "what")]
-    table = Table("", [*columns, Column("for", left=True, importance=0)])
+    table = Table("", [*columns, Column("for", left=True)])
     for finding in findings:
         get = f"get it: {_get(finding)}" * (finding.get is not None and not finding.here)
         # What others say of a failure may be long: it stands below the table.

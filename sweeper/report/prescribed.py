@@ -24,7 +24,7 @@ def presented(answer: ExplainAnswer | ExportAnswer, *, verbose: bool = False) ->
     if answer.optimum is not None and answer.optimum.unfinished:
         trials = f"{answer.optimum.unfinished} trials"
         items.append(Sentence(f"Note: the search is not finished; this is its best of {trials}."))
-    items += console.explanation(plan, answer.rows, verbose=verbose)
+    items += console.explanation(plan, answer.rows)
     items += [Sentence(line, listed=True) for line in answer.tied]
     if answer.classes:
         text = (

@@ -36,16 +36,16 @@ SAID: Mapping[Answer, str] = {
 """What a transfer does, by its answer."""
 BELIEFS = {
     "theory": (
-        "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
-        "says: it stays, or converges as 1/width"
+        "half that something is wrong and the optimum drifts by about ±0.5 a doubling, half as "
+        "theory says: it stays, or converges as 1/width"
     ),
     "no_theory": (
-        "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
+        "nine in ten that the optimum drifts by about ±0.5 a doubling, one in ten that it stays or "
         "converges"
     ),
     "turning": (
-        "45 % each that eta drifts by about ±0.5 a doubling, and that it rises and then falls, by "
-        "0.1 more a doubling squared; one in ten that it stays or converges"
+        "45 % each that the optimum drifts by about ±0.5 a doubling, and that it rises and then "
+        "falls, by 0.1 more a doubling squared; one in ten that it stays or converges"
     ),
 }
 
@@ -192,7 +192,7 @@ def _worse_note(verdict: Verdict, unit: str) -> str:
 def _cliffs(verdict: Verdict) -> str:
     """Which finite losses were taken for those of runs that diverged, and which perhaps are."""
     sides = {
-        True: "losses that leave the basin by a jump count as those of runs that diverged: ",
+        True: "losses that jump beyond the range within 1 % count as those of runs that diverged: ",
         False: "a jump or a steep side, and intervals hold both: ",
     }
     remarks = {
@@ -386,7 +386,7 @@ def worded_trend(trend: Trend, unit: str = "nats") -> Trend:
     if len(trend.sizes) < MIN_TREND_SIZES:
         reason = f"{len(trend.sizes)} sizes cannot show a trend; it takes {MIN_TREND_SIZES}"
     elif trend.warranted:
-        reason = "the prediction is nearer to the optimum than the transferred eta is"
+        reason = "the prediction is nearer to the optimum than the transferred value is"
     else:
         gain = trend.gain
         reason = "no curve reaches far enough to tell what it would save"

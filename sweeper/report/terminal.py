@@ -25,7 +25,7 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 @dataclass
 class Terminal:
-    """A console, and whether all is shown on it: else no detail, and the columns that fit.
+    """A console, and whether all is shown on it: else no detail.
 
     `more` is where the rest is.
     """
@@ -46,7 +46,7 @@ class Terminal:
                 hidden += [title] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
-                hidden += self._table(item)
+                self._table(item)
             else:
                 self._item(item)
         if hidden := [*[counted(notes, "note")] * bool(notes), *hidden]:
@@ -71,16 +71,15 @@ class Terminal:
             if item.note:
                 paragraph(self.console, item.note)
 
-    def _table(self, table: Table) -> list[str]:
-        """Print a table and what explains it; the columns that have no room."""
-        for part in table.parts(self.console.width) if self.verbose else [table]:
+    def _table(self, table: Table) -> None:
+        """Print a table and what explains it."""
+        for part in table.parts(self.console.width):
             self.console.print(part, crop=False)
         for line in table.legend:
             paragraph(self.console, line)
         notes = [f"{row.subject or row.values[0]}: {row.note}" for row in table.rows if row.note]
         for line in [*notes, *table.remarks]:
             paragraph(self.console, f"- {line}")
-        return [] if self.verbose else [c.name for c in table.dropped(self.console.width)]
 
 
 def _brief(title: str) -> str:

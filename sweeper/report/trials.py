@@ -91,12 +91,7 @@ def ladder_table(ladder: LadderSoFar) -> Table:
     axes = axes or ["width"]
     values = sorted({round(point.value, 6) for point in ladder.points})
     points = {(point.size, round(point.value, 6)): point for point in ladder.points}
-    # Where a terminal is narrow the outermost columns go first.
-    middle = (len(values) - 1) / 2
-    columns = [
-        Column(f"{value:g}", importance=round(100 - abs(index - middle) * 2))
-        for index, value in enumerate(values)
-    ]
+    columns = [Column(f"{value:g}") for value in values]
     head = axes[0].replace("_", " ") if len(axes) == 1 else "size"
     done = sum(len(point.losses) for point in ladder.points)
     runs = sum(point.runs for point in ladder.points)

@@ -206,10 +206,10 @@ def target_table(winner: Winner) -> Table:
             Column("variant", left=True),
             Column("answer", left=True),
             Column("difference", unit=winner.unit, form=form, left=True),
-            *[Column("compute", form=".3f", left=True, importance=3)] * computed,
-            *[Column("wall clock", form=".3f", left=True, importance=2)] * clocked,
-            Column("place", left=True, importance=1),
-            Column("sizes", form="d", importance=0),
+            *[Column("compute", form=".3f", left=True)] * computed,
+            *[Column("wall clock", form=".3f", left=True)] * clocked,
+            Column("place", left=True),
+            Column("sizes", form="d", secondary=True),
         ],
         legend=[
             f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"

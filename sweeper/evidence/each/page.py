@@ -57,9 +57,9 @@ def each_table(each: EachAnswer) -> Table:
             Column("hyperparameter", left=True),
             Column("answer", left=True),
             Column("gain", unit=each.unit, left=True),
-            Column("best", importance=3),
-            Column("default", importance=2),
-            *[Column("octaves a doubling", left=True, importance=1)] * several,
+            Column("best"),
+            Column("default"),
+            *[Column("octaves a doubling", left=True)] * several,
         ],
         legend=[
             f"Gain: over the default at the base, {each.unit}, by runs that did not choose it; its "

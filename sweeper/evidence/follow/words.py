@@ -98,7 +98,7 @@ def code_of(seen: Seen) -> str:
 def follow_table(seen: Seen) -> Table:
     """Where the run stands, a row a fact."""
     # The answer says what the end is worth, too: what it stands beside is the first to go.
-    worth = Column("worth", left=True, importance=0)
+    worth = Column("worth", left=True)
     table = Table("", [Column("", left=True), Column("loss", left=True), worth])
     predicted, forecast = (Cell(of.value, _loss(of)) for of in (seen.predicted, seen.forecast))
     table.add(f"predicted, {seen.end_is}", predicted, "")

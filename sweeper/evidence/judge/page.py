@@ -31,7 +31,7 @@ from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.console import trend_text, verdict_sentences, verdict_table
+from sweeper.report.console import LEARNING_RATE, trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import paged
@@ -110,7 +110,7 @@ def tables(judged: TableVerdict) -> list[Table]:
     if judged.ladders:
         made.append(ladders_table(judged))
     if judged.verdict is not None:
-        made.append(verdict_table(judged.verdict, unit=judged.unit))
+        made.append(verdict_table(judged.verdict, LEARNING_RATE, unit=judged.unit))
     if judged.next_runs:
         made.append(runs_table(judged))
     return made
@@ -126,7 +126,7 @@ def ladders_table(judged: TableVerdict) -> Table:
             Column("sizes", left=True),
             Column("learning rate", left=True),
             *[Column(target, left=True)] * (judged.to is not None),
-            Column("largest shift", unit="log2", form="+z.2f", importance=1),
+            Column("largest shift", unit="log2", form="+z.2f"),
             Column("answer", left=True),
         ],
         legend=["Each is judged by itself. Learning rate: the base's best one."],
@@ -157,7 +157,7 @@ def runs_table(judged: TableVerdict) -> Table:
             Column(axis_name(judged.axis), left=True),
             Column("learning rates", left=True),
             Column("runs at each", form="d"),
-            Column("why", left=True, importance=1),
+            Column("why", left=True),
         ],
         legend=[f"{counted(total, 'run')}, each with a seed that its cell does not have yet."],
     )

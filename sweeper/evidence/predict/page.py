@@ -200,13 +200,13 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             Column("measured", form=".4f"),
             Column("", left=True),
             Column("off", unit=unit, form="+.4f"),
-            Column("off, %", unit="of the reducible loss", form="+.1%", importance=2),
-            Column("compute", form=".2f", importance=3),
-            Column("runs within", left=True, importance=1),
+            Column("off, %", unit="of the reducible loss", form="+.1%", secondary=True),
+            Column("times the compute", form=".2f", secondary=True),
+            Column("runs within", left=True),
         ],
         legend=[
-            "By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
-            "times a run's would have given that. Runs within: in their own 95 % interval."
+            "By the law of the runs before it. Off: measured less predicted. Runs within: in their "
+            "own 95 % interval."
         ],
     )
     for test in tests:

@@ -35,6 +35,7 @@ from sweeper.report.drawing import (
     legend_key,
     look_of,
     new_panels,
+    powers,
 )
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
@@ -141,7 +142,7 @@ def cells_table(law: RateLaw) -> Table:
             Column("learning rate", left=True),
             *[Column("batch", left=True)] * batches,
             Column("loss", unit=law.unit, form=".4f"),
-            Column("at an end", left=True, importance=1),
+            Column("at an end", left=True),
         ],
         legend=["What lies at an end of what was run is a bound, and no value."],
         detail=law.prediction is not None,
@@ -183,7 +184,9 @@ def rates_figure(law: RateLaw) -> Figure:
                 error_bar(panels[response], math.log2(prediction.horizon), best, **look)
         handles.append(legend_key("target", color=LINE_COLOR, **STAR))
     for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
-        ax.set(ylabel=f"best {what} (log2)", xlabel=f"{axis_text(law.horizon)} (log2)")
+        ax.set(ylabel=f"best {what}", xlabel=axis_text(law.horizon))
+        powers(ax.xaxis)
+        powers(ax.yaxis)
     figure.legend(handles=handles, loc="outside right upper", fontsize=7)
     return figure
 

@@ -8,8 +8,9 @@ from sweeper.table import counted
 
 
 def roles_text(columns: Mapping[str, str]) -> str:
-    """Which column was taken for what: eta is 'lr', loss is 'val_loss'."""
-    return ", ".join(f"{role} is {column!r}" for role, column in columns.items())
+    """Which column was taken for what: eta (learning rate) is 'lr', loss is 'val_loss'."""
+    names = {"eta": "eta (learning rate)"}
+    return ", ".join(f"{names.get(role, role)} is {column!r}" for role, column in columns.items())
 
 
 def reading_text(runs: int, source: str, columns: Mapping[str, str]) -> str:
