@@ -442,6 +442,5 @@ def _defaults(parameterization: str) -> dict[str, float]:
     path = conf_folder() / "parameterization" / f"{parameterization}.yaml"
     if not path.is_file():
         return {}
-    # YAML alone: defaults are plain numbers, and interpolations stand at ends of ranges only.
     space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
     return {name: 2.0 ** axis["default"] for name, axis in space.items()}

@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,16 @@ class TestCompose:
         assert tree["parameterization"]["_target_"] == "sweeper.scaling.umup.UMuP"
         assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
         assert not tree.keys() & OVERLAYS and "hydra" not in tree
+
+    def test_every_option_is_composed_by_hydra_alone(self) -> None:
+        columns = [[f"{g}={o}" for o in options] for g, options in groups().items()]
+        code = "import sys; from hydra import *; from omegaconf import OmegaConf\n"
+        code += f"with initialize_config_dir({str(conf_folder())!r}, version_base='1.3'):\n"
+        code += f"  for row in {[[*filter(None, row)] for row in zip_longest(*columns)]!r}:\n"
+        code += "    OmegaConf.to_container(compose('config', row), resolve=True)\n"
+        code += "print('sweeper' in sys.modules)"
+        words = [sys.executable, "-W", "error", "-c", code]
+        assert subprocess.check_output(words, text=True).strip() == "False"
 
     @pytest.mark.parametrize(
         "word",

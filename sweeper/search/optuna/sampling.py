@@ -57,7 +57,6 @@ class OptunaSearch(Bounded):
     prune: PrunerKind = "none"
 
     phase: ClassVar[str] = "optuna"
-    liar: ClassVar[bool] = True
     tells_again: ClassVar[bool] = True
     """Whether the sampler hears the loss of a point again that it asks for again."""
 
@@ -72,7 +71,7 @@ class OptunaSearch(Bounded):
             return None
         names, config = chosen_axes(space, self.axes), self.sampler
         grid = {name: space[name].grid(1.0) for name in names}
-        offered = {"seed": self.seed % 2**32, "search_space": grid, "constant_liar": self.liar}
+        offered = {"seed": self.seed % 2**32, "search_space": grid, "constant_liar": True}
         # What the user says of these two goes before; a seed of its own would be a second one.
         offered = {n: v for n, v in offered.items() if n == "seed" or n not in config}
         with key_prefix("sampler"):
@@ -115,19 +114,19 @@ class OptunaSearch(Bounded):
 class TPE(OptunaSearch):
     """`search=tpe`: Optuna's tree-structured Parzen estimator, a reference.
 
-    It knows no liar, and has no state but its random numbers, seeded by (`seed`, trials so far).
+    It has no state but its random numbers, seeded by (`seed`, trials so far). Optuna 4 and 5 have
+    other defaults for the liar.
     """
 
     sampler: Mapping[str, Any] = field(default_factory=lambda: {TARGET: TPE_SAMPLER}, init=False)
 
     phase: ClassVar[str] = "tpe"
-    liar: ClassVar[bool] = False
     tells_again: ClassVar[bool] = False
 
     def made(self, space: Space, done: int) -> BaseSampler:
         """A new one for every batch."""
         seed = random.Random(f"{self.seed} {done}").getrandbits(31)
-        return optuna.samplers.TPESampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def _built(config: Mapping[str, Any]) -> dict[str, Any]:
