@@ -79,7 +79,7 @@ SHORTER = (
     (r"widths (\d+), [\d, ]+, (\d+)", r"widths \1 to \2"),
 )
 """In a record's words: what the page says once for all rows."""
-OWN = ("own question", "own candidate", "sweeper")
+OWN = ("own question", "own candidate")
 """Sources that are no paper's: what was asked here."""
 ALIKE = 3
 """So many words that a claim shares with the one above it are not repeated."""
@@ -110,7 +110,18 @@ def page() -> str:
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "papers.md.in").read_text()
     text = quote(template, records).replace("{tally}", tally(records))
+    text = text.replace("{kept}", kept(records))
     return text.replace("{figures}", "\n".join(section(record) for record in records))
+
+
+def kept(records: Sequence[Mapping[str, Any]]) -> str:
+    """Which records can be judged again, and when the others were judged."""
+    whole = [f"`{record['figure']}`" for record in records if "ladders" in record]
+    days = sorted({record["judged"] for record in records if "ladders" not in record})
+    text = f"The records of {', '.join(whole)} keep their losses."
+    return text + f" The others keep none, and stand as they were judged on {days[-1]}." * bool(
+        days
+    )
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:

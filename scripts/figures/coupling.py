@@ -108,13 +108,16 @@ def _less_coupled(
 def _stands_out(
     lab: Lab, pair: tuple[str, ...], errors: Mapping[tuple[str, ...], float], *, cut: bool
 ) -> None:
-    """Whether a pair of muP is more coupled than the rest are on average; not told if `cut` off."""
+    """Whether a pair of muP lies above where 95 % of the others do; not judged if `cut` off."""
     mine = errors.get(pair, math.nan)
     rest = over_pairs([error for other, error in errors.items() if other != pair])
     rank = 1 + sum(error > mine for error in errors.values())
     itself = Estimate(value=mine, low=mine, high=mine)
-    told = math.isfinite(mine) and not cut
-    answer: Answer = below(rest, itself) if told else "cannot say"
+    spread = [error for other, error in errors.items() if other != pair]
+    low, high = np.percentile(spread, (2.5, 97.5)) if spread else (-math.inf, math.inf)
+    single = Estimate(value=rest.value, low=float(low), high=float(high))
+    judged = math.isfinite(mine) and not cut
+    answer: Answer = below(single, itself) if judged else "cannot say"
     lab.claim(
         "u-muP, Fig. 10",
         f"muP: {pair[0]} and {pair[1]} are strongly coupled",

@@ -14,14 +14,17 @@ import math
 
 from lab import (
     ANSWERS,
+    AS_RULE,
+    DRIFT,
     NOTHING,
-    Answer,
+    RULE,
     Document,
     Lab,
     below,
     curves,
     estimate,
     farthest,
+    near,
     panels,
     shifts,
     verdict,
@@ -36,8 +39,6 @@ from sweeper.report.drawing import STYLE
 from sweeper.stats.estimate import Estimate
 
 SOURCE = "u-muP, Fig. 4"
-RULE = -0.5
-"""The power of the width in u-muP's rule."""
 
 
 def main() -> None:
@@ -75,22 +76,15 @@ def judge(lab: Lab, found: Document) -> None:
     )
     lab.claim(
         f"u-muP, A.3 and {SOURCE.removeprefix('u-muP, ')}",
-        "u-muP, without the rule: it falls as width^-1/2, which is the rule",
+        f"u-muP, without the rule: {AS_RULE}",
         f"as width^{within(slope)}",
-        is_rule(slope),
+        near(slope, RULE, DRIFT),
     )
 
 
 def moved(found: Estimate, by: float) -> Estimate:
     """A number and its interval, moved."""
     return Estimate(value=found.value + by, low=found.low + by, high=found.high + by)
-
-
-def is_rule(slope: Estimate) -> Answer:
-    """Whether the interval holds the rule's power, and not 0, which would be no rule."""
-    if not slope.low <= RULE <= slope.high:
-        return "not reproduced"
-    return "cannot say" if slope.low <= 0 <= slope.high else "reproduced"
 
 
 @rc_context(STYLE)

@@ -43,8 +43,8 @@ def main() -> None:
     found = {name: tuned_strategy(lab, name) for name in CENTRES}
     _marginal(lab, found)
     _robust(lab, found)
-    judge_rate(lab, FIG_3, found)
-    judge_product(lab, "Effective theory, II.2.E", found)
+    judge_rate(lab, "Effective theory, II.2.E", found)
+    judge_product(lab, "own question", found)
     judge_falls(lab, found[ONE_RATE])
     for name in FAMILY:
         judge_stays(lab, found[name])

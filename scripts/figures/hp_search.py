@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab import (
+    AS_RULE,
+    DRIFT,
     NOTHING,
-    Answer,
+    RULE,
     Document,
     Lab,
     apart,
@@ -22,6 +24,7 @@ from lab import (
     estimate,
     farthest,
     least,
+    near,
     paired,
     panels,
     student,
@@ -138,9 +141,9 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
     )
     lab.claim(
         "u-muP, A.3 and Fig. 2 (left)",
-        "muP: it falls as width^-1/2, which is u-muP's rule",
+        f"muP: {AS_RULE}",
         f"as width^{within(slope)}",
-        _is(slope, -0.5),
+        near(slope, RULE, DRIFT),
     )
     ours, theirs = (farthest(verdict(rules[rule], "width")) for rule in (True, False))
     width = ours["size"]["width"]
@@ -158,13 +161,6 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
         f"shift {within(moved)} with, {within(other)} without, at width {width}",
         below(apart(moved), apart(other)),
     )
-
-
-def _is(found: Estimate, value: float) -> Answer:
-    """Whether a number is `value` and not 0, of which its interval must hold one alone."""
-    if not found.low <= value <= found.high:
-        return "not reproduced"
-    return "cannot say" if found.low <= 0 <= found.high else "reproduced"
 
 
 def _searched(lab: Lab, parameterization: str) -> Searched:

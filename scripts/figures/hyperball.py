@@ -73,7 +73,7 @@ def main() -> None:
             _stays(lab, name, verdict(found[name], axis))
     parts = {part: lab.transfer("muonh", 128, *WIDTH_ALONE, hyperparameter=part) for part in PARTS}
     for name in RECIPES:
-        lab.drifts_not(RECIPES[name].width, f"{name} over width", found[name])
+        lab.drifts_not("own question", f"{name} over width", found[name])
     for part, title in PARTS.items():
         lab.drifts_not("own question", f"MuonH, {title}", parts[part])
     lab.finish(draw(found, parts), ABOUT)

@@ -39,7 +39,7 @@ def main() -> None:
         for axis, figure in AXES.items():
             _stays(lab, parameterization, axis, figure, found[parameterization])
     # The standard parameterization is the contrast: there eta has to move.
-    lab.moves("u-muP, Fig. 1; muP", "standard", verdict(found["standard"], "width"))
+    lab.moves("u-muP, 2.1; muP", "standard", verdict(found["standard"], "width"))
     _better(lab, found)
     figure, axes = panels(len(PARAMETERIZATIONS), len(AXES), share=True)
     for index, (parameterization, axis) in enumerate(

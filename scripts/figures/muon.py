@@ -35,6 +35,8 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
 
+OWN = "own candidate"
+"""muP says of its readout's initial weights nothing for Muon."""
 READOUT = "a readout of muP's init"
 
 
@@ -49,11 +51,6 @@ class Candidate:
     overrides: tuple[str, ...] = ()
     hyperparameter: str = "eta"
     whole: bool = False
-
-    @property
-    def source(self) -> str:
-        """Where it comes from."""
-        return "muP, readout" if MUP in self.overrides else "own candidate"
 
 
 MUP = "parameterization=spectral_mup"
@@ -90,8 +87,7 @@ def main() -> None:
     for name in ("standard", "own", "readout", "own-readout"):
         _stays(lab, name, found[name])
     for name in CANDIDATES:
-        one = CANDIDATES[name]
-        lab.drifts_not(one.source, f"Muon, {one.title}", found[name])
+        lab.drifts_not(OWN, f"Muon, {CANDIDATES[name].title}", found[name])
     for first, second in (
         ("readout", "standard"),
         ("own-readout", "own"),
@@ -113,7 +109,7 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
     judged = verdict(found, "width")
     far = farthest(judged)
     lab.claim(
-        CANDIDATES[name].source,
+        OWN,
         f"Muon, {CANDIDATES[name].title}: the best η stays over width",
         f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
         ANSWERS[judged["answer"]],
@@ -125,7 +121,7 @@ def _lower(lab: Lab, first: str, second: str, found: Mapping[str, Document]) -> 
     far = farthest(verdict(found[first], "width"))["size"]
     less = paired(least(found[first], far), least(found[second], far))
     lab.claim(
-        CANDIDATES[first].source,
+        OWN,
         f"Muon, {CANDIDATES[first].title}: the loss at the best η is below that with "
         f"{CANDIDATES[second].title}",
         f"{compared(less)} at width {far['width']}, seed by seed",

@@ -1,28 +1,34 @@
-"""Judge every ladder that docs/figures/ keeps once more, and say what has changed. Trains nothing.
+"""Judge the claims of docs/papers.md once more, from the losses that docs/figures/ keeps.
 
-python scripts/figures/rejudge.py [FOLDER]
+python scripts/figures/rejudge.py [FOLDER] [write]
 
-The records keep the losses behind their verdicts. Where rules of judging change, claims that rest
-on them are stale: run the figure that is named again, or take the new answer over. FOLDER holds
-other records than docs/figures/. It fails nothing.
+Trains nothing: each figure's script runs on the ladders of its record, and what its claims say now
+stands beside what they said. A record without losses is refused, by the day it was judged on; the
+exit code is then 0 where it names that day. FOLDER holds other records than docs/figures/; with
+`write` the records get what the claims say now, and claims.py makes the page of them.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab import Document, arguments, shift_at_the_end
+from lab import Document, Lab, arguments, shift_at_the_end
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.decide.ladder_verdict import judge_ladder
+from sweeper.decide.target import NO_THEORY
+from sweeper.decide.verdict import judge_with_target
+from sweeper.files import write_json
 from sweeper.records import from_json, to_json
 from sweeper.report.sentences_transfer import worded
+from sweeper.stats.curve import fit_curves
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve, curves_along
 
 RECORDS = Path(__file__).parents[2] / "docs" / "figures"
@@ -30,71 +36,111 @@ RECORDS = Path(__file__).parents[2] / "docs" / "figures"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A verdict as it is kept and as it is now; an empty `now` where no losses are kept."""
+    """A claim as it is kept and as it is now; `now` is empty where its losses are not kept."""
 
     figure: str
-    ladder: str
+    claim: str
     kept: str
     now: str
 
     @property
     def changed(self) -> bool:
-        """Whether the answer or the shift is another one."""
+        """Whether it says something else."""
         return self.now not in ("", self.kept)
 
 
+@dataclass(kw_only=True)
+class Kept(Lab):
+    """A figure whose studies are those of its record."""
+
+    record: Document
+
+    def search(self, study: str, *overrides: str) -> Document:
+        """Of a search what a ladder needs of it: its base."""
+        names = [name for name in self.record["ladders"] if name.split()[0] == study]
+        return {"base": self.record["ladders"][names[0]]["axes"][0]["base"]}
+
+    def transfer(
+        self, study: str, width: int, *overrides: str, hyperparameter: str = "eta"
+    ) -> Document:
+        """The ladder that the record keeps, judged by the rules of today."""
+        other = [] if hyperparameter == "eta" else [f"transfer.hyperparameter={hyperparameter}"]
+        return judged_again(self.record["ladders"][" ".join([study, *other])])
+
+    def finish(self, figure: Figure, about: str = "") -> None:
+        """The picture is that of the losses, which are the same."""
+
+
+def judged_again(ladder: Document) -> Document:
+    """The validation that a record keeps the losses of."""
+    curves = [from_json(SizeCurve, one) for one in ladder["curves"]]
+    planned = ladder["planned_log2"]
+    rule = LadderRule(widths=(1,))  # the thresholds: what was trained is in the curves
+    axes, trend = [], None
+    for said in ladder["axes"]:
+        axis, base = said["axis"], from_json(LadderSize, said["base"])
+        along = curves_along(axis, curves, [from_json(LadderSize, one) for one in said["sizes"]])
+        fits = fit_curves(along, planned)
+        verdict, drift = judge_with_target(axis, along, fits, planned, base, rule, NO_THEORY, None)
+        axes.append(to_json(worded(verdict)))
+        trend = to_json(drift) if drift and axis == "width" else trend
+    return {**ladder, "axes": axes, "trend": trend}
+
+
 def main() -> None:
-    """The table, what changed first, and in one line how much did."""
-    words = arguments(sys.argv[1:], str(__doc__))
+    """The table of what changed, and in a line each how much did, and what was refused."""
+    words = [*arguments(sys.argv[1:], str(__doc__))]
+    write = "write" in words and not words.remove("write")
     if len(words) > 1:
         sys.exit("Error: one folder at most; --help says what is taken")
-    rows = sorted(rejudged(Path(words[0]) if words else RECORDS), key=lambda row: not row.changed)
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("figure", "ladder", "kept", "now"):
+    folder = Path(words[0]) if words else RECORDS
+    records = {path: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    table, rows = Table(box=box.SIMPLE_HEAD), []
+    for column in ("figure", "claim", "kept", "now"):
         table.add_column(column, overflow="fold")
+    for path, record in records.items():
+        rows += [*rejudged(path.stem, record)]
+        if write and "claims" in record and "ladders" in record:
+            write_json(path, {**record, "claims": claims_now(record)}, summed=False)
     for row in rows:
-        if row.now:
-            now = row.now if row.changed else "the same"
-            table.add_row(row.figure, row.ladder, row.kept, now)
+        if row.changed:
+            table.add_row(row.figure, row.claim, row.kept, row.now)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     judged = [row for row in rows if row.now]
-    print(f"{sum(row.changed for row in judged)} of {len(judged)} verdicts changed.")
-    if unknown := sorted({row.figure for row in rows if not row.now}):
-        print(f"No losses are kept of {', '.join(unknown)}: scripts/figures/NAME.py writes them.")
+    print(f"{sum(row.changed for row in judged)} of {len(judged)} claims changed.")
+    days = {row.figure: row.kept for row in rows if not row.now}
+    for figure, day in days.items():
+        print(f"Refused, no losses are kept: {figure} ({day or 'nor the day it was judged on'})")
+    sys.exit(not all(days.values()))
 
 
-def rejudged(folder: Path) -> Iterator[Row]:
-    """A row a ladder of all records in `folder`; one a figure whose record has no losses."""
-    for path in sorted(folder.glob("*.json")):
-        record = json.loads(path.read_text())
-        if "verdicts" in record:
-            yield from _of_pictures(path.stem, record)
-        elif "ladders" not in record and _says_shifts(record):
-            yield Row(figure=path.stem, ladder="", kept="", now="")
-        for name, ladder in record.get("ladders", {}).items() if "claims" in record else ():
-            curves = [from_json(SizeCurve, one) for one in ladder["curves"]]
-            for said in ladder["axes"]:
-                sizes = [from_json(LadderSize, size) for size in said["sizes"]]
-                now = told(
-                    judge_ladder(
-                        said["axis"],
-                        curves_along(said["axis"], curves, sizes),
-                        ladder["planned_log2"],
-                        from_json(LadderSize, said["base"]),
-                        LadderRule(
-                            widths=(1,)
-                        ),  # the thresholds: what was trained is in the curves
-                    )
-                )
-                kept = f"{said['answer']}: {said['shift']}"
-                yield Row(
-                    figure=path.stem, ladder=f"{name} over {said['axis']}", kept=kept, now=now
-                )
+def rejudged(figure: str, record: Document) -> Iterator[Row]:
+    """A row a claim of a record; one alone where it keeps no losses."""
+    if "verdicts" in record:
+        yield from _of_pictures(figure, record)
+    elif "ladders" not in record:
+        day = f"judged on {record['judged']}" if "judged" in record else ""
+        yield Row(figure=figure, claim="", kept=day, now="")
+    else:
+        claims = record["claims"]
+        for old, new in zip(claims, claims_now(record), strict=True):
+            yield Row(figure=figure, claim=new["claim"], kept=_said(old), now=_said(new))
 
 
-def _says_shifts(record: Document) -> bool:
-    """Whether a claim rests on a verdict."""
-    return any("shift " in claim["measured"] for claim in record["claims"])
+def claims_now(record: Document) -> list[Mapping[str, str]]:
+    """What a figure's script claims of the ladders in its record."""
+    lab = Kept(name=record["figure"], words=record["command"].split()[2:], record=record)
+    of = Lab.__dict__["of"]
+    try:
+        Lab.of = lambda name: lab  # type: ignore[method-assign, assignment, misc]
+        importlib.import_module(record["figure"]).main()
+    finally:
+        Lab.of = of  # type: ignore[method-assign]
+    return [asdict(one) for one in lab.claims]
+
+
+def _said(claim: Mapping[str, str]) -> str:
+    return " | ".join(claim[key] for key in ("answer", "source", "claim", "measured"))
 
 
 def _of_pictures(figure: str, record: Document) -> Iterator[Row]:
@@ -109,13 +155,7 @@ def _of_pictures(figure: str, record: Document) -> Iterator[Row]:
         kept, now = (
             f"{one['answer']}: {shift_at_the_end(one)}" for one in (verdict, judged(curves))
         )
-        yield Row(figure=figure, ladder=f"{name} over width", kept=kept, now=now)
-
-
-def told(verdict: object) -> str:
-    """A verdict's answer and its shift at the end of the ladder, as claims quote them."""
-    record = to_json(worded(verdict))  # type: ignore[type-var]
-    return f"{record['answer']}: {shift_at_the_end(record)}"
+        yield Row(figure=figure, claim=f"{name} over width", kept=kept, now=now)
 
 
 if __name__ == "__main__":

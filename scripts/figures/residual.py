@@ -32,6 +32,8 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import MARKERS, STYLE
 
+OWN = "own question"
+"""What Fig. 5 says of the embedding's rule is of large widths; here the width is the base's."""
 ALPHA = "parameterization.space.alpha_residual.default"
 VARIANTS: Mapping[str, list[str]] = {
     "muP": ["parameterization=mup"],
@@ -66,15 +68,16 @@ def judge(lab: Lab, found: Mapping[str, Document]) -> None:
     """The two claims at every number of steps, and what alpha_residual makes of the first."""
     for size in _sizes(found):
         for name in ("u-muP", "u-muP, 2^-2"):
-            alpha = "2^-2" if "2^-2" in name else "1"
+            # The paper's defaults, over steps; its Fig. 1 says nothing of another alpha_residual.
+            alpha, source = ("2^-2", OWN) if "2^-2" in name else ("1", "u-muP, Fig. 1 and F.2")
             claim = f"u-muP's loss at alpha_residual = {alpha} is below muP's"
-            _lower(lab, "u-muP, Fig. 1", claim, found, size, name, "muP")
+            _lower(lab, source, claim, found, size, name, "muP")
     for size in _sizes(found):
         claim = "u-muP's loss is lower at alpha_residual = 2^-2 than at 1"
-        _lower(lab, "sweeper", claim, found, size, "u-muP, 2^-2", "u-muP")
+        _lower(lab, OWN, claim, found, size, "u-muP, 2^-2", "u-muP")
     for size in _sizes(found):
         claim = "u-muP: with the rule for the embedding's rate the loss is lower than without"
-        _lower(lab, "u-muP, Fig. 5", claim, found, size, "u-muP", "u-muP, no rule")
+        _lower(lab, OWN, claim, found, size, "u-muP", "u-muP, no rule")
 
 
 def _sizes(found: Mapping[str, Document]) -> list[Document]:

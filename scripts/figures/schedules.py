@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from lab import (
     NOTHING,
-    Answer,
     Document,
     Lab,
     below,
@@ -20,6 +19,7 @@ from lab import (
     estimate,
     farthest,
     least,
+    near,
     paired,
     panels,
     verdict,
@@ -64,17 +64,12 @@ def _same_rate(lab: Lab, schedule: str, found: Mapping[str, Document]) -> None:
     value = ours.value - cosine.value
     low = value - ((ours.value - ours.low) ** 2 + (cosine.high - cosine.value) ** 2) ** 0.5
     high = value + ((ours.high - ours.value) ** 2 + (cosine.value - cosine.low) ** 2) ** 0.5
-    known: Answer = "cannot say"
-    if max(-low, high) <= FACTOR:
-        known = "reproduced"
-    elif low > FACTOR or high < -FACTOR:
-        known = "not reproduced"
     apart = Estimate(value=value, low=low, high=high)
     lab.claim(
         "own question",
         f"{schedule}: the best η is within a factor of 2 of cosine's",
         f"{within(apart)} in log2 at width {far[schedule]['size']['width']}",
-        known,
+        near(apart, 0.0, FACTOR),
     )
 
 

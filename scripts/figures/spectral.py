@@ -35,16 +35,16 @@ from sweeper.stats.estimate import Estimate
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """A rule of Muon's as a source prints it."""
+    """A rule of Muon's as a source prints it, and who says what is claimed of it."""
 
     source: str
     formula: str
 
 
 MUON: Mapping[str, Printed] = {
-    "root_ratio": Printed(source="lecture, I.3", formula="√(d_out/d_in)"),
-    "root_ratio_floored": Printed(source="Muon (Jordan et al.)", formula="√max(1, d_out/d_in)"),
-    "root_max": Printed(source="Moonlight (Liu et al.)", formula="0.2 √max(d_in, d_out)"),
+    "root_ratio": Printed(source="lecture, I.6 and I.9", formula="√(d_out/d_in)"),
+    "root_ratio_floored": Printed(source="own question", formula="√max(1, d_out/d_in)"),
+    "root_max": Printed(source="own question", formula="0.2 √max(d_in, d_out)"),
 }
 
 
