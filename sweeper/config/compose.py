@@ -53,7 +53,7 @@ from sweeper.trial import FORMAT
 Tree = dict[str, Any]
 
 GAMMA_ENDS = {"low": -3, "high": 3}
-"""Of a gamma's range where a config has null. Without a rule of width its constant is kept, at 0."""
+"""The ends of a gamma's range where a config has null; without an alignment they are 0."""
 
 _INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{[^}]*\}?")
 _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
@@ -369,11 +369,11 @@ def _resolve(config: DictConfig) -> Tree:
         raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
     # An overlay's file sets keys of the root, and leaves nothing under its own group's name.
     rules = tree.get("parameterization")
-    space = rules.get("space") if isinstance(rules, dict) and "alignment" in rules else None
-    for axis in map(space.get, GAMMAS) if isinstance(space, dict) else ():
-        for name, end in GAMMA_ENDS.items():
-            if isinstance(axis, dict) and axis.get(name, end) is None:
-                axis[name] = 0 if rules["alignment"] is None else end
+    if isinstance(rules, dict) and "alignment" in rules and isinstance(rules.get("space"), dict):
+        for axis in map(rules["space"].get, GAMMAS):
+            for name, end in GAMMA_ENDS.items():
+                if isinstance(axis, dict) and axis.get(name, end) is None:
+                    axis[name] = 0 if rules["alignment"] is None else end
     for group in OVERLAYS:
         if tree.pop(group, None):
             raise BadInput(
