@@ -13,14 +13,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput
+from sweeper.plan.in_training import TRIAL
 
 if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan
 
 FILE, STEPS = "SWEEPER_WATCH", "SWEEPER_WATCH_STEPS"
 """Variables: where to write what was measured, and after how many steps; set by checks alone."""
-TRIAL, REPORT = "SWEEPER_TRIAL", "SWEEPER_REPORT"
-"""Variables of a trial's environment: the files of its values, and of what it reports."""
 
 
 @dataclass(kw_only=True)

@@ -4,6 +4,7 @@
 trials/<key>/trial.json     hyperparameters in plain values, sizes, seed
              plan.json      the plan at this size, where sweeper applies the parameterization
              metrics.jsonl  what the script reports (SWEEPER_REPORT): {"step": 1, "loss": 2.3}
+             plan_check.jsonl  what its steps show beside the plan (`plan/in_training.py`)
              log.txt        all that it printed
              result.json    how it ended
 ```
@@ -43,6 +44,7 @@ from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
 from sweeper.launch.job import Control, JobFailure, JobOutcome, Leave
+from sweeper.plan.in_training import DISAGREES, SEEN, TRIAL, disagreement
 from sweeper.search.prune import Pruner
 from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Status, Trial, curve, judged
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""
-FILES = ("trial.json", PLAN, "metrics.jsonl", "log.txt", "result.json")
+FILES = ("trial.json", PLAN, "metrics.jsonl", "log.txt", "result.json", SEEN)
 """Those of a trial's folder that are not the script's own."""
 # 128 + its number is how a shell reports a signal, minus its number how Popen does.
 PREEMPTED = (75, 130, 143, -2, -15)
@@ -142,7 +144,7 @@ class Supervisor:
             write_json(ended, {"status": "running", "resumes": self.resumes})
         else:
             ended.unlink(missing_ok=True)
-            for path in (report, self.log):
+            for path in (report, self.log, self.folder / SEEN):
                 path.unlink(missing_ok=True)
         self.losses, self.heldout = Series(), Series()
         self.sources = []
@@ -157,7 +159,7 @@ class Supervisor:
         argv = self.command.argv(self.trial, self.folder, resumed=resumed, write=True)
         variables = {
             MARK: str(self.folder),
-            "SWEEPER_TRIAL": str(self.folder / "trial.json"),
+            TRIAL: str(self.folder / "trial.json"),
             "SWEEPER_PLAN": str(self.folder / PLAN),
             "SWEEPER_REPORT": str(report),
             # A loss in a buffer would be seen late, and by a kill never: nothing could be pruned by
@@ -195,6 +197,8 @@ class Supervisor:
                     self.control.progress(min(1.0, first / self.train.steps))
                 begun = True
                 self.control.progress(min(1.0, (last + 1) / self.train.steps))
+            if disagreement(self.folder, ended=False):
+                return "failed", group.end(grace) if code is None else code
             if not self.losses.finite():
                 return "diverged", group.end(grace) if code is None else code
             # After the losses are read: one that is not finite says more than the exit code that
@@ -235,6 +239,12 @@ class Supervisor:
         return False
 
     def _outcome(self, status: str, code: int, seconds: float) -> JobOutcome:
+        # A measurement has few steps, and a resumed run may have had its peak before.
+        whole = status == "complete" and not (self.trial.measurement or self.resumes)
+        if problem := disagreement(self.folder, ended=whole):
+            outcome = self._failure(f"{DISAGREES}: {problem}", code or 1)
+            assert outcome.failure is not None  # of which the log tells nothing more
+            return replace(outcome, failure=replace(outcome.failure, details=""))
         if status == "hung":
             return self._failure(f"it said nothing for {self.command.hang:g} s and was ended", code)
         if status == "flooded":

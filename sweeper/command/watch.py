@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim import Optimizer
 
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.engine.measure import (
@@ -25,19 +26,39 @@ from sweeper.engine.measure import (
     rms,
 )
 from sweeper.files import write_atomically
+from sweeper.plan.in_training import watch_optimizers
+from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def watch(model: Model) -> Model:
-    """Record the sizes of all modules' outputs, where `sweeper check` asks for it; the model.
+@overload
+def watch(watched: Model) -> Model: ...
 
-    Call it once the model has its initial weights, before the first step. The first batch that the
-    model is called with is evaluated anew after each step, without gradients and in evaluation
-    mode, and the change of every module's output is written to a file. Outside of a check it does
-    nothing. The model must be whole in every process: neither sharded nor compiled.
+
+@overload
+def watch(watched: Optimizer | Sequence[Optimizer], plan: TransferPlan) -> None: ...
+
+
+def watch(watched: Any, plan: TransferPlan | None = None) -> Any:
+    """Look at a model in a check, or at optimizers beside the plan that they train by.
+
+    `watch(model)`, for `sweeper check`, records the sizes of all modules' outputs, and returns the
+    model. Call it once the model has its initial weights, before the first step. The first batch
+    that the model is called with is evaluated anew after each step, without gradients and in
+    evaluation mode, and the change of every module's output is written to a file. Outside of a
+    check it does nothing. The model must be whole in every process: neither sharded nor compiled.
+
+    `watch(optimizer, plan)`, for a large run, raises BadInput at a step whose rates, eps, decay or
+    updates are not the plan's, or whose weights `init_` did not draw, and warns at the end of the
+    process of rates that never were as high as planned. Where several share the parameters, give
+    all of them. In a trial all of this is seen without it; `SWEEPER_CHECK_PLAN=0` turns it off.
     """
+    if plan is not None:
+        watch_optimizers([*watched] if isinstance(watched, Sequence) else [watched], plan)
+        return None
+    model = watched
     if path := os.environ.get(FILE):
         _Watch(model, Path(path), int(os.environ.get(STEPS, "4")))
     return model

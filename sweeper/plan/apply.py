@@ -286,8 +286,8 @@ SPLIT_HELD = (
 )
 RATE_ADVICE = (
     "Write the schedule as a factor that all groups share: "
-    '`for group in optimizer.param_groups: group["lr"] = lr_factor * group["initial_lr"]`, '
-    "lr_factor being 1 at the peak, or take torch's LambdaLR with that factor"
+    '`for group in optimizer.param_groups: group["lr"] = group["initial_lr"] * factor`, '
+    "1 at the peak, or take torch's LambdaLR with that factor"
 )
 
 
@@ -341,10 +341,12 @@ def check(
     optimizers: Sequence[Optimizer],
     model: nn.Module | None,
     betas: tuple[float, float] | None = None,
-) -> None:
-    """BadInput with all that does not agree; see `TransferPlan.check`.
+    scale: float | None = None,
+) -> list[Pair]:
+    """BadInput with all that does not agree; see `TransferPlan.check`. What agrees is returned.
 
-    `betas` are those that a law planned, if one changed them.
+    `scale` is what peak rates are multiplied by, where that is known. `betas` are those that a law
+    planned, if one changed them.
     """
     problems: list[str] = []
     groups = [
@@ -417,11 +419,12 @@ def check(
             "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
             "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
         )
-    elif wrong := differing(_decays(pairs), RATE_TOLERANCE):
+    elif wrong := differing(_decays(pairs, scale), RATE_TOLERANCE):
         advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
         problems.append(f"weight_decay is not the plan's: {wrong}; {advice}")
     if problems:
         raise BadInput(". ".join(["the optimizer does not train by the plan", *problems]))
+    return pairs
 
 
 def _pairs_by_name(
@@ -544,7 +547,7 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
     return [f"{what}; {same}: {_listed([*lines.values()])}. {advice}"]
 
 
-def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:
+def _decays(pairs: Sequence[Pair], scale: float | None) -> Iterator[tuple[Pair, float, float]]:
     """The decay that each group has, and the one by which a step at the peak removes the plan's."""
     # Decay goes by the group's own rate, before any factor of Muon's.
     # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak. What
@@ -557,7 +560,8 @@ def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:
             factor = pair.planned.weight_decay / (decay * pair.lr)
             break
     for pair in pairs:
-        peak = float(pair.group.get("initial_lr", pair.lr * factor))
+        own = float(pair.group.get("initial_lr", pair.lr * factor))
+        peak = own if scale is None else pair.lr * scale
         planned = pair.planned.weight_decay / peak if peak else 0.0
         yield pair, float(pair.group.get("weight_decay", 0.0)), planned
 

@@ -5,6 +5,7 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
+from sweeper.plan import in_training
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
 from sweeper.registry import TARGET, build_plugin, takes_eps, with_targets
@@ -293,6 +295,13 @@ class TransferPlan:
         file = _file(path)
         if file.parent == Path(path).expanduser() and not file.exists():
             file = _plan_of_study(file.parent)
+        plan = cls._read(file)
+        if in_training.TRIAL in os.environ:
+            in_training.watch_trial(plan, file, cls._read)
+        return plan
+
+    @classmethod
+    def _read(cls, file: Path) -> TransferPlan:
         try:
             record = read_json(file)
         except OSError as error:
@@ -355,6 +364,8 @@ class TransferPlan:
 
     def absorbed(self) -> list[AbsorbedParam]:
         """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
+        for watch in in_training.WATCHES:
+            watch.used = True
         settings = [parameter.absorbed() for parameter in self.parameters]
         # Plans of earlier versions have one for optimizers without.
         return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]
@@ -379,6 +390,7 @@ class TransferPlan:
 
         drawn = int(self.source.get("seed", 0)) if seed is None else seed
         apply.init_(self.absorbed(), model, drawn, differs)
+        in_training.drawn(self, model)
         return model
 
     def param_groups(
@@ -425,9 +437,11 @@ class TransferPlan:
                 convention = "plain"
             case _:
                 convention = ""
-        return apply.param_groups(
+        groups = apply.param_groups(
             self.absorbed(), model, lr_scale, differs, self.betas, convention, own
         )
+        in_training.grouped(self, model, lr_scale)
+        return groups
 
     def optimizer_settings(self) -> dict[str, float]:
         """The optimizer's settings beside those of groups, such as betas, as they are used."""

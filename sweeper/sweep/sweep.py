@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import PrunerOf, no_pruner
+from sweeper.plan.in_training import DISAGREES
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
 from sweeper.stats.ladder import Size, SizeCurve
@@ -268,6 +269,8 @@ class Sweep:
             reason = result.error.partition(":\n")[0] if result.status == "failed" else ""
             self._failures = self._failures + 1 if reason == self._last_failure else 1
             self._last_failure = reason
+            if reason.startswith(DISAGREES):
+                raise SweeperError(f"the rest is not tried: {result.error}")
             if reason and self._failures >= limit:  # more of them would fail of it, too
                 settable = "failures" in self.experiment.settings.raw["runner"]
                 key = " (runner.failures sets how many)" * settable

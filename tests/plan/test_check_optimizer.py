@@ -60,7 +60,7 @@ def test_nanogpt_writes_one_rate_into_all_groups() -> None:
     messages = complaints(planned, optimizer, model)
     one_rate = r"not the plan's times one factor; one rate stands in all groups: .*has 0.0006, plan"
     assert both_say(messages, one_rate)
-    assert both_say(messages, r'group\["lr"\] = lr_factor \* group\["initial_lr"\]')
+    assert both_say(messages, r'group\["lr"\] = group\["initial_lr"\] \* factor')
     for group in optimizer.param_groups:
         group["lr"] = 6e-4 / 2e-3 * group["initial_lr"]
     assert complaints(planned, optimizer, model) == []

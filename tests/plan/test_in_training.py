@@ -1,0 +1,411 @@
+"""A script that does not train by its plan is stopped, and one that does hears nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+import sweeper
+from sweeper import BadInput, TransferPlan
+from sweeper.files import write_json
+from sweeper.plan import in_training
+from sweeper.plan.in_training import disagreement
+
+STEPS, VOCABULARY = 24, 12
+Model = Callable[[int], nn.Module]
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+class Net(nn.Module):
+    """Two layers between a table with a padding row and a head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, width, padding_idx=0)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        logits: Tensor = self.head(self.norm(x + self.second(torch.relu(self.first(x)))))
+        return logits
+
+
+def planned(width: int = 64, optimizer: Any = None, eta: float = 2**-7) -> TransferPlan:
+    optimizer = optimizer or {"name": "adamw", "weight_decay": 2**-13}
+    sizes, tokens = ({"width": 16}, {"width": width}), torch.zeros(1, 4, dtype=torch.long)
+    return sweeper.plan_for(Net, *sizes, "mup", {"eta": eta}, optimizer=optimizer, inputs=(tokens,))
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has seen no plan yet."""
+    watches: list[in_training.PlanWatch] = []
+    monkeypatch.setattr(in_training, "USE", in_training.PlanUse())
+    monkeypatch.setattr(in_training, "WATCHES", watches)
+    monkeypatch.setattr(in_training.atexit, "register", lambda function: None)
+    yield
+    for watch in watches:
+        if watch._handle is not None:
+            watch._handle.remove()
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trial's folder, in which its plan lies."""
+    monkeypatch.setenv("SWEEPER_TRIAL", str(tmp_path / "trial.json"))
+    write_json(tmp_path / "trial.json", {"steps": STEPS}, summed=False)
+    planned().save(tmp_path / "plan.json")
+    return tmp_path
+
+
+def cosine(step: int) -> float:
+    """A warm-up of four steps that meets a decay: its peak is 0.94."""
+    return min(1, (step + 1) / 4) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
+
+
+def losses(
+    model: nn.Module,
+    optimizers: Optimizers,
+    before: Callable[[int], object] = lambda step: None,
+    step: Callable[[torch.optim.Optimizer], object] = lambda optimizer: optimizer.step(),
+    steps: int = STEPS,
+) -> None:
+    """A usual loop."""
+    generator = torch.Generator().manual_seed(0)
+    every = [*optimizers] if isinstance(optimizers, Sequence) else [optimizers]
+    for number in range(steps):
+        before(number)
+        tokens = torch.randint(1, VOCABULARY, (4, 4), generator=generator)
+        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        for optimizer in every:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in every:
+            step(optimizer)
+
+
+def factor(
+    optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]
+) -> Callable[[int], None]:
+    """What writes a schedule into an optimizer's groups."""
+
+    def write(step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * schedule(step)
+
+    return write
+
+
+def end(folder: Path) -> str:
+    """What is said of a process that ends well."""
+    for watch in in_training.WATCHES:
+        watch._end()
+    return disagreement(folder, ended=True)
+
+
+def wrong_rate_everywhere(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+
+    def write(step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = cosine(step) * 1e-3
+
+    losses(model, optimizer, write)
+
+
+def wrong_rate_in_a_group(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    optimizer.param_groups[1]["lr"] *= 2
+    losses(model, optimizer)
+
+
+def wrong_rate_later(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+
+    def write(step: int) -> None:
+        if step == 5:
+            optimizer.param_groups[1]["lr"] *= 2
+
+    losses(model, optimizer, write)
+
+
+def wrong_eps(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    for group in optimizer.param_groups:
+        group["eps"] = 1e-8
+    losses(model, optimizer)
+
+
+def wrong_decay(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.1
+    losses(model, optimizer)
+
+
+def wrong_drawn_anew(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    nn.init.normal_(model.second.weight, std=0.02)  # type: ignore[arg-type]
+    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+
+
+def wrong_not_drawn(plan: TransferPlan) -> None:
+    model = Net(64)
+    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+
+
+def wrong_other_model(plan: TransferPlan) -> None:
+    model, other = plan.init_(Net(64)), plan.init_(Net(64))
+    losses(model, torch.optim.AdamW(plan.param_groups(other)))
+
+
+def wrong_stale_groups(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    for module in model.modules():  # as `fully_shard` does
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            setattr(module, name, nn.Parameter(parameter.detach().clone()))
+    losses(model, optimizer)
+
+
+def wrong_all_parameters(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    losses(model, torch.optim.AdamW(model.parameters(), lr=2**-7, weight_decay=0))
+
+
+def wrong_frozen_by_hand(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    model.first.weight.requires_grad_(False)  # type: ignore[union-attr]
+    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+
+
+def wrong_left_out(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    losses(model, torch.optim.AdamW(plan.param_groups(model)[1:]))
+
+
+def wrong_optimizer(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    groups = [{**group, "eps": None} for group in plan.param_groups(model)]
+    losses(model, torch.optim.SGD([{k: g[k] for k in ("params", "lr")} for g in groups]))
+
+
+def wrong_unused(plan: TransferPlan) -> None:
+    model = Net(64)
+    losses(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+
+
+def wrong_peak_too_high(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    losses(model, optimizer, factor(optimizer, lambda step: 1 + step / 1000))
+
+
+def wrong_peak_never_reached(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    losses(model, optimizer, factor(optimizer, lambda step: (step + 1) / 100))
+
+
+WRONG = {
+    wrong_rate_everywhere: "one rate stands in all groups",
+    wrong_rate_in_a_group: "they differ",
+    wrong_rate_later: "its rate is .* at step 6, planned",
+    wrong_eps: "eps is not the plan's",
+    wrong_decay: "weight_decay is not the plan's",
+    wrong_drawn_anew: "second.weight has std 0.0[12]",
+    wrong_not_drawn: r"plan.init_\(model\) was not called",
+    wrong_other_model: "has a gradient",
+    wrong_stale_groups: "does not change",
+    wrong_all_parameters: "one rate stands in all groups",
+    wrong_frozen_by_hand: "first.weight: the plan trains what the script has frozen",
+    wrong_left_out: "in no group",
+    wrong_optimizer: "updates of another kind than SGD's",
+    wrong_unused: "does not train by it",
+    wrong_peak_too_high: "its rate is .* at step 3, planned",
+    wrong_peak_never_reached: "a warm-up longer than the run",
+}
+
+
+@pytest.mark.parametrize("script", WRONG, ids=lambda script: script.__name__)
+def test_a_wrong_script_is_stopped(script: Callable[[TransferPlan], None], trial: Path) -> None:
+    plan = TransferPlan.load(trial / "plan.json")
+    try:
+        script(plan)
+        problem = end(trial)
+        assert not disagreement(trial, ended=False)
+    except BadInput as error:
+        problem = str(error)
+        assert disagreement(trial, ended=False) == problem
+    assert re.search(WRONG[script], problem), problem
+
+
+def scheduled(plan: TransferPlan, schedule: Callable[[torch.optim.Optimizer], LRScheduler]) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    scheduler = schedule(optimizer)
+    losses(model, optimizer, step=lambda each: (each.step(), scheduler.step()))
+
+
+def right_warm_up(plan: TransferPlan) -> None:
+    scheduled(plan, lambda optimizer: LambdaLR(optimizer, cosine))
+
+
+def right_cycle(plan: TransferPlan) -> None:
+    def cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        return OneCycleLR(optimizer, rates, total_steps=STEPS + 1, cycle_momentum=False)
+
+    scheduled(plan, cycle)
+
+
+def right_constant(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    losses(model, torch.optim.AdamW(plan.param_groups(model, lr_scale=0.5)))
+
+
+def right_tensor_rates(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    groups = [{**g, "lr": torch.tensor(g["lr"])} for g in plan.param_groups(model)]
+    losses(model, torch.optim.AdamW(groups, fused=True))
+
+
+def right_fused(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    losses(model, torch.optim.AdamW(plan.param_groups(model), fused=True))
+
+
+def right_compiled(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    compiled = torch.compile(model, backend="eager")
+    losses(compiled, torch.optim.AdamW(plan.param_groups(compiled)))
+
+
+def right_compiled_step(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    step = torch.compile(optimizer.step, backend="eager")
+    losses(model, optimizer, step=lambda each: step())
+
+
+def right_accumulation(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    scaler = torch.amp.GradScaler("cpu")
+    tokens = torch.ones(4, 4, dtype=torch.long)
+    for step in range(STEPS):
+        factor(optimizer, cosine)(step)
+        for _ in range(2):
+            loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            scaler.scale(loss / 2).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def right_closure(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    tokens = torch.ones(4, 4, dtype=torch.long)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def right_resumed(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    saved = optimizer.state_dict()
+    saved["state"] = {
+        index: {
+            "step": torch.tensor(5.0),
+            "exp_avg": torch.zeros(p.shape),
+            "exp_avg_sq": torch.ones(p.shape),
+        }
+        for index, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    optimizer.load_state_dict(saved)
+    losses(model, optimizer, factor(optimizer, lambda step: 0.1))
+
+
+def right_each_in_backward(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    every = {}
+    for group in plan.param_groups(model):
+        for parameter in group["params"]:
+            every[parameter] = torch.optim.AdamW([{**group, "params": [parameter]}])
+            parameter.register_post_accumulate_grad_hook(lambda p: every[p].step())
+    losses(model, [], steps=STEPS)
+
+
+def right_copies(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    groups, pairs = [], []
+    for group in plan.param_groups(model):
+        copies = [nn.Parameter(p.detach().clone()) for p in group["params"]]
+        pairs += zip(copies, group["params"], strict=True)
+        groups.append({**group, "params": copies})
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        for copy, parameter in pairs:
+            copy.grad, parameter.grad = parameter.grad, None
+        optimizer.step()
+        for copy, parameter in pairs:
+            parameter.data.copy_(copy.data)
+
+    losses(model, torch.optim.AdamW(groups), step=step)
+
+
+def right_two_models(plan: TransferPlan) -> None:
+    other = Net(16)
+    losses(other, torch.optim.SGD(other.parameters(), lr=0.1), steps=5)
+    right_constant(plan)
+
+
+def right_next_optimizer(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    first, second = (torch.optim.AdamW(plan.param_groups(model)) for _ in range(2))
+    losses(model, first, steps=10)
+    losses(model, second, steps=10)
+
+
+def right_by_hand(plan: TransferPlan) -> None:
+    model, rates = Net(64), {setting.name: setting.lr for setting in plan.absorbed()}
+    named = model.named_parameters()
+    losses(model, torch.optim.AdamW([{"params": [p], "lr": rates[n]} for n, p in named]))
+
+
+RIGHT = [script for name, script in globals().items() if name.startswith("right_")]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("script", RIGHT, ids=lambda script: script.__name__)
+def test_a_right_script_hears_nothing(
+    script: Callable[[TransferPlan], None], trial: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script(TransferPlan.load(trial / "plan.json"))
+    assert end(trial) == "" and capfd.readouterr().out == ""
