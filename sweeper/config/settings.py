@@ -173,7 +173,10 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
             allowed = "planned, as the command takes no {seed}: all seeds would be one run"
             raise ConfigError("search.until", "settled", allowed)
         search = Settled(strategy=search)
-    settings = replace(settings, search=FreshSeeds(strategy=search, seeds=seeds))
+    of_command = bool(settings.raw["runner"].get("command"))
+    settings = replace(
+        settings, search=FreshSeeds(strategy=search, seeds=seeds, of_command=of_command)
+    )
     with key_prefix("search"):
         phases = settings.search.plan(settings.space)
     if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:

@@ -136,6 +136,8 @@ def conclusion(conclusion: Conclusion, space: Space) -> list[Item]:
 
 def conclusion_text(conclusion: Conclusion) -> str:
     """What a search found, in a sentence."""
+    if conclusion.untrained:
+        return f"No answer: {conclusion.untrained}"
     if not math.isfinite(conclusion.objective):
         return f"All {conclusion.runs} trials diverged or failed."
     loss = f"{conclusion.loss_name} {number(conclusion.objective)} nats ({conclusion.basis})"

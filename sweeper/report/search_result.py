@@ -80,6 +80,8 @@ def _after(answer: SearchAnswer, result: Found) -> Next:
         return search_on(folder, why="to train what has no result", config_dir=config_dir)
     if finite:
         return first_transfer(folder, settings.base.width, config_dir)
+    if result.conclusion.untrained:
+        return search_on(folder, why="once the script trains at eta", config_dir=config_dir)
     if all(each.status == "failed" for each in result.results):
         return search_on(folder, why="to try them again", config_dir=config_dir)
     eta, key = settings.space["eta"], "parameterization.space.eta"

@@ -71,6 +71,8 @@ def _items(answer: StatusAnswer) -> list[Item]:
     if searched and math.isfinite(objective):
         loss = f"{objective:.4f} nats ({searched.conclusion.basis})"
         lines.append(f"{searched.conclusion.loss_name} of the best configuration: {loss}")
+    elif searched and searched.conclusion.untrained:
+        lines.append(f"No answer: {searched.conclusion.untrained}")
     elif math.isfinite(best := _best(answer)):
         lines.append(f"Least loss of one trial: {best:.4f} nats")
     items: list[Item] = [Sentence(line) for line in lines]

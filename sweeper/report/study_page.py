@@ -271,6 +271,8 @@ def best_section(documents: Documents) -> Section:
     if searched is None:
         return Section(title, [Sentence("None found yet.")])
     conclusion = searched.conclusion
+    if conclusion.untrained:
+        return Section(title, [Sentence(f"None: {conclusion.untrained}")])
     loss = "none: every run diverged or failed"
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"

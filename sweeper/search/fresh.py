@@ -8,12 +8,14 @@ seeds that it never saw. Their mean is unbiased, since nothing is chosen by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 from sweeper.search.strategy import FRESH_SEEDS, Around, Conclusion, History, Phase, missing_points
-from sweeper.trial import Point, Result, Space
+from sweeper.stats.line import depends_on_nothing
+from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
 
 FINAL = "final"
 """The phase of the fresh seeds."""
@@ -26,10 +28,12 @@ class FreshSeeds(Around):
     """A strategy, and when it has ended `seeds` fresh runs of its final configuration.
 
     It never sees their results, so that it goes its way whatever they are. With 0 seeds, the
-    objective is that of the best of its trials.
+    objective is that of the best of its trials. The search of a command ends without an answer once
+    a line over eta shows that its losses do not depend on it.
     """
 
     seeds: int = FRESH_SEEDS
+    of_command: bool = False
 
     def plan(self, space: Space) -> list[Phase]:
         """The strategy's phases, and the last."""
@@ -39,6 +43,8 @@ class FreshSeeds(Around):
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, its final configuration's seeds."""
         seen = history.without(is_final)
+        if self.of_command and untrained(seen):
+            return []
         points = self.strategy.propose(space, seen)
         if points or not (self.seeds and seen.results):
             return points
@@ -53,7 +59,10 @@ class FreshSeeds(Around):
 
         `history` holds a result of the strategy's own.
         """
-        conclusion = self.strategy.conclude(space, history.without(is_final))
+        seen = history.without(is_final)
+        conclusion = self.strategy.conclude(space, seen)
+        if self.of_command and (why := untrained(seen)):
+            return replace(conclusion, objective=math.inf, untrained=why)
         conclusion = replace(conclusion, selected_objective=conclusion.objective)
         losses = [result.objective for result in history.results if is_final(result)]
         if not losses:
@@ -79,6 +88,32 @@ class FreshSeeds(Around):
             seeds=len(finite),
             fresh_seeds=len(finite),
         )
+
+
+def untrained(seen: History) -> str:
+    """Why a command does not seem to train at eta; empty where it does, or nothing tells.
+
+    All runs that differ in eta alone must say so.
+    """
+    lines = defaultdict[Hashable, dict[float, float]](dict)
+    for result in seen.results:
+        hps = dict(result.trial.log2_hps)
+        eta = hps.pop("eta", math.nan)
+        lines[hps_key(Log2Hps(hps)), result.trial.seed][eta] = result.objective
+    judged = [
+        (line, flat) for line in lines.values() if (flat := depends_on_nothing(line)) is not None
+    ]
+    if not judged or not all(flat for _, flat in judged):
+        return ""
+    finite = {eta: loss for eta, loss in judged[0][0].items() if math.isfinite(loss)}
+    low, high, losses = min(finite), max(finite), finite.values()
+    return (
+        f"the script does not seem to train at eta: from 2^{low:g} to 2^{high:g} its losses are "
+        f"{median(losses):.4g} and differ by {max(losses) - min(losses):.2g} alone. Does it read "
+        "{eta}, and with {plan} is each rate the group's own, "
+        'group["lr"] = group["initial_lr"] * factor? Or do the runs learn nothing at any eta of '
+        "the range?"
+    )
 
 
 def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:

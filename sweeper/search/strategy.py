@@ -253,7 +253,7 @@ class Conclusion:
     `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
     the expectation over the order of its trials, else in the order of its phases. A configuration
     counts with the mean over its seeds, so the curve may rise. `phase_ends` counts the trials up to
-    the end of each phase.
+    the end of each phase. `untrained` says why there is no answer: losses do not depend on eta.
     """
 
     best_log2: Log2Hps
@@ -272,6 +272,7 @@ class Conclusion:
     retune: Retune | None = None
     not_searched: tuple[str, ...] = ()
     heldout: bool = field(default=False, metadata=WRITTEN_IF_SET)
+    untrained: str = field(default="", metadata=WRITTEN_IF_SET)
 
     @property
     def loss_name(self) -> str:

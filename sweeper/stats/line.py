@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
+
+import numpy as np
 
 from sweeper.records import Bounded, Bounds
 from sweeper.trial import Axis
@@ -17,6 +19,15 @@ MIN_SPACING = 2.0**-6
 """Refinement stops at this spacing in log2: finer differences are noise."""
 FLAT = 0.001
 """Losses that differ by less than this fraction, over a factor of 4 in eta, tell no optimum."""
+FLAT_OCTAVES = 2.0
+"""A line over so much that is as good as constant does not depend on eta."""
+FLAT_RANGE, FLAT_MOST = 1e-4, 0.004
+"""Constant: its range, over its middle, is at most FLAT_RANGE times the square of its octaves, and
+at most FLAT_MOST. Of the 10,600 stretches of two octaves and more of the tables of step-law and
+nanochat the nearest is at 3.9e-4, of whole lines at 0.017."""
+NOISE_OCTAVES, NOISE_POINTS, NOISE_RANGE, NOISE_RATIO = 4.0, 6, 0.03, 1.25
+"""Or neighbours differ as much as any two losses do: their mean squared difference over the
+variance is 2 of noise; the highest of such stretches of the same tables is 0.95."""
 MAX_LINE_POINTS = 10**4
 """More points than this on one line is a slip of the pen."""
 SPACING = Bounds(
@@ -99,6 +110,21 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
         room -= len(new)
         missing = take(new)
     return LineState(losses, missing, extended)
+
+
+def depends_on_nothing(losses: Mapping[float, float]) -> bool | None:
+    """Whether losses at log2 values are one loss and noise; None where too few tell."""
+    values = sorted(value for value, loss in losses.items() if math.isfinite(loss))
+    if len(values) < 3 or (octaves := values[-1] - values[0]) < FLAT_OCTAVES - 1e-9:
+        return None
+    ordered = np.array([losses[value] for value in values])
+    spread = float(np.ptp(ordered)) / max(abs(float(np.median(ordered))), 1e-300)
+    if spread <= min(FLAT_RANGE * octaves**2, FLAT_MOST):
+        return True
+    if octaves < NOISE_OCTAVES - 1e-9 or len(values) < NOISE_POINTS or spread > NOISE_RANGE:
+        return False
+    ratio = float(np.mean(np.diff(ordered) ** 2) / np.var(ordered, ddof=1))
+    return ratio >= NOISE_RATIO
 
 
 def line_optimum(losses: dict[float, float]) -> float:

@@ -331,6 +331,8 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     """The content of `search.json`."""
     record, space = asdict(conclusion), settings.space
     record["best_log2"] = named(space, conclusion.best_log2)
+    if not conclusion.untrained:
+        del record["untrained"]
     if (combined := conclusion.combination) is not None:
         record["combination"] |= {
             "combined_log2": named(space, combined.combined_log2),

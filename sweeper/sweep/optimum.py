@@ -38,6 +38,8 @@ def searched_optimum(experiment: Experiment, study: StudyRecord) -> SearchedOpti
             " with the same overrides first",
         )
     conclusion = settings.search.conclude(settings.space, history)
+    if conclusion.untrained:
+        raise SweeperError(f"{settings.name!r} has no optimum: {conclusion.untrained}")
     if not math.isfinite(conclusion.objective):
         raise SweeperError(
             f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "

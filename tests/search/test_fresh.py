@@ -16,7 +16,7 @@ from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.engine.tiny_trials import trial as tiny_trial
-from tests.search.fakes import CONF, Objective, basin, config, run_search
+from tests.search.fakes import CONF, Objective, basin, config, noise, run_search
 
 SPACE: Space = {
     "eta": Axis(low=-3, high=3),
@@ -101,3 +101,25 @@ def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:
     assert final_accuracy(results) == (pytest.approx(0.6), 2)
     assert final_accuracy(results[:1]) is None
     assert final_accuracy([ended(first, None, FINAL, FINAL_SEED)]) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "trains"),
+    [
+        (lambda hps, seed: 2.5 + 1e-5 * hps["eta"], False),  # one rate, whatever eta is
+        (lambda hps, seed: 2.5 + 0.02 * noise(hps, seed), False),  # without {eta} and {seed}
+        (lambda hps, seed: 2.5 + 0.003 * hps["eta"] ** 2 + 0.002 * noise(hps, seed), True),
+        (lambda hps, seed: math.inf if hps["eta"] > -2 else 2.5, True),  # too few readings
+    ],
+)
+def test_a_command_whose_losses_do_not_depend_on_eta_has_no_answer(
+    objective: Objective, trains: bool
+) -> None:
+    line = LearningRateLine()
+    strategy = FreshSeeds(strategy=line, of_command=True)
+    history = run_search(strategy, SPACE, objective)
+    found = strategy.conclude(SPACE, history)
+    assert math.isfinite(found.objective) is trains is not bool(found.untrained)
+    if not trains:
+        assert len(history.results) == 7 and "from 2^-3 to 2^3" in found.untrained
+        assert math.isfinite(FreshSeeds(strategy=line).conclude(SPACE, history).objective)
