@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, nan, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from sweeper.errors import BadInput
 from sweeper.files import try_json
@@ -207,21 +207,25 @@ class PlanWatch:
         seen.room(len(optimizer.param_groups))
         self._seen[id(optimizer)] = seen
         self.resumed = self.resumed or (bool(owned) and _has_stepped(optimizer))
-        is_drawn = USE.drawn is not None
         is_first = all(each.steps < 2 for each in self._seen.values() if each.owns)
-        if owned and is_first and not self.resumed and (is_drawn or self.folder is not None):
-            matched = self._matched(model)
-            if lines := [*_spread_problems([m for m in matched if id(m[1]) in owned], model)]:
-                what = "the weights were not drawn by plan.init_(model), or anew after it"
-                advice = "call it once, after the model has all its parts and before training"
-                if not is_drawn:
-                    what = "the weights are not the plan's: plan.init_(model) was not called"
-                    advice += (
-                        "; where the script loads trained weights, search with "
-                        "'model.keep_init=[\"*\"]', which keeps them"
-                    )
-                self._fail(f"{what}: {_listed(lines)}. Right is to {advice}")
+        if owned and is_first and not self.resumed:
+            matched = [each for each in self._matched(model) if id(each[1]) in owned]
+            self._check_weights(matched, model)
         return seen
+
+    def _check_weights(self, matched: Matched, model: nn.Module) -> None:
+        """Before anything is trained; without `init_` weights may as well have been loaded."""
+        what = "the weights were not drawn by plan.init_(model), or anew after it"
+        if USE.drawn is None:
+            if self.folder is None or not _is_fresh(matched):
+                return
+            what = "the weights are not the plan's: plan.init_(model) was not called"
+        if lines := [*_spread_problems(matched, model)]:
+            self._fail(
+                f"{what}: {_listed(lines)}. Call it once, after the model has all its parts and "
+                "before training; trained weights that are loaded are kept by a search with "
+                "'model.keep_init=[\"*\"]'"
+            )
 
     def _matched(self, model: nn.Module) -> Matched:
         """Parameters beside their settings; none where the model has other names by now."""
@@ -414,6 +418,30 @@ def _rate_problem(
     )
 
 
+def _is_fresh(matched: Matched) -> bool:
+    """Whether the weights are random, and not those of a model that was trained.
+
+    Training moves the gains of norms, and gives matrices longer tails than a normal's.
+    """
+    gains = [_local(p) for setting, p in matched if setting.init_mean and not setting.frozen]
+    if gains := [each for each in gains if each.numel()]:
+        return all(bool((gain == gain.flatten()[0]).all()) for gain in gains)
+    for values in (_local(p).double() for _, p in matched if p.dim() > 1):
+        tail = float(((values - values.mean()) / values.std()).pow(4).mean()) - 3
+        if tail > 4 * sqrt(24 / values.numel()):
+            return False
+    return True
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """A sample of what this process has of a parameter: its first rows."""
+    values: Any = parameter.detach()
+    values = values.to_local() if hasattr(values, "to_local") else values
+    if not values.dim() or not values.numel():
+        return cast("Tensor", values)
+    return cast("Tensor", values[: 1 + SAMPLE // values[0].numel()])
+
+
 def _spread_problems(matched: Matched, model: nn.Module) -> Iterator[str]:
     """Parameters whose values do not spread as planned, a line each."""
     from sweeper.models.initial_values import padding_rows
@@ -422,13 +450,9 @@ def _spread_problems(matched: Matched, model: nn.Module) -> Iterator[str]:
     for setting, parameter in matched:
         if setting.frozen or setting.init in ("kept", "norm"):
             continue
-        values: Any = parameter.detach()
-        values = values.to_local() if hasattr(values, "to_local") else values
+        values = _local(parameter)
         if not values.numel() or not values.is_floating_point():
             continue
-        if values.dim():
-            rows = max(1, SAMPLE // max(1, values[0].numel()))
-            values = values[: rows + 1]
         squares = (values.double() - setting.init_mean).square()
         if (row := padding.get(id(parameter))) is not None and row < len(squares):
             squares = squares[[i for i in range(len(squares)) if i != row]]

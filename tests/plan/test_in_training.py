@@ -352,6 +352,15 @@ def right_resumed(plan: TransferPlan) -> None:
     losses(model, optimizer, factor(optimizer, lambda step: 0.1))
 
 
+def right_loaded(plan: TransferPlan) -> None:
+    trained = plan.init_(Net(64))
+    losses(trained, torch.optim.AdamW(trained.parameters(), lr=0.01), steps=2)
+    in_training.USE.drawn = None
+    model = Net(64)
+    model.load_state_dict(trained.state_dict())
+    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+
+
 def right_each_in_backward(plan: TransferPlan) -> None:
     model = plan.init_(Net(64))
     every = {}
