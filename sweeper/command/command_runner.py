@@ -464,30 +464,23 @@ def reports_no_loss(tree: Mapping[str, Any]) -> bool:
 
 DECAY_WORDS = ("weight_decay", "wd")
 CLIP_WORDS = ("grad_clip", "clip_grad_norm", "clip_grad_norm_", "max_norm", "max_grad_norm")
-OFF = ("0", "0.0", "inf", "none", "null")
+OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
 def overruled(tree: Mapping[str, Any]) -> list[str]:
-    """Which settings of a command's script a plan overrules, and which undo the plan's scales.
+    """Settings of a command's script that a plan overrules, or that undo its scales.
 
-    A setting is the script's where its text or a word of the command names it; what a word or an
-    argument turns off is off.
+    Its text, its words or arguments name them; those that a word or an argument turns off are off.
     """
     command: Sequence[str] = tree["runner"].get("command") or ()
     arguments = flat(tree["runner"].get("arguments") or {})
-    text = _text(command, Path(tree["runner"].get("cwd") or "."))
-    options = {key: str(value) for key, value in arguments.items()}
-    for word, after in zip(command, [*command[1:], ""], strict=True):
-        key, equals, value = word.lstrip("-").partition("=")
-        if equals or word.startswith("--"):
-            options[key] = value if equals else after
-    settings = "\n".join(options)
+    words = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
+    text = words + _text(command, Path(tree["runner"].get("cwd") or "."))
 
     def mentioned(names: Sequence[str]) -> str:
-        off = (key for key, value in options.items() if value.lower() in OFF)
-        if any(_mentions(key, name) for key in off for name in names):
+        if any(re.search(_spellings(name) + OFF, words, re.IGNORECASE) for name in names):
             return ""
-        return ", ".join(n for n in names if _mentions(text, n) or _mentions(settings, n))
+        return ", ".join(name for name in names if _mentions(text, name))
 
     unused, clip = mentioned(DECAY_WORDS), mentioned(CLIP_WORDS)
     notes = [f"{unused} has no effect where it takes plan.param_groups"] if unused else []
@@ -510,9 +503,11 @@ def _name(word: str) -> str:
 
 def _mentions(script: str, name: str) -> bool:
     """Whether the text has the word, its dashes written as underscores or not."""
-    return (
-        re.search(rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}\b", script) is not None
-    )
+    return re.search(rf"{_spellings(name)}\b", script) is not None
+
+
+def _spellings(name: str) -> str:
+    return rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}"
 
 
 def _has(tree: Mapping[str, Any], key: str) -> bool:

@@ -142,17 +142,13 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     """
     trained = [setting for setting in plan.absorbed() if not setting.frozen]
     decaying = [setting for setting in trained if setting.weight_decay]
-    shares = spread(setting.weight_decay for setting in decaying)
+    spared = [*dict.fromkeys(NUMBER.sub("*", s.name) for s in trained if not s.weight_decay)]
+    names = ", ".join([*spared[:3], *["..."] * (len(spared) > 3)])
+    where = f"{len(decaying)} of {len(trained)} parameters, not on {names} (optimizer.decayed)"
     over = spread(setting.weight_decay / setting.lr for setting in decaying)
-    eta = f"eta {plan.hps['eta']:.3g}"
-    spared = dict.fromkeys(NUMBER.sub("*", s.name) for s in trained if not s.weight_decay)
-    listed = ", ".join([*[*spared][:3], *["..."] * (len(spared) > 3)])
-    where = f"{len(decaying)} of {len(trained)} parameters, not on {listed} (optimizer.decayed)"
-    texts = [
-        f"weight decay {shares} of a weight a step (torch's weight_decay {over} at {eta}) on "
-        f"{where if spared else 'all parameters'}"
-        if decaying
-        else "no weight decay"
+    texts = ["no weight decay"] * (not decaying) or [
+        f"weight decay {spread(s.weight_decay for s in decaying)} of a weight a step (torch's "
+        f"weight_decay {over} at eta {plan.hps['eta']:.3g}) on {where if spared else 'all'}"
     ]
     if plan.has_eps:
         texts += [f"eps {spread(setting.eps for setting in trained)}"]
@@ -162,14 +158,15 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
         return f"trained with {', '.join(texts)}, clipping {clip or 'none'}"
     if plan.betas:
         texts += [f"betas {plan.betas[0]:.6g} and {plan.betas[1]:.6g}"]
-    own = "clipping" if plan.betas or "beta1" not in settings else "betas and clipping"
-    return f"the plan sets {', '.join(texts)}; {own} stay the script's"
+    own = "betas" if "beta1" in settings else "momentum"
+    stay = "clipping stays" if plan.betas else f"{own} and clipping stay"
+    return f"the plan sets {', '.join(texts)}; {stay} the script's"
 
 
 def spread(values: Iterable[float]) -> str:
     """The least and the greatest in three digits, or the one value of all."""
     ends = sorted(values)
-    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (ends[0], ends[-1]) if ends))
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (*ends[:1], *ends[-1:])))
 
 
 def value_text(value: object) -> str:

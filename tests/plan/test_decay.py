@@ -136,8 +136,13 @@ def test_a_search_of_one_s_own_model_says_what_is_set() -> None:
         "0.00391) on 5 of 12 parameters, not on rows.weight, norms.*.weight, norms.*.bias "
         "(optimizer.decayed), eps 1e-08, beta1 0.9, beta2 0.95, clipping 1.0"
     )
+    assert "trained with no weight decay, eps" in settings("optimizer.weight_decay=0").notes[-1]
     for ours in (settings("optimizer.decayed=all"), resolve(compose_tree(["model.width=16"]))):
         assert "decayed" not in ours.plugin_spec("optimizer").arguments
+    command = ["runner=command", "data=own", "runner.command=[x,'{plan}','{seed}']"]
+    behind = resolve(compose_tree([*OWN, *SMALL[:2], *command]))
+    assert behind.notes[-1].startswith("the plan sets weight decay 0.000122 of a weight a step")
+    assert behind.notes[-1].endswith("eps 1e-08; betas and clipping stay the script's")
     # The configuration of an earlier study has no such key: its trials keep their keys.
     tree = compose_tree([*OWN, *SMALL])
     del tree["optimizer"]["decayed"]
