@@ -373,8 +373,10 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
-LONG = 600.0
+SHORT = 20.0
 """Seconds from which on the cost is said."""
+LONG = 600.0
+"""Seconds from which on a smaller search is named, too."""
 
 
 def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) -> None:
@@ -388,21 +390,25 @@ def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) 
     runner = settings.runner
     if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
         watcher.tell(f"On this machine: {how}.")
-    flops = settings.runner.flops(experiment.spec(settings.base))
-    trials = _planned(settings.search, settings)
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "cost")
+    flops, trials = settings.runner.flops(trial.spec), _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
-    counted = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    counted = flops is not None and settings.runner.parameters(trial.spec)
     # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
     if not flops or not counted or experiment.precision != "float32":
         return
     if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
         return
-    if trials * flops / FAST_FLOPS < LONG:
+    if trials * flops / FAST_FLOPS < SHORT:
         return
-    _, seconds = run_time(experiment, settings.base)
-    if not math.isfinite(seconds) or trials * seconds < LONG:
+    # Of one trial: on a processor others beside it gain little.
+    _, step = settings.runner.estimate([trial], experiment.corpus, settings.launcher)
+    seconds = step * trial.spec.train.steps
+    if not math.isfinite(seconds):
         return
     watcher.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
+    if trials * seconds < LONG or invocation.study is not None:
+        return
     local = "launcher=local, " * isinstance(settings.launcher, Inline)
     watcher.tell(
         f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
