@@ -55,9 +55,12 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
         options = dict(word.split("=", 1) for word in values["options"] or [])
         build_exporter(values["to"], {key: yaml_value(text) for key, text in options.items()})
     elif "overrides" in values and not values.get("config_dir"):  # the reader's own groups
-        # What a search begins at is another study, and no setting.
+        # What a search begins at is another study, and no setting; a ladder that is left out stands
+        # beside others, which its study may know.
         settings = (
-            word for word in values["overrides"] or () if verb != "search" or FROM not in word
+            word
+            for word in values["overrides"] or ()
+            if not ((verb == "search" and FROM in word) or word.endswith("=[]"))
         )
         compose(tuple(settings))
     return dict(values)

@@ -614,6 +614,8 @@ class TrialsPerJob:
 
         largest = max(groups.values(), key=operations)
         planned = max(self.planned, len(largest))
+        if self.fixed != "auto":
+            largest = largest[: self.fixed]
         self._layout, count = executor.layouts[0], min(executor.layouts[-1], planned)
         if count > self._layout:
             alone = self._measured(largest, executor, 1)

@@ -34,8 +34,8 @@ WRITE_EVERY = 1.0
 WRITE_SHARE = 0.05
 BAR_EVERY = 0.2
 """Seconds between two drawings of a notebook's bar."""
-LINE_EVERY = 60.0
-"""Seconds between two lines where there is no terminal."""
+LINE_EVERY, SOON = 60.0, 10.0
+"""Seconds between two lines where there is no terminal; what ends so soon needs none."""
 
 
 class SweepProgress:
@@ -139,6 +139,8 @@ class SweepProgress:
         # Parts of the trial were counted by `advanced`; they are part of `done` now.
         self._partial = max(0.0, self._partial - 1)
         self._time.finished(result, time.monotonic())
+        if snapshot.trained == 1 and time.monotonic() - self.start > SOON:
+            self._printed = -math.inf  # the first is told at once, and the time that is left by it
         self._show()
 
     def _compare(self, result: Result) -> None:

@@ -84,10 +84,11 @@ def _after(answer: SearchAnswer, result: Found) -> Next:
         return search_on(folder, why="once the script trains at eta", config_dir=config_dir)
     if all(each.status == "failed" for each in result.results):
         return search_on(folder, why="to try them again", config_dir=config_dir)
-    eta, key = settings.space["eta"], "parameterization.space.eta"
     # Every run diverged: the same range of eta, 2^-4 times as high.
-    lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
-    return search_on(folder, *lower, why="to search lower eta", config_dir=config_dir)
+    eta, ends = settings.space["eta"], ("low", "high", "default")
+    axis = ",".join(f"{end}:{getattr(eta, end) - 4:g}" for end in ends)
+    lower = f"parameterization.space.eta={{{axis}}}"
+    return search_on(folder, lower, why="to search lower eta", config_dir=config_dir)
 
 
 def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:

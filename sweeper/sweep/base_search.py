@@ -14,9 +14,8 @@ from typing import Any
 from sweeper.command.command_runner import Command, reports_no_loss, unknown_to_script
 from sweeper.command.evidence import Evidence, evidence_of
 from sweeper.command.metrics import PRINTED
-from sweeper.config.command_line import DEFAULT_ROOT, changed
-from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
-from sweeper.config.settings import Experiment, Settings, checked_plugin
+from sweeper.config.compose import Tree, read_tree, to_yaml
+from sweeper.config.settings import Experiment, Settings
 from sweeper.config.studies import Invocation
 from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
@@ -24,9 +23,10 @@ from sweeper.launch.executor import Scheduled
 from sweeper.launch.inline import Inline
 from sweeper.launch.job_states import check_owner
 from sweeper.records import to_json
+from sweeper.search.line_search import LearningRateLine
 from sweeper.search.optuna.storage import check_storage
-from sweeper.search.optuna.url import redact, redact_word
-from sweeper.search.strategy import Conclusion, Strategy
+from sweeper.search.optuna.url import redact
+from sweeper.search.strategy import FRESH_SEEDS, Conclusion, Strategy
 from sweeper.study.cost import Cost
 from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
@@ -136,7 +136,7 @@ def search_study(
         check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, watcher)
     _tell_of_command(settings, invocation, watcher)
-    tell_cost(experiment, invocation, watcher)
+    tell_cost(experiment, watcher)
     if settings.storage is not None:
         check_storage(settings.storage)
     check_owner(settings.folder)
@@ -375,11 +375,13 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
-LONG = 600.0
+SHORT = 20.0
 """Seconds from which on the cost is said."""
+LONG = 600.0
+"""Seconds from which on a smaller search is named, too."""
 
 
-def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) -> None:
+def tell_cost(experiment: Experiment, watcher: Watcher) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
     Of a command is said how its trials share this machine. Nothing is said of a short one, of one
@@ -390,49 +392,40 @@ def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) 
     runner = settings.runner
     if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
         watcher.tell(f"On this machine: {how}.")
-    flops = settings.runner.flops(experiment.spec(settings.base))
-    trials = _planned(settings.search, settings)
+    spec = experiment.spec(settings.base)
+    flops, trials = settings.runner.flops(spec), _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
-    counted = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    counted = flops is not None and settings.runner.parameters(spec)
     # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
     if not flops or not counted or experiment.precision != "float32":
         return
     if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
         return
-    if trials * flops / FAST_FLOPS < LONG:
+    if trials * flops / FAST_FLOPS < SHORT:
         return
-    _, seconds = run_time(experiment, settings.base)
-    if not math.isfinite(seconds) or trials * seconds < LONG:
+    # Of one trial: on a processor others beside it gain little.
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "cost")
+    _, step = settings.runner.estimate([trial], experiment.corpus, settings.launcher)
+    seconds, steps = step * spec.train.steps, spec.train.steps
+    if not math.isfinite(seconds) or trials * seconds < SHORT:
         return
     watcher.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
+    if trials * seconds < LONG:
+        return
     local = "launcher=local, " * isinstance(settings.launcher, Inline)
     watcher.tell(
         f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
     )
-    # One of the learning rate alone by shorter runs, at most as long.
-    replaced = ("search=", "search.", "train.steps=", "study")
-    kept = [word for word in invocation.overrides if not word.startswith(replaced)]
-    kept.append("search=lr")
-    try:
-        search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
-    except BadInput:  # an experiment of the user's that sets keys of another search
-        return
-    # From here on `search` and `trials` are those of the smaller search.
-    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
-    # As many steps as make it last LONG, in tens, but no less than a twentieth of the run's.
-    share = min(1.0, LONG / (trials * seconds))
-    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
-    smaller = Call(
-        "search",
+    # Of the learning rate alone, with as many steps as make it last LONG, in tens, but no less than
+    # a twentieth of the run's.
+    alone = seconds * (LearningRateLine().line.points + FRESH_SEEDS)
+    fewer = max(steps // 20, 10 * round(steps * min(1.0, LONG / alone) / 10), 1)
+    watcher.tell(
+        f"To try it first, in about {duration(alone * fewer / steps)}: the same with ",
         # A study's name has at most 100 letters.
         Keyword("study", f"{settings.name[:90]}-try"),
-        *map(redact_word, changed(kept, (), without=["root"])),
-        f"train.steps={steps}",
-        *[Keyword("root", settings.root)] * (str(settings.root) != DEFAULT_ROOT),
-        *[Keyword("config_dir", invocation.config_dir)] * (invocation.config_dir is not None),
+        f" search=lr train.steps={fewer}",
     )
-    there = duration(trials * seconds * steps / all_steps)
-    watcher.tell(f"To try it first, in about {there}: ", smaller)
 
 
 def _planned(search: Strategy, settings: Settings) -> int:

@@ -279,10 +279,6 @@ class Validated:
         return self.trained.record.settled if self.trained else ""
 
 
-THRESHOLDS = ("extend", "max_shift", "max_loss_gap")
-"""Keys of `transfer` that say how a ladder grows and is judged."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """What was trained to judge ladders: the `record` of curves and verdicts, and all `runs`.
@@ -390,16 +386,24 @@ def validate(
 
 
 def _keep_ladder(settings: Settings) -> None:
-    """Keep what was asked of eta's ladders in the study's configuration, for later commands.
+    """Keep eta's ladders in the study's configuration, for later commands.
 
-    Not that there be none along an axis, which leaves out what is settled already.
+    Not that there be none along an axis, which leaves out what is settled already; nor two widths
+    that nobody typed, which are for this target alone.
     """
-    asked, path = settings.raw["transfer"], StudyFolder(settings.folder).config
+    rule, typed, path = (
+        settings.transfer,
+        settings.raw["transfer"],
+        StudyFolder(settings.folder).config,
+    )
+    asked = typed | {"seeds": rule.seeds, "step": rule.step}
+    if len(rule.widths) > 2:
+        asked["widths"] = [*rule.widths]
     tree = read_tree(path, ())
     kept = tree["transfer"]
-    keys = [key for key in (*LADDER_KEYS, *THRESHOLDS) if asked.get(key) not in (None, [])]
+    keys = [key for key in (*LADDER_KEYS, "extend") if asked.get(key) not in (None, [])]
     tree["transfer"] = kept | {key: asked[key] for key in keys}
-    if settings.transfer.hyperparameter == "eta" and tree["transfer"] != kept:
+    if rule.hyperparameter == "eta" and tree["transfer"] != kept:
         write_summed(path, to_yaml(tree))
 
 

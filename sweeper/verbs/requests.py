@@ -171,7 +171,8 @@ class SearchRequest(Request, panel=TUNE):
     With a training command of your own after --, every trial is a run of it:
     sweeper search model.width=256 'metric=loss (?P<loss>\S+)' -- python train.py --lr={eta}
 
-    Run the same command again to go on where it stopped; what is finished is not trained again.
+    Run the same command again to go on where it stopped, or name the study alone; what is finished
+    is not trained again.
 
     Where nothing is said of what to train it searches the learning rate alone, by short runs
     (experiment=first). search=independent is the u-muP paper's search, size=paper its size.

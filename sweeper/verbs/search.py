@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import FIRST, FROM, key_of, of_study, with_place
-from sweeper.config.studies import Invocation, split_root, study_tree, tree_of
+from sweeper.config.command_line import (
+    FIRST,
+    FROM,
+    key_of,
+    literal_metric,
+    of_study,
+    place_of,
+    with_place,
+)
+from sweeper.config.studies import Invocation, study_tree, tree_of
 from sweeper.errors import Call, Keyword
 from sweeper.registry import TARGET, groups
 from sweeper.study.folder import StudyFolder
@@ -52,11 +60,10 @@ def _goes_on(folder: Path, overrides: Sequence[str], config_dir: Path | None) ->
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     """Train what the study lacks, or with `dry_run` say what that would take."""
     name, others = of_study(request.overrides, request.study, request.root)
-    root, words = split_root(others)
-    sources = list[str]()
-    if name is not None and _goes_on(root / name, words, request.config_dir):
-        tree, invocation = study_tree(name, others, request.config_dir, trust=None)
-        overrides = others
+    sources, overrides = list[str](), [literal_metric(word) for word in others]
+    _, root = place_of([word for word in others if word.startswith("root=")], None, None)
+    if name is not None and _goes_on(root / name, others, request.config_dir):
+        tree, invocation = study_tree(name, overrides, request.config_dir, trust=None)
     else:
         overrides = list(request.overrides)
         # Who says nothing of what to train gets an answer by short runs.
@@ -83,12 +90,12 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     settings = resolve(tree, overrides)
     if f"experiment={FIRST}" in invocation.overrides:
         watcher.tell(
-            "This searches the learning rate alone, by short runs (experiment=first). The u-muP "
-            "paper's search is ",
+            "This searches the learning rate alone, by short runs of a small model "
+            "(experiment=first). What takes longer is asked for: the u-muP paper's search with ",
             Call("search", "search=independent"),
-            ", at its size and with its ladders ",
+            ", at its size and with its ladders with ",
             Call("search", "size=paper"),
-            ": hours, and days without a GPU. ",
+            " (hours, and days without a GPU). ",
             Keyword("dry_run"),
             " says how long.",
         )

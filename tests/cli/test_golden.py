@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.driver import TINY, Run, measured
 from tests.command_lines import VERBS
-from tests.golden import Golden
+from tests.golden import FOLDER, Golden
 
 SMALL = " ".join(shlex.quote(word) for word in TINY)
 
@@ -198,3 +198,15 @@ def test_how_every_verb_ends(sweeper: Run, study: Path, golden: Golden) -> None:
         text = "\n".join(printed.splitlines()[-3:])
         said.append(f"$ sweeper {line}\n(exit code {answer.code})\n{measured(text)}\n")
     golden.check("cli/ends", "\n".join(said))
+
+
+def test_every_next_command_fits_into_a_line() -> None:
+    """The study knows the rest; what tries out a model that has no study repeats its settings."""
+    lines = [
+        line.partition(": ")[2]
+        for path in FOLDER.rglob("*.txt")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("Next, ")
+    ]
+    assert len(lines) > 30
+    assert [line for line in lines if len(line) > 100] == []

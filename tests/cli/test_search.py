@@ -74,6 +74,24 @@ class TestSearch:
         assert "sweeper." not in yaml_of(folder)
 
 
+class TestGoingOn:
+    def test_what_is_not_typed_is_as_it_was(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        before = yaml_of(study)
+        assert sweeper("search", "--study", "a").code == 0
+        assert not trained and yaml_of(study) == before
+        assert sweeper("search", "--study", "a", "search.fresh_seeds=1").code == 0
+        assert len(trained) == 1
+        # What chooses a group says anew what to search: of defaults, and another setup.
+        assert_refused(sweeper("search", "--study", "a", "search=lr"), "of another setup")
+
+    def test_what_a_stranger_s_study_names_is_not_run(self, sweeper: Run, study: Path) -> None:
+        path = study / "config.yaml"
+        path.write_text(yaml_of(study).replace("_target_: llama", "_target_: theirs.Net"))
+        assert_refused(sweeper("search", "--study", "a"), "theirs.Net (model). Its config.yaml")
+
+
 class TestFreshSeeds:
     FRESH = (*TINY, "study=a", "search.fresh_seeds=2")
 
@@ -186,7 +204,7 @@ class TestTrouble:
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1
         note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"
-        assert note in answer.out and answer.next.startswith("sweeper search data=text")
+        assert note in answer.out and answer.next == "sweeper search --study a"
         assert note in sweeper("status").out
         again = sweeper("search", *TINY, "study=a")
         assert again.code == 0 and "failed" not in again.out

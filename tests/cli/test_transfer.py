@@ -71,8 +71,10 @@ class TestValidate:
         assert names == {"plan.json", "validation.json", "curves-width.png", "curves-width.svg"}
         curves = read_json(folder / "validation.json")["curves"]
         assert [(c["size"]["width"], len(c["losses"])) for c in curves] == [(16, 3), (32, 3)]
-        again = sweeper(*VALIDATE)
-        assert (again.code, again.err) == (0, "") and results(ladder_study) == trained
+        # The study keeps what was asked of its ladder.
+        for words in (VALIDATE, ["transfer", "--to-width", "32", "--validate"]):
+            again = sweeper(*words)
+            assert (again.code, again.err) == (0, "") and results(ladder_study) == trained
 
     @pytest.mark.parametrize(
         ("optimum", "words", "verdict", "code"),
