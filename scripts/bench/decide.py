@@ -56,7 +56,7 @@ class Tally:
 
     def add(self, each: VariantAnswer, truth: float, noise: float = 0.0) -> None:
         """A variant with its difference at the target, measured by a run of each with `noise`."""
-        d = each.difference
+        d = each.loss_difference
         self.pairs += 1
         self.held += d.low <= truth <= d.high
         low, high = (

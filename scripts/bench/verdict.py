@@ -24,7 +24,7 @@ from sweeper.decide.ladder_verdict import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.settle import JudgedLadder, Settling, grids_of
 from sweeper.decide.target import THEORY
 from sweeper.decide.trend import Trend, fit_trend
-from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves, with_noise_left
+from sweeper.stats.curve import BASIN_TOLERANCE, fit_curves, with_noise_left
 from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.trial import Point
@@ -582,7 +582,7 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
         if scenario.seeds == 1:
             curves = with_noise_left(curves)
         # As `sweeper transfer` does, the plan takes the optimum of the base's own curve.
-        base = fit_curve(curves[0], 0.0)
+        base = fit_curves(curves[:1], 0.0)[curves[0].size]
         planned = base.optimum.value if base else 0.0
         verdict = judge_ladder("width", curves, planned, curves[0].size, rule)
         tally.judged(transfers, verdict)

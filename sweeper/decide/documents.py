@@ -150,8 +150,6 @@ class Documents:
         )
         checks = files.checks()
         operands = read(files.measured("scales"), scales)
-        # No page shows it; it is read so that damage is told.
-        read(files.measured("rules"), list)
         return cls(
             name=(searched and searched.study) or folder.absolute().name,
             searched=searched,

@@ -20,9 +20,10 @@ from sweeper.decide.gross import GrossLoss, gross_loss
 from sweeper.decide.target import OptimumBackTest
 from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
-from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate
+from sweeper.stats.estimate import UNKNOWN, ZERO, Array, Estimate
 from sweeper.stats.ladder import Cliff, LadderRule, LadderSize, SizeCurve, describe_size
 from sweeper.stats.rounds import Foretold
+from sweeper.stats.shapes import SAME_ETA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,26 @@ SizeReason = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class PastEnd:
+    """An optimum may lie as far as `reach`, past the `last` value that trained at a size (log2).
+
+    The next one `diverged`; infinite where none was run.
+    """
+
+    size: LadderSize
+    last: float
+    diverged: float
+    reach: float
+
+    @property
+    def telling(self) -> float:
+        """The value whose run would tell: at the `reach`, at most halfway to the divergence."""
+        side = math.copysign(1.0, self.diverged - self.last)
+        halfway = side * (self.last + self.diverged) / 2
+        return side * min(math.ceil(4 * side * self.reach) / 4, halfway)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeVerdict:
     """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
@@ -82,8 +103,9 @@ class SizeVerdict:
     the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
 
     `code` says why, `failed` how many runs did, `cliff` from where on losses count as diverged,
-    `missed` what the base misses, `gross` what is lost beyond any noise; a record has the `reason`
-    in words instead, which `report/sentences.py` makes of them.
+    `missed` what the base misses, `gross` what is lost beyond any noise, `past` the ends past which
+    the base's optimum may lie, or that leave its shift open; a record has the `reason` in words
+    instead, which `report/sentences.py` makes of them.
     """
 
     size: LadderSize
@@ -104,6 +126,7 @@ class SizeVerdict:
     cliff: Cliff | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     missed: MissedOptimum | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     gross: GrossLoss | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    past: tuple[PastEnd, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +152,9 @@ class Advice:
 
     `sizes` are those that are open. `settings` are of `transfer`, but those whose keys begin with
     `train.`, which take a study of their own. `seeds` has the numbers where more seeds are what it
-    takes, `needed` seeds by size, `seeds_now` those that there are. `ladder` are the sizes of a
-    longer one, `fixed` sizes of training that the runs do not take. At a target, so many more
-    `runs` by size likely settle it.
+    takes, `needed` seeds by size, `seeds_now` those that there are. `etas` (log2) by size are where
+    a curve is to go on. `ladder` are the sizes of a longer one, `fixed` sizes of training that the
+    runs do not take. At a target, so many more `runs` by size likely settle it.
     """
 
     axis: str = ""
@@ -141,15 +164,11 @@ class Advice:
     seeds: SeedAdvice | None = None
     needed: Mapping[LadderSize, int] = field(default_factory=dict)
     seeds_now: int = 0
+    etas: Mapping[LadderSize, Sequence[float]] = field(default_factory=dict)
     ladder: tuple[int, ...] = ()
     missed: MissedOptimum | None = None
     fixed: tuple[str, ...] = ()
     runs: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def tells(self) -> bool:
-        """Whether it is expected to settle the answer at a target; another one but narrows it."""
-        return self.code in ("longer_ladder", "more_seeds")
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -368,10 +387,19 @@ def _judge_size(
         shift = along or shift
         if fit.past_end is not None:
             # The optimum lies at the end or past it: what holds must hold of both.
-            past = _compare_with_base(fit.past_end, base_fit, confidence)
-            shift, gap = shift.and_also(past[0]), gap.and_also(past[1])
+            past_shift, past_gap = _compare_with_base(fit.past_end, base_fit, confidence)
+            shift, gap = shift.and_also(past_shift), gap.and_also(past_gap)
     answer: SizeAnswer
     answer, code = _answer(fit, base_fit, shift, gap, rule)
+    past = _past_ends(fit, base_fit, base_fit.safe_optimum_draws, confidence)
+    if code == "may_shift":
+        # The true optimum may lie up to what diverged beside it, whatever the seeds.
+        own = [
+            _past_ends(each, each, each.free_optimum_draws, confidence) for each in (fit, base_fit)
+        ]
+        past = own[0] + own[1]
+    elif code == "may_lose" and past:
+        code = "not_measured"
     if is_base and answer == "holds":
         answer, code = "base", ""
     return SizeVerdict(
@@ -388,6 +416,20 @@ def _judge_size(
         basin=fit.basin,
         is_base=is_base,
         cliff=fit.curve.cliff,
+        past=past,
+    )
+
+
+def _past_ends(fit: CurveFit, of: CurveFit, draws: Array, confidence: float) -> tuple[PastEnd, ...]:
+    """The ends of a curve past which the optimum `of` one may lie, `draws` of it, moved there."""
+    planned = fit.curve.planned_log2 - of.curve.planned_log2
+    # Half the tail to either side: both together may leave a gap open.
+    asked = Estimate.from_draws(of.optimum.value, draws, (1 + confidence) / 2).moved(planned)
+    ends = zip(fit.ends, (asked.low, asked.high), strict=True)
+    size = fit.curve.size
+    past = [PastEnd(size=size, last=last, diverged=lost, reach=to) for (last, lost), to in ends]
+    return tuple(
+        e for e in past if (e.reach - e.last) * math.copysign(1, e.diverged - e.last) > SAME_ETA
     )
 
 
@@ -466,8 +508,6 @@ def _answer(
         return "cannot say yet", "edge"
     if within:
         return "holds", "within"
-    if math.isinf(gap.high):
-        return "cannot say yet", "not_measured"
     return "cannot say yet", "may_lose" if gap.high > allowed else "may_shift"
 
 
@@ -513,24 +553,34 @@ def advise(
         open_sizes = tuple(size.size for size in which)
         return Advice(axis=axis, code=code, sizes=open_sizes, seeds_now=rule.seeds, **more)
 
-    def labels(seeds: Mapping[LadderSize, int]) -> dict[str, int]:
-        return {describe_size(size, axis): count for size, count in seeds.items()}
+    def seeded(needed: Mapping[LadderSize, int], runs: int) -> dict[str, Any]:
+        sizes = {describe_size(size, axis): count for size, count in needed.items()}
+        seeds = SeedAdvice(seeds=max(needed.values()), sizes=sizes, runs=runs)
+        return {"settings": {"seeds": f"{seeds.seeds}"}, "seeds": seeds, "needed": needed}
 
     # An end first: seeds at an optimum that is only a bound buy nothing.
     if ends := [size for size in sizes if size.at_end]:
         return advice("edge", ends, settings={"extend": f"{2 * rule.extend or 4}"})
     # One seed shows no noise, and an infinite interval does not tell how many would do.
     if rule.seeds == 1 and any(math.isinf(size.loss.high) for size in sizes):
-        two = dict.fromkeys((size.size for size in sizes), 2)
-        seeds = SeedAdvice(seeds=2, sizes=labels(two), runs=points)
-        return advice("one_seed", settings={"seeds": "2"}, seeds=seeds, needed=two)
+        return advice("one_seed", **seeded({size.size: 2 for size in sizes}, points))
     finer = {"step": f"{rule.step / 2:g}"}
     # More seeds would not help here: the noise is read off several finite points.
     if few := [size for size in sizes if math.isinf(size.loss.high)]:
         return advice("few_finite", few, settings=finer)
-    # The loss is known and its gap is not: the curve was not measured at the base's optimum.
-    if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
-        return advice("not_measured", gaps, settings=finer)
+    # Points where the base's optimum may lie come before seeds: these tell nothing past an end.
+    open_ends = [s for s in sizes if s.past and s.code in ("not_measured", "may_shift")]
+    if past_ends := [past for size in open_ends for past in size.past]:
+        etas = {
+            past.size: sorted({p.telling for p in past_ends if p.size == past.size})
+            for past in past_ends
+        }
+        wider = [abs(p.reach - p.last) for p in past_ends if math.isinf(p.diverged)]
+        settings = finer if len(wider) < len(past_ends) else {}
+        if wider:
+            span = rule.span + rule.step * math.ceil(max(wider) / rule.step - 1e-9)
+            settings = {**settings, "span": f"{span:g}"}
+        return advice("not_measured", open_ends, settings=settings, etas=etas)
     most_seeds = MAX_SEED_FACTOR * rule.seeds
     needed = {
         # With as many the answer is settled as likely as not.
@@ -544,7 +594,6 @@ def advise(
         )
         for size in sizes
     }
-    most = max(needed.values())
     # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
     if hopeless := [s for s in sizes if needed[s.size] == most_seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
@@ -552,8 +601,7 @@ def advise(
         return advice(
             "noisy", hopeless, settings={**longer, **finer}, needed=needed, fixed=tuple(fixed)
         )
-    seeds = SeedAdvice(seeds=most, sizes=labels(needed), runs=(most - rule.seeds) * points)
-    return advice("seeds", settings={"seeds": f"{most}"}, seeds=seeds, needed=needed)
+    return advice("seeds", **seeded(needed, (max(needed.values()) - rule.seeds) * points))
 
 
 def chances(

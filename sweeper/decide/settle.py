@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Advice, Verdict, chances
+from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Advice, SizeVerdict, Verdict, chances
 from sweeper.errors import ConfigError, Keyword
 from sweeper.stats.curve import NOISE_RADIUS, CurveFit
 from sweeper.stats.ladder import (
@@ -483,7 +483,7 @@ class NextRound:
             # narrow; but an optimum at an end takes points in both cases.
             if (fit.same_seeds or size.is_base) and not fit.at_end:
                 continue
-            if further := self._further(fit, base_fit):
+            if further := self._further(size, fit):
                 points[size.size] = self.grids[size.size].with_etas(further)
             elif not (fit.noise_unknown or base_fit.noise_unknown):
                 doubts.append(size)
@@ -521,31 +521,18 @@ class NextRound:
                 grids[grown] = grid.grown(fit.optimum.value, self.finest)
         return RoundRequest(grids=grids | points, likely=likely_more, advice=verdict.advice)
 
-    def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
-        size, etas = fit.curve.size, sorted(fit.curve.losses)
-        step, losses = spacing(self.rule), fit.curve.losses
+    def _further(self, size: SizeVerdict, fit: CurveFit) -> list[float]:
+        etas, step, losses = sorted(fit.curve.losses), spacing(self.rule), fit.curve.losses
         if fit.at_end:
             low = min(etas, key=lambda eta: math.fsum(losses[eta])) == etas[0]
             points = [etas[0] - n * step if low else etas[-1] + n * step for n in (1, 2)]
             # A line that falls on and on has no end: each side grows as far as twice its first.
             reach = self.rule.span + 2 * max(1, self.rule.extend) * step
-            return [e for e in points if abs(e - self.place(size)[0]) <= reach + 1e-9]
-        planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
-        asked = base_fit.safe_optimum_draws + planned
-        # A finite gap: the curve was measured where the base's optimum lies, and seeds may follow.
-        if math.isfinite(fit.loss_gap(base_fit.optimum.value + planned, asked).high):
-            return []
-        below = math.ceil((etas[0] - asked.min()) / step)
-        above = math.ceil((asked.max() - etas[-1]) / step)
-        points = [etas[0] - n * step for n in range(1, below + 1)]
-        points += [etas[-1] + n * step for n in range(1, above + 1)]
-        # Beside a point that diverged: halfway to what is not known.
-        finite = {eta: math.isfinite(math.fsum(losses[eta])) for eta in etas}
-        return points + [
-            (a + b) / 2
-            for a, b in pairwise(etas)
-            if finite[a] != finite[b] and b - a > self.rule.step / 2 + 1e-9
-        ]
+            return [e for e in points if abs(e - self.place(size.size)[0]) <= reach + 1e-9]
+        # Where the base's optimum is within the curve, seeds may follow.
+        past = size.past if size.code == "not_measured" else ()
+        finest = self.rule.step / 2 + 1e-9
+        return [end.telling for end in past if abs(end.diverged - end.last) > finest]
 
     def _for_target(self, ladder: JudgedLadder, advice: Advice) -> RoundRequest:
         """What the target's `advice` asks for: the next larger size, points further out, or seeds.
@@ -560,7 +547,7 @@ class NextRound:
             grid, step = self.grids[largest], spacing(self.rule)
             grids = {largest: grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])}
             needed = grids[largest].runs - grid.runs
-        elif advice.tells:
+        elif advice.code in ("longer_ladder", "more_seeds"):
             wider = [each for each in advice.ladder if each > int(getattr(largest, axis))]
             begun = [replace(self.base, **{axis: size}) for size in wider[:1]]
             needed = len(wider) * self.begins

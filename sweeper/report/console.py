@@ -264,11 +264,10 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     for line in plan.law.lines() if plan.law else ():
         items.append(Sentence(line.removeprefix("- "), listed=line.startswith("- ")))
     if plan.parameters and plan.needs:
-        count = len(plan.needs)
-        things = f"{count} thing{'s are' if count > 1 else ' is'}"
-        brief = f"In your own training code {things} left to the model: plan.needs lists them."
-        items.append(Sentence(brief))
-        items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
+        items.append(Sentence("What your own training code must do beside:"))
+        # A built-in model does all of it by itself: the first two tell what they are like.
+        for place, need in enumerate(sorted(plan.needs, key=lambda need: not is_edit(need))):
+            items.append(Sentence(need, listed=True, detail=place > 1))
     return items
 
 
@@ -557,20 +556,19 @@ def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: boo
     axis = fitted.axis.replace("_", " ")
     gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
-        end = f"the plan uses the prediction (transfer.correct=true), which saves {gain}."
+        end = f"used (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:
-        end = f"no correction: {fitted.reason}."
+        end = f"not used: {fitted.reason}."
     elif not of_plan:
-        end = f"to train with the prediction would save {gain}."
+        end = f"not used: to train with it would save {gain}."
     else:
-        end = f"transfer.correct=true would plan with it and save {gain}."
+        end = f"not used: transfer.correct=true would plan with it and save {gain}."
     turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
     goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
     sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
+    name = "eta" if of_plan else "rate"
     return (
-        f"Trend over {sizes}: {'eta' if of_plan else 'the rate'} {goes}; at {axis} "
-        f"{fitted.target} the best is {short(2.0**best.value)} "
-        f"({short(2.0**best.low)} to {short(2.0**best.high)}), the "
-        f"transferred one {short(2.0**fitted.transferred_log2)}; {end}"
+        f"Trend over {sizes}: {name} {goes}; the trend's {name} at {axis} {fitted.target} is "
+        f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), {end}"
     )

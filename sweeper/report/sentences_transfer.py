@@ -17,6 +17,7 @@ from sweeper.decide.ladder_verdict import (
     Answer,
     MissedOptimum,
     NoiseLeft,
+    PastEnd,
     SizeVerdict,
     TargetAnswer,
     Verdict,
@@ -26,6 +27,7 @@ from sweeper.decide.trend import MIN_TREND_SIZES, Exponent, Trend
 from sweeper.plan.plan import value_text
 from sweeper.stats.ladder import LadderSize, describe_size
 from sweeper.stats.rounds import LOOKS
+from sweeper.table import counted, listed
 from sweeper.trial import Choice
 
 SAID: Mapping[Answer, str] = {
@@ -133,12 +135,26 @@ def size_reason(size: SizeVerdict, unit: str) -> str:
         case "edge":
             return "the optimum is at the end of the curve or beyond"
         case "not_measured":
-            return "the curve was not measured at the base's optimum"
+            return f"the base's optimum may lie {' or '.join(map(_past_text, size.past))}"
         case "may_lose":
             return f"training at the base's optimum may lose {gap.high:.4f} {unit}"
         case "may_shift":
-            return f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
+            own = [
+                f": the optimum {'here' if past.size == size.size else 'of the base'} may lie "
+                f"{_past_text(past)}"
+                for past in size.past
+            ]
+            return f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2{''.join(own)}"
     return size.reason
+
+
+def _past_text(past: PastEnd) -> str:
+    """How far past an end of a curve, and the run that ends it."""
+    far, last, diverged = (2**x for x in (past.reach, past.last, past.diverged))
+    way = "above" if past.diverged > past.last else "below"
+    ends = f"the next run, at {diverged:.3g}, diverged"
+    ends = ends if math.isfinite(past.diverged) else "there is no run"
+    return f"as far as {far:.3g}: {way} {last:.3g} {ends}"
 
 
 def missed_text(missed: MissedOptimum, unit: str = "nats") -> str:
@@ -234,14 +250,17 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
         case "edge":
             return f"extend the curves of {where}", ": raise transfer.extend"
         case "one_seed" if advice.seeds is not None:
-            runs = more(advice.seeds.runs, "run")
+            runs = counted(advice.seeds.runs, "more run")
             return f"train at least two seeds a point, {runs}", f": {overrides}"
         case "few_finite":
             finite = f"measure more points whose runs are all finite at {where}"
             return finite, ": lower transfer.step"
         case "not_measured":
-            curves = f"measure the curves of {where} at the base's optimum"
-            return curves, ": lower transfer.step or raise transfer.span"
+            each = [
+                f"{describe_size(size, advice.axis)} at {listed([f'{2**e:.3g}' for e in etas])}"
+                for size, etas in advice.etas.items()
+            ]
+            return f"train {' and '.join(each)}", f": {overrides}"
         case "noisy":
             taken = [name for name in ("steps", "batch_size") if name not in advice.fixed]
             first, last_key = [f"train.{name}" for name in taken], "train.objective_window"
@@ -251,7 +270,8 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
                 f": raise {raised}, or lower transfer.step",
             )
         case "seeds" if advice.seeds is not None:
-            return f"{seeds_text(advice)}, {_on_this_ladder(advice)}", f": {overrides}"
+            runs = counted(advice.seeds.runs, "more run")
+            return f"{seeds_text(advice)}, {runs} on this ladder", f": {overrides}"
         case "correct":
             return "plan with the trend", f": {overrides}"
         case "longer_ladder":
@@ -270,7 +290,7 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
 
 def _tells(advice: Advice) -> str:
     """Say that a ladder tells, and with how many runs."""
-    runs = f", with about {more(sum(advice.runs.values()), 'run')}" if advice.runs else ""
+    runs = f", with about {counted(sum(advice.runs.values()), 'more run')}" if advice.runs else ""
     return f"would likely tell{runs}"
 
 
@@ -288,12 +308,7 @@ def seeds_text(advice: Advice) -> str:
         for size, count in advice.needed.items()
     )
     extra = max(advice.needed.values()) - advice.seeds_now
-    return f"train about {more(extra, 'seed')} a point ({each})"
-
-
-def _on_this_ladder(advice: Advice) -> str:
-    assert advice.seeds is not None
-    return f"{more(advice.seeds.runs, 'run')} on this ladder"
+    return f"train about {counted(extra, 'more seed')} a point ({each})"
 
 
 def names(sizes: Sequence[LadderSize], axis: str) -> str:
@@ -310,11 +325,6 @@ def listed_sizes(names: Sequence[str]) -> str:
     if all(re.fullmatch(f"{re.escape(what)}\\d+", name) for name in others):
         others = [name.removeprefix(what) for name in others]
     return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
-
-
-def more(count: int, what: str) -> str:
-    """So many more of something."""
-    return f"{count} more {what}{'s' * (count != 1)}"
 
 
 # The answer at the target.

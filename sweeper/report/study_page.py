@@ -235,7 +235,12 @@ def _running(running: Running) -> Section:
 def _answer(documents: Documents, targets: Sequence[_Target], following: Next | None) -> Section:
     """What the page says first: each verdict, and checks that speak against it."""
     code = answer_of(documents)
-    items: list[Item] = [sentence for target in targets for sentence in target.answers()]
+    plans = {target.label: target.documents.plan for target in targets}
+    planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
+    etas = {at: f"{eta:.4g}" for at, eta in planned.items() if isinstance(eta, int | float)}
+    each = {eta if len({*etas.values()}) == 1 else f"{eta} ({at})": at for at, eta in etas.items()}
+    items: list[Item] = [Sentence(f"The eta to train with: {', '.join(each)}")] * bool(etas)
+    items += [sentence for target in targets for sentence in target.answers()]
     if documents.check is not None:
         rule = documents.check.rule
         items += [
@@ -267,7 +272,7 @@ def _state(documents: Documents) -> str:
 
 def best_section(documents: Documents) -> Section:
     """The hyperparameters that the search chose, and what the base's own curve says of eta."""
-    title, searched = "Best hyperparameters", documents.searched
+    title, searched = "Best measured point", documents.searched
     if searched is None:
         return Section(title, [Sentence("None found yet.")])
     conclusion = searched.conclusion
@@ -294,7 +299,8 @@ def _measured_eta(documents: Documents) -> list[str]:
     ends = "no interval"
     if math.isfinite(best.low) and math.isfinite(best.high):
         ends = f"{2**best.low:.3g} to {2**best.high:.3g}, 95 % sure"
-    return [f"The ladder's curve of the base has its optimum at eta {2**best.value:.4g} ({ends})."]
+    optimum = f"is at eta {2**best.value:.4g} ({ends})"
+    return [f"The optimum of the base's curve, between its points, {optimum}."]
 
 
 def _search(documents: Documents) -> Section:
@@ -461,9 +467,6 @@ class _Target:
     def answers(self) -> Iterator[Sentence]:
         """Each verdict, on its ladder and at the target."""
         is_open, to = True, f"To {self.label}"
-        eta = self.documents.plan.hps.get("eta") if self.documents.plan else None
-        if isinstance(eta, int | float):
-            to += f" at eta {eta:.4g}"
         for verdict, _, over in self._verdicts():
             is_open, ladder = False, extent(verdict.axis, [size.size for size in verdict.sizes])
             text = f"{to}, {over}: {verdict.answer} at {ladder}"

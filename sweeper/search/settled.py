@@ -17,7 +17,6 @@ import numpy as np
 from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_points
 from sweeper.stats.line import FLAT
 from sweeper.stats.paired import by_losses, paired_difference
-from sweeper.stats.rounds import Rounds
 from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
 
 SETTLE = "settle"
@@ -26,8 +25,8 @@ SETTLE_SEED = 2 * 10**6
 """Its first seed: no strategy's, and none of the fresh ones."""
 RACERS = 5
 """So many of the best configurations race."""
-ROUNDS = Rounds.sharing(0.05, (3, 5, 8, 12))
-"""Seeds of each that is left, after every round; the best one ever drops out with 5 % at most."""
+ROUNDS, ERROR = (3, 5, 8, 12), 0.05
+"""Seeds of each that is left, after every round; how often the best one drops out, at most."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Settled(Around):
 
     def plan(self, space: Space) -> list[Phase]:
         """The strategy's phases, and the race's first round."""
-        return [*self.strategy.plan(space), Phase(name=SETTLE, trials=RACERS * ROUNDS.seeds[0])]
+        return [*self.strategy.plan(space), Phase(name=SETTLE, trials=RACERS * ROUNDS[0])]
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, the race's next round."""
@@ -83,8 +82,8 @@ class Settled(Around):
         if len(racers) < 2:
             return Race(tuple(racers), (), "nothing is near the best configuration")
         names = [name for name in racers[0] if len({hps[name] for hps in racers}) > 1]
-        error = ROUNDS.error_among(len(racers) - 1)
-        for count in ROUNDS.seeds:
+        error = ERROR / len(ROUNDS) / max(1, len(racers) - 1)
+        for count in ROUNDS:
             seeds = range(SETTLE_SEED, SETTLE_SEED + count)
             if missing := missing_points(racers, seeds, SETTLE, history):
                 return Race(tuple(racers), tuple(missing), "")
@@ -107,7 +106,7 @@ class Settled(Around):
                 )
         raced = {name: [hps[name] for hps in racers] for name in names}
         values = ", ".join(f"{n} 2^{min(v):g} to 2^{max(v):g}" for n, v in raced.items())
-        alike = f"{len(racers)} configurations are still alike after {ROUNDS.seeds[-1]} seeds each"
+        alike = f"{len(racers)} configurations are still alike after {ROUNDS[-1]} seeds each"
         return Race(tuple(racers), (), f"{alike} ({values}): the best mean of them is taken")
 
 
@@ -126,7 +125,7 @@ def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
     return [best, *others[: RACERS - 1]]
 
 
-def _losses(hps: Log2Hps, history: History, count: int = ROUNDS.seeds[-1]) -> list[float]:
+def _losses(hps: Log2Hps, history: History, count: int = ROUNDS[-1]) -> list[float]:
     """Losses with the race's first `count` seeds, but those that are still to be run."""
     values = [history.value(hps, SETTLE_SEED + seed) for seed in range(count)]
     return [value for value in values if value is not None]

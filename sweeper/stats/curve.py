@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
 
 PAST_END = 1.0
-"""Octaves past a best at the end of a curve, within which its optimum is looked for."""
+"""Octaves past an end of a curve, as far as the ladder's shape carries it on."""
 
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
@@ -62,7 +63,8 @@ class CurveFit:
     reach that point, as the true optimum may. Neither has the `BIAS`. `own_shifts` are the parts of
     both by which a single run's curve as a whole lies off. With `at_end`, `past_end` has the curves
     and the optima as they go on past the end, infinite where they find none. Where a jump may be a
-    steep side, `steep` is the fit that takes it for one, and every second draw is of that.
+    steep side, `steep` is the fit that takes it for one, and every second draw is of that. `shapes`
+    draws the curve on past its ends, where its points show a shape.
     """
 
     curve: SizeCurve
@@ -77,6 +79,7 @@ class CurveFit:
     own_shifts: Array
     parabolas: Parabolas
     measured: Measured = field(repr=False, compare=False)
+    shapes: LikelyShapes | None = field(default=None, repr=False, compare=False)
     past_end: CurveFit | None = field(default=None, repr=False, compare=False)
     steep: CurveFit | None = field(default=None, repr=False, compare=False)
 
@@ -85,8 +88,9 @@ class CurveFit:
     ) -> Estimate:
         """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
 
-        `draws` [DRAWS] of eta carry the uncertainty of eta into the interval. Where the curve was
-        not measured, the value is a lower bound and the interval reaches +inf.
+        `draws` [DRAWS] of eta carry the uncertainty of eta into the interval: those past an end of
+        the curve by likely curves, up to `PAST_END`. Where eta itself was not measured, the value
+        is a lower bound and the interval reaches +inf.
         """
         drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
         bounds = self.gap_bounds(np.append(eta, drawn_etas))
@@ -113,9 +117,43 @@ class CurveFit:
             ends = np.minimum(at, etas[0]), np.maximum(at, etas[-1])
             at = np.clip(at - np.append(0.0, self.own_shifts), *ends)
         least, most = self.parabolas.loss_gaps(at)
+        (low, _), (high, _) = self.ends
+        inside = np.clip(at, low, high)
+        past = np.flatnonzero(np.isinf(most) & np.isfinite(least) & (at != inside))
+        # A doubt that leads past an end is carried on; what was never tried is not known.
+        if len(past) and past[0]:
+            most[past] = np.maximum(least, self._carried_gaps(at))[past]
         # A curve that falls as far as it was followed has no least loss.
         most[1:][np.isinf(self.free_optimum_draws)] = math.inf
         return least, most
+
+    @cached_property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """Below the lowest point and above: the last value that trained, the next that did not."""
+        etas, finite = self.measured.etas, np.isfinite(self.measured.runs.sum(axis=1))
+        best, lost = etas[self.measured.lowest], [-math.inf, *etas[~finite], math.inf]
+        low, high = max(eta for eta in lost if eta < best), min(eta for eta in lost if eta > best)
+        trained = etas[(etas > low) & (etas < high)]
+        return (float(trained[0]), low), (float(trained[-1]), high)
+
+    def _carried_gaps(self, at: Array) -> Array:
+        """Loss gaps at `at` of likely curves that go on past the ends; +inf further out.
+
+        Where training diverged at the next value, it may do so from anywhere between on.
+        """
+        if self.shapes is None:
+            return np.full(len(at), math.inf)
+        x, rows = self.shapes.rows(2, PAST_END, PAST_END)
+        x = x + self.measured.etas[self.measured.lowest]
+        share = 1 - np.random.default_rng(3).random(len(at))
+        low, high = (last + share * (diverged - last) for last, diverged in self.ends)
+        trains = (x >= low[:, None]) & (x <= high[:, None])
+        least = np.where(trains, rows, math.inf).min(axis=1)
+        before = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+        row, progress = np.arange(len(at)), (at - x[before]) / (x[before + 1] - x[before])
+        losses = (1 - progress) * rows[row, before] + progress * rows[row, before + 1]
+        inside = (at >= np.maximum(low, x[0])) & (at <= np.minimum(high, x[-1]))
+        return np.where(inside, np.maximum(0.0, losses - least), math.inf)
 
     def or_steep(self, other: CurveFit | None) -> CurveFit:
         """Holds the other reading of jumps, too: in every second draw, and all intervals."""
@@ -152,6 +190,24 @@ class CurveFit:
     def noise_unknown(self) -> bool:
         """Whether there are no intervals, for want of seeds or finite points."""
         return math.isnan(self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class LikelyShapes:
+    """The curves that the points of a size leave likely, by their `noises` and a ladder's forms."""
+
+    size: LadderSize
+    points: Points
+    noises: Array
+    forms: Forms
+
+    def rows(self, seed: int, below: float, above: float) -> tuple[Array, Array]:
+        """Curves [1 + draw, x], and their x, in log2 from the lowest, so far past either end."""
+        generator, points = np.random.default_rng([seed, *astuple(self.size)]), self.points.x
+        x, at = dense(np.unique([points[0] - below, *points, points[-1] + above]))
+        at = at[(below > 0) : len(at) - (above > 0)]
+        rows = self.forms.rows(self.points, self.size, generator, self.noises, x, at)
+        return x, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,11 +477,6 @@ def rest_near_best(curve: SizeCurve) -> tuple[float, int]:
     return (level, rest.freedom) if level > (EXACT * means[lowest]) ** 2 else (0.0, 0)
 
 
-def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
-    """Fit one curve by itself; None when no point of it is finite. See `fit_curves`."""
-    return fit_curves([curve], transferred - curve.planned_log2)[curve.size]
-
-
 def _fit(
     measured: Measured, transferred: float, points: Points | None, weights: Array, forms: Forms
 ) -> CurveFit:
@@ -490,21 +541,15 @@ def _fit(
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
         fit = replace(fit, optimum=optimum, loss=loss)
-    elif points is not None and fit.side and len(points.x) >= MIN_POINTS:
-        fit = replace(fit, past_end=_past_end(fit, points, noises[:, measured.near], forms))
+    elif points is not None and len(points.x) >= MIN_POINTS:
+        shapes = LikelyShapes(curve.size, points, noises[:, measured.near], forms)
+        fit = replace(fit, shapes=shapes, past_end=_past_end(fit, shapes) if fit.side else None)
     return replace(fit, regret=fit.loss_gap(transferred))
 
 
-def _past_end(fit: CurveFit, points: Points, noises: Array, forms: Forms) -> CurveFit:
-    """Likely curves as the ladder's shape carries them on past the end that the lowest point is.
-
-    How far they may be off it grows with the distance, so that few points tell nothing there.
-    """
-    generator = np.random.default_rng([1, *astuple(fit.curve.size)])
-    end = fit.side * PAST_END
-    x, at = dense(np.sort(np.append(points.x, end)))
-    at = at[:-1] if fit.side > 0 else at[1:]
-    rows = forms.rows(points, fit.curve.size, generator, noises, x, at)
+def _past_end(fit: CurveFit, shapes: LikelyShapes) -> CurveFit:
+    """Likely curves as the ladder's shape carries them on past the end that the lowest point is."""
+    x, rows = shapes.rows(1, *(PAST_END if side == fit.side else 0.0 for side in (-1, 1)))
     far = len(x) - 1 if fit.side > 0 else 0
     lowest = fit.measured.lowest
     parabolas = Parabolas.through(x + fit.measured.etas[lowest], rows)

@@ -233,13 +233,9 @@ class Mixture:
             low, high = np.where(more, low, middle), np.where(more, middle, high)
         return np.asarray((low + high) / 2)
 
-    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """The ends of each mixture's interval with equal tails [...]."""
-        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
-
     def estimate(self, level: float = 0.95) -> Estimate:
         """The mean of a single mixture with its interval."""
-        low, high = self.interval(level)
+        low, high = self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
         return Estimate(value=float(self.mean), low=float(low), high=float(high))
 
     def draws(self, count: int, generator: np.random.Generator) -> Array:

@@ -30,28 +30,6 @@ HOPELESS = 0.1
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Seeds of each configuration after every round, and the error of one look at one pair."""
-
-    seeds: tuple[int, ...]
-    error: float
-
-    @classmethod
-    def sharing(cls, error: float, seeds: tuple[int, ...]) -> Rounds:
-        """Rounds that together err by `error` (Bonferroni)."""
-        return cls(seeds, error / len(seeds))
-
-    def error_among(self, pairs: int) -> float:
-        """The error of a look at each of so many pairs (Bonferroni)."""
-        return self.error / max(1, pairs)
-
-
-def all_pairs(configurations: int) -> int:
-    """How many pairs so many configurations make."""
-    return configurations * (configurations - 1) // 2
-
-
-@dataclass(frozen=True)
 class Foretold:
     """A mean as it will be seen with more runs: its interval reaches `half` to both sides.
 

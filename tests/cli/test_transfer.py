@@ -286,7 +286,7 @@ class TestCorrection:
         assert plan["source"]["correction"]["slope"]["value"] == -0.5
         # What was measured is known without training it again.
         again = sweeper(*[word for word in words if word != "--validate"], "transfer.correct=true")
-        assert "the plan uses the prediction (transfer.correct=true)" in again.out
+        assert "used (transfer.correct=true)" in again.out
 
     def test_is_not_made_when_it_is_not_warranted(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
@@ -294,7 +294,7 @@ class TestCorrection:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
         monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
-        assert "no correction: because." in answer.out
+        assert "not used: because." in answer.out
         source = read_json(ladder_study / "transfer/w256-d1/plan.json")["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
 

@@ -9,11 +9,10 @@ import pytest
 
 from sweeper.decide.ladder_verdict import Verdict, advise, chances, judge_ladder, missed_optimum
 from sweeper.report.sentences_transfer import advice_text, missed_text, worded
-from sweeper.stats.curve import fit_curve
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from tests.golden import Golden
-from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, table  # noqa: F401
+from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, fit_curve, table  # noqa: F401
 
 RULE = LadderRule(widths=(32, 256))
 
@@ -186,6 +185,31 @@ def test_a_base_optimum_past_the_other_curve_is_open() -> None:
     assert math.isfinite(result.loss_gap.value)
     gone = of(base, Valley(optimum=0.9, noise=1e-4)).sizes[1]
     assert gone.answer == "fails"  # what was measured suffices
+
+
+def test_a_doubt_past_an_end_names_the_run_that_ends_it_and_those_that_tell() -> None:
+    """The base's optimum lies within the other curve: what its interval allows past it decides."""
+    rule, signs, diverged = replace(RULE, step=1.0), (1, -1, 1, -1, 1, -1), (1.0, math.inf)
+
+    def losses(best: float) -> dict[float, float | tuple[float, ...]]:
+        valley = [3 + 0.05 * (eta - best) ** 2 for eta in range(-4, 2)]
+        noisy = [(v + 0.004 * s, v - 0.004 * s) for v, s in zip(valley, signs, strict=True)]
+        return dict(zip(map(float, range(-4, 2)), noisy, strict=True))
+
+    def of_large(base: float, large: float, *others: tuple[float, float]) -> Verdict:
+        curve = {**{eta: loss for eta, loss in losses(large).items() if eta < 1}, **dict(others)}
+        return judged(table(losses(base)), table(curve, LARGE), rule)
+
+    # Of a doubt that reaches 0.14 past it little is left, of one of 0.29 too much.
+    assert of_large(-0.2, -0.3, diverged).answer == "holds"
+    ended = of_large(-0.05, -0.3, diverged)
+    (past,) = ended.sizes[1].past
+    found = ended.sizes[1].code, past.last, past.diverged
+    assert found == ("not_measured", 0.0, 1.0)
+    assert ended.advice.etas == {LARGE: [0.5]} and ended.settle == ("transfer.step=0.5",)
+    assert of_large(-0.05, -0.3, (0.5, 3.032), diverged).answer == "holds"
+    short = of_large(-0.05, -0.8)
+    assert short.advice.etas == {LARGE: [0.25]} and short.settle == ("transfer.span=3",)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0])

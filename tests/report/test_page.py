@@ -252,7 +252,7 @@ def test_a_damaged_document_is_named_and_stops_no_page(tmp_path, no_drawing, nam
     (folder / "transfer/w8-d2").write_text("a file")
     text = Page(write_report(folder).read_text()).text
     assert f"Damaged, and not shown: {name}." in text
-    assert "Provenance" in text and "To width 64, depth 2 at eta 2.828: a plan" in text
+    assert "Provenance" in text and "To width 64, depth 2: a plan" in text
     assert "w8-d2" not in text
     searched = name != "search.json"
     assert ("Training loss of this configuration" in text) == searched

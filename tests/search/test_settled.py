@@ -50,7 +50,7 @@ def test_it_ends_with_fresh_seeds_of_the_race_s_winner_which_is_better_on_averag
         assert {r.trial.log2_hps["eta"] for r in last} == {found.best_log2["eta"]}
         assert found.objective == pytest.approx(fmean(r.objective for r in last))
         counts = race(history)
-        assert len(counts) == RACERS and set(counts.values()) <= set(ROUNDS.seeds)
+        assert len(counts) == RACERS and set(counts.values()) <= set(ROUNDS)
         assert any("settled" in note or "alike" in note for note in found.notes)
         plain = LINE.conclude(SPACE, run_search(LINE, SPACE, objective))
         for name, best in (("raced", found.best_log2), ("plain", plain.best_log2)):
@@ -60,10 +60,10 @@ def test_it_ends_with_fresh_seeds_of_the_race_s_winner_which_is_better_on_averag
 
 def test_seeds_go_where_the_optimum_is_in_doubt() -> None:
     clear = race(run_search(STRATEGY, SPACE, losses(5.0, 0.001, 0)))
-    assert set(clear.values()) == {ROUNDS.seeds[0]}  # settled with the first round
+    assert set(clear.values()) == {ROUNDS[0]}  # settled with the first round
     open_ = race(run_search(STRATEGY, SPACE, losses(0.06, 0.02, 1)))
     near = [n for eta, n in open_.items() if abs(eta - 1) <= 0.5]
-    assert max(near) == ROUNDS.seeds[-1] and sum(open_.values()) < RACERS * ROUNDS.seeds[-1]
+    assert max(near) == ROUNDS[-1] and sum(open_.values()) < RACERS * ROUNDS[-1]
 
 
 def test_killed_anywhere_it_goes_on_to_the_same_answer() -> None:

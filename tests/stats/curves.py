@@ -22,6 +22,10 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "DRAWS", 400)
 
 
+def fit_curve(one: SizeCurve, transferred: float) -> curve.CurveFit | None:
+    return curve.fit_curves([one], transferred - one.planned_log2)[one.size]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Valley:
     """Nats at log2 eta: `floor + curvature * (eta - optimum)^2`, +inf beyond `edge` past it."""

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sweeper.decide.ladder_verdict import judge_ladder
 from sweeper.stats import curve as module
-from sweeper.stats.curve import fit_curve, fit_curves, with_noise_left, without_cliffs
+from sweeper.stats.curve import fit_curves, with_noise_left, without_cliffs
 from sweeper.stats.ladder import LadderRule, SizeCurve
-from tests.stats.curves import BASE, LARGE, Valley
+from tests.stats.curves import BASE, LARGE, Valley, fit_curve
 
 
 @pytest.fixture(autouse=True)

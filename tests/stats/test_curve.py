@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sweeper.stats import curve as module
-from sweeper.stats.curve import BASIN_TOLERANCE, CurveFit, fit_curve
+from sweeper.stats.curve import BASIN_TOLERANCE, CurveFit
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
-from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, table  # noqa: F401
+from tests.stats.curves import BASE, LARGE, Valley, fewer_draws, fit_curve, table  # noqa: F401
 
 GRID = [i / 2 for i in range(-4, 5)]
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from sweeper.stats.estimate import normal_above
-from sweeper.stats.rounds import CONFIDENCE, LOOKS, Foretold, Rounds, all_pairs
+from sweeper.stats.rounds import CONFIDENCE, LOOKS, Foretold
 
 
 def test_the_looks_at_a_ladder_err_together_as_pocock_has_it() -> None:
@@ -15,11 +15,6 @@ def test_the_looks_at_a_ladder_err_together_as_pocock_has_it() -> None:
     generator = np.random.default_rng(0)
     paths = generator.normal(size=(20_000, LOOKS)).cumsum(1) / np.sqrt(np.arange(1, LOOKS + 1))
     assert (paths.max(1) > reach).mean() == pytest.approx(0.05, abs=0.005)
-
-
-def test_rounds_share_an_error() -> None:
-    rounds = Rounds.sharing(0.05, (3, 5, 8, 12))
-    assert rounds.error == 0.0125 and rounds.error_among(all_pairs(5)) == 0.00125
 
 
 def test_what_a_mean_will_be_is_as_often_as_foretold() -> None:

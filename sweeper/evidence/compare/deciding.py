@@ -148,7 +148,7 @@ class Deciding:
         flat = FLAT * float(np.abs(every[np.isfinite(every)]).min())
         if not open_:
             self._end("decided")
-        elif all(-flat < v.difference.low and v.difference.high < flat for v in open_):
+        elif all(-flat < v.loss_difference.low and v.loss_difference.high < flat for v in open_):
             self._end("alike")
         # No runs would likely tell, or the error is spent: so many looks have a share of it.
         elif not self.winner.next_runs or self.looks >= LOOKS:

@@ -33,7 +33,6 @@ from sweeper.evidence.runs.run import Array
 from sweeper.records import NOT_WRITTEN
 from sweeper.stats.estimate import UNKNOWN, Estimate, normal_above
 from sweeper.stats.paired import SeedPairs, sign_error
-from sweeper.stats.rounds import all_pairs
 
 Decided = Literal["better", "worse", "cannot say"]
 Why = Literal["loss", "wall_clock", "diverged", "bound", "baseline_bound"]
@@ -78,9 +77,11 @@ class VariantAtSize:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantAnswer:
-    """A variant at the target: its expected loss less the baseline's.
+    """A variant at the target: by its expected loss less the baseline's, `loss_difference`.
 
-    `compute` and `wall_clock` are how many times less of them it takes for the baseline's loss.
+    `difference` is what decides: that, by the clock less what time is worth. The answer is that
+    of its interval, which is open to a side where a bound or a divergence leaves it open. `compute`
+    and `wall_clock` are how many times less of them it takes for the baseline's loss.
     `chance` is that it is better; its place lies between `first` and `last`. `code` says by what it
     was answered, `missing` are the sizes of the baseline at which it was not run. At every size it
     has one rate, the `same rate` as the baseline's, and was perhaps not tuned.
@@ -89,6 +90,7 @@ class VariantAnswer:
     name: str
     answer: Decided
     difference: Estimate
+    loss_difference: Estimate
     compute: Estimate
     wall_clock: Estimate
     chance: float
@@ -360,7 +362,7 @@ class VariantComparison:
         """Each variant's place: how many, the baseline too, are surely better, or worse."""
         count = len(self.runs.names)
         # All pairs are looked at for a place, not those with the baseline alone.
-        tail = min(TAIL, self.question.error / math.sqrt(all_pairs(count)))
+        tail = min(TAIL, self.question.error / math.sqrt(math.comb(count, 2)))
         surely = self.carried.better() >= 1 - tail
         above, below = surely.sum(axis=0), surely.sum(axis=1)
         return [(1 + int(a), count - int(b)) for a, b in zip(above, below, strict=True)]
@@ -379,10 +381,7 @@ class VariantComparison:
             # A faster variant may lose a little for each step and still win by the clock.
             code, below = "wall_clock", law.break_even(self.target, throughput)
         chance = self.carried.chance(variant, below)
-        answer: Decided = "cannot say"
-        if not self.tail < chance < 1 - self.tail:
-            answer = "better" if chance > 0.5 else "worse"
-        answer, code = self._checked(answer, code, pairs, bound)
+        decides, code = self._checked(difference.moved(-below), code, pairs, bound)
         compute = law.factor(law.loss(self.target), difference)
         sizes = tuple(
             self._at(variant, size)
@@ -393,11 +392,12 @@ class VariantComparison:
         ours = {cell.size for cell in runs.cells if cell.variant == 0}
         return VariantAnswer(
             name=runs.names[variant],
-            answer=answer,
+            answer=_answer_of(decides),
             code=code,
-            difference=difference,
-            compute=compute,
-            wall_clock=_times(compute, throughput),
+            difference=decides,
+            loss_difference=difference,
+            compute=_on_the_side(compute, difference),
+            wall_clock=_on_the_side(_times(compute, throughput), difference.moved(-below)),
             chance=chance,
             first=ranks[0],
             last=ranks[1],
@@ -414,27 +414,30 @@ class VariantComparison:
         )
 
     def _checked(
-        self, answer: Decided, code: Why, pairs: SeedPairs, bound: Bound
-    ) -> tuple[Decided, Why]:
+        self, difference: Estimate, code: Why, pairs: SeedPairs, bound: Bound
+    ) -> tuple[Estimate, Why]:
         """Lets runs that diverged say theirs, by the rule of `stats/paired.py`, and bounds.
 
         A variant that was not tuned may be better than it looks, the baseline as well.
         """
+        answer = _answer_of(difference)
         # Divergences by themselves first: there may be no finite difference to go by.
         if end := pairs.by_divergence(self.question.error):
-            return ("worse" if end > 0 else "better"), "diverged"
+            lost = math.copysign(math.inf, end)
+            agrees = answer == ("worse" if end > 0 else "better")
+            beyond = Estimate(value=math.nan, low=lost, high=lost)
+            return difference if agrees else beyond, "diverged"
         lost, won = pairs.lost, pairs.won
         # Every pair has a sign, if no size: they must outvote what diverged.
         worse = int((pairs.differences > 0).sum()) + lost
         better = int((pairs.differences < 0).sum()) + won
         unsure = sign_error(worse, better) > self.question.error
-        if (answer == "better" and lost and unsure) or (answer == "worse" and won and unsure):
-            return "cannot say", "diverged"
-        if answer == "worse" and bound:
-            return "cannot say", "bound"
-        if answer == "better" and self.bound(0):
-            return "cannot say", "baseline_bound"
-        return answer, code
+        if answer == "better" and ((lost and unsure) or self.bound(0)):
+            why: Why = "diverged" if lost and unsure else "baseline_bound"
+            return replace(difference, high=math.inf), why
+        if answer == "worse" and ((won and unsure) or bound):
+            return replace(difference, low=-math.inf), "diverged" if won and unsure else "bound"
+        return difference, code
 
     def _pairs(self, variant: int) -> SeedPairs:
         """Runs of the variant and of the baseline at the sizes of both, one by one."""
@@ -494,6 +497,22 @@ class VariantComparison:
             carried=self.carried.estimate(variant, 1 + size, TAIL),
             bound=cell.bound,
         )
+
+
+def _answer_of(difference: Estimate) -> Decided:
+    """Better where all of the interval lies below 0, worse where all of it lies above."""
+    if difference.high < 0:
+        return "better"
+    return "worse" if difference.low > 0 else "cannot say"
+
+
+def _on_the_side(times: Estimate, difference: Estimate) -> Estimate:
+    """The factor's interval on that side of 1 that its difference's has of 0, by any law."""
+    if math.isnan(times.value):
+        return times
+    low = (max if difference.high < 0 else min)(times.low, 1.0)
+    high = (min if difference.low > 0 else max)(times.high, 1.0)
+    return Estimate(value=min(max(times.value, low), high), low=low, high=high)
 
 
 def _times(compute: Estimate, throughput: float) -> Estimate:

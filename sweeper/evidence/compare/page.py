@@ -199,7 +199,7 @@ def target_table(winner: Winner) -> Table:
     """A row a variant, in the order of their places."""
     clocked = any(math.isfinite(each.wall_clock.value) for each in winner.variants)
     computed = any(math.isfinite(each.compute.value) for each in winner.variants)
-    form = _form(each.difference for each in winner.variants)
+    form = _form(each.loss_difference for each in winner.variants)
     table = Table(
         f"At {place_text(winner.target)}, beside {winner.baseline}",
         [
@@ -213,8 +213,9 @@ def target_table(winner: Winner) -> Table:
         ],
         legend=[
             f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
+            + ", in the same time" * clocked
             + "; compute: the baseline needs so many times as much for the same loss" * computed
-            + "; wall clock: as many times the time, which decides" * clocked
+            + "; wall clock: as many times the time" * clocked
             + "."
         ],
     )
@@ -320,7 +321,7 @@ def _factor(estimate: Estimate) -> Cell:
 @rc_context(STYLE)
 def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
     """A panel a variant: its difference over compute, as measured, with its band and the target."""
-    drawn = [each for each in winner.variants if math.isfinite(each.difference.value)]
+    drawn = [each for each in winner.variants if math.isfinite(each.loss_difference.value)]
     drawn = drawn[:MOST_DRAWN]
     figure, panels = new_panels(len(drawn), 2.5, edge=0.5, width=6.5 if len(drawn) > 1 else 5.5)
     ends: list[float] = []
@@ -343,11 +344,13 @@ def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
 
 
 def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
-    value, target = each.difference, winner.target
+    value, target = each.loss_difference, winner.target
     along = {f"{at.place.flops:.6g}": (at.place.flops, at.carried) for at in each.sizes}
     along[f"{target.flops:.6g}"] = (target.flops, value)
     path, curve = zip(*sorted(along.values(), key=lambda at: at[0]), strict=True)
-    ax.axhline(0, color=FAINT, linewidth=0.8)
+    # What time is worth moves the line below which the variant is better.
+    even = value.value - each.difference.value
+    ax.axhline(even if math.isfinite(even) else 0, color=FAINT, linewidth=0.8)
     single = len(path) < 2
     if not single:
         low, high = [e.low for e in curve], [e.high for e in curve]
@@ -376,7 +379,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
     caption = (
         "Points: measured, with the noise of a run. Line and band: what all variants and sizes "
         "together say of the expected difference. Star: at the target; the shaded side is beyond "
-        "the largest size. Below 0 the variant is better."
+        "the largest size. Below the line the variant is better."
     )
     if len(winner.variants) > MOST_DRAWN:
         caption += f" The first {MOST_DRAWN} places are drawn."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import BadInput, Call, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, near_misses
 from sweeper.evidence.compare.differences import VariantQuestion
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.flags import fixed_values
@@ -17,8 +17,8 @@ from sweeper.study.setup import trials_of
 from sweeper.study.study import StudyRecord
 from sweeper.trial import TrialSpec
 
-IMMATERIAL = ("accumulate",)
-"""Settings of `train` that change how a run is computed, and not what."""
+IMMATERIAL = "train.accumulate"
+"""A setting that changes how a run is computed, and not what."""
 SETTINGS = ("data", "model", "train", "runner")
 """Groups of what studies may differ in; what else may be ignored are columns of their runs."""
 TOO_FEW = ("compare takes two studies or more: ", Call("compare", "STUDY", "STUDY"))
@@ -54,8 +54,18 @@ def check_distinct(names: Sequence[str]) -> None:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
 
 
-def check_comparable(specs: Mapping[str, TrialSpec], ignore: Sequence[str]) -> list[str]:
-    """What differs between the studies; BadInput where it is not to be ignored."""
+def check_comparable(
+    specs: Mapping[str, TrialSpec], ignore: Sequence[str], columns: Sequence[str] = ()
+) -> list[str]:
+    """What differs between the studies; BadInput where it is not to be ignored, or is no setting.
+
+    Of what is ignored `columns` are their runs'.
+    """
+    known = [*dict.fromkeys(key for spec in specs.values() for key in _facts(spec))]
+    for name in ignore:
+        if name not in columns and not any(_is_named(key, [name]) for key in known):
+            allowed = f"a setting of the studies{near_misses(name, known)}"
+            raise ConfigError(Keyword("ignore"), name, allowed)
     unlike = differences(specs)
     refused = {key: sentence for key, sentence in unlike.items() if not _is_named(key, ignore)}
     if refused:
@@ -87,25 +97,24 @@ def check_studies(
     if len(specs) < 2:
         return [], tuple(ignore)
     columns = tuple(name for name in ignore if name.partition(".")[0] not in SETTINGS)
-    return check_comparable(specs, ignore), columns
+    return check_comparable(specs, ignore, columns), columns
+
+
+def _facts(spec: TrialSpec) -> dict[str, Any]:
+    """Data, model, depth and training by setting; not how it is scaled or stepped."""
+    groups = {"data": spec.data, "model": spec.model.arguments, "train": asdict(spec.train)}
+    runner = spec.runner.get("name", "engine")
+    facts = {"model": spec.model.name, "model.depth": spec.depth, "runner": runner}
+    for group, values in groups.items():
+        facts |= {f"{group}.{key}": value for key, value in values.items()}
+    return facts
 
 
 def differences(specs: Mapping[str, TrialSpec]) -> dict[str, str]:
-    """What keeps the losses of studies from being compared, a sentence by its setting.
-
-    `specs` are by study.
-
-    Data, model, depth and training must be the same; not how it is scaled or stepped.
-    """
+    """What keeps the losses of studies, by name, from being compared: a sentence by setting."""
     named: dict[str, dict[str, list[str]]] = {}
     for name, spec in specs.items():
-        train = {key: value for key, value in asdict(spec.train).items() if key not in IMMATERIAL}
-        groups = {"data": spec.data, "model": spec.model.arguments, "train": train}
-        facts = {"model": spec.model.name, "model.depth": spec.depth}
-        facts["runner"] = spec.runner.get("name", "engine")
-        for group, values in groups.items():
-            facts |= {f"{group}.{key}": value for key, value in values.items()}
-        for key, value in facts.items():
+        for key, value in _facts(spec).items():
             named.setdefault(key, {}).setdefault(str(as_number(value)), []).append(name)
     sentences, studies = dict[str, str](), list(specs)
     for key, by_value in named.items():
@@ -113,7 +122,7 @@ def differences(specs: Mapping[str, TrialSpec]) -> dict[str, str]:
         if lacking := [name for name in studies if name not in with_key]:
             # A key that came after a study was made, or that its model does not have.
             by_value["none"] = lacking
-        if len(by_value) > 1:
+        if len(by_value) > 1 and key != IMMATERIAL:
             where = (
                 f"{value if len(value) <= 24 else f'{value[:12]}…'} in {' and '.join(names)}"
                 for value, names in by_value.items()

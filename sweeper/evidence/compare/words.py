@@ -116,7 +116,7 @@ def _of_variant(each: VariantAnswer) -> list[str]:
             else ", which leaves it open"
         }
         notes.append(f"{counted(each.diverged, 'run')} diverged{decides.get(each.code, '')}")
-    if each.code == "wall_clock" and each.answer == "worse" and each.difference.value < 0:
+    if each.code == "wall_clock" and each.answer == "worse" and each.loss_difference.value < 0:
         notes.append("the loss is lower, and costs more time than that is worth")
     return notes
 

@@ -35,7 +35,7 @@ SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
 Finding = Literal["", "ladder", "ladders", "one_size"]
 NextReason = (
     Literal["", "edge", "one_seed", "sizes", "no_noise", "seeds", "longer_ladder", "errors"]
-    | Literal["finer", "longer_curves"]
+    | Literal["finer", "longer_curves", "past_end"]
 )
 
 
@@ -133,38 +133,22 @@ class TableVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class TableQuestion:
-    """What is asked of a table: how to read it, the target, the value to judge, the thresholds.
+    """What is asked of a table: how to read it, the target, the value to judge.
 
-    `eta` is the transferred learning rate, None: the base's optimum. `theory`: whether the runs are
-    of a parameterization whose optima converge, None: by the column of that name.
+    `eta` is the transferred learning rate, None: the base's optimum.
     """
 
     reading: GridOptions = field(default_factory=GridOptions)
     to: int | None = None
     eta: float | None = None
-    max_shift: float = 1.0
-    max_loss_gap: float = 0.01
-    theory: bool | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for a number that is none."""
-        for name, keyword in POSITIVE.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(Keyword(keyword), value, "a positive number")
         # A logarithm below all numbers is that of a learning rate of 0.
         if self.eta is not None and not (math.isfinite(self.eta) and 2.0 ** min(self.eta, 0.0)):
             raise ConfigError(
                 Keyword("eta"), self.eta, "a learning rate, or its log2 where it is negative"
             )
-
-
-POSITIVE = {
-    "to": "to_width",
-    "max_shift": "max_shift",
-    "max_loss_gap": "max_loss_gap",
-}
-"""Fields that are numbers above 0, and the keywords that give them."""
 
 
 def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableVerdict:
@@ -224,7 +208,7 @@ def _of_tokens(runs: Runs, first: TableVerdict, question: TableQuestion) -> list
 
 def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     """The verdict on the curves of a grid."""
-    rule, ours = _rule(grid, question)
+    rule, ours = _rule(grid)
     # About 0 for now: the transferred value may itself be the base's fitted optimum.
     fits = fit_curves(grid.curves, 0.0)
     transferred = _transferred(grid, question, fits)
@@ -256,7 +240,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         size: fit and replace(fit, regret=fit.loss_gap(transferred + fit.curve.planned_log2))
         for size, fit in fits.items()
     }
-    prior = prior_for(grid.axis, grid.parameterization, question.theory)
+    prior = prior_for(grid.axis, grid.parameterization, None)
     target = None
     if question.to is not None:
         # A target is named by its size along the axis; the rest of it is that of the largest run.
@@ -289,7 +273,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     )
 
 
-def _rule(grid: Grid, question: TableQuestion) -> tuple[LadderRule, bool]:
+def _rule(grid: Grid) -> tuple[LadderRule, bool]:
     """The thresholds and the shape of the curves; those of our own study where the table has them.
 
     Whether it has them comes with it.
@@ -310,8 +294,8 @@ def _rule(grid: Grid, question: TableQuestion) -> tuple[LadderRule, bool]:
         step=step,
         span=max(kept.get("span", reach / 2), step),
         extend=int(kept.get("extend", 4)),
-        max_shift=kept.get("max_shift", question.max_shift),
-        max_loss_gap=kept.get("max_loss_gap", question.max_loss_gap),
+        max_shift=kept.get("max_shift", LadderRule.max_shift),
+        max_loss_gap=kept.get("max_loss_gap", LadderRule.max_loss_gap),
         correct=bool(kept.get("correct", False)),
     )
     return rule, bool(kept)
@@ -429,6 +413,8 @@ def next_runs_of(
     if proposed:
         return tuple(proposed)
     advice = verdict.advice
+    for size, etas in advice.etas.items():
+        more(size, tuple(etas), "past_end")
     if needed := advice.needed if advice.seeds is not None else {}:
         # As many as the size that needs least: the base is no noisier than any.
         least = min(needed.values())
@@ -436,6 +422,7 @@ def next_runs_of(
             if s in needed or s == grid.base:
                 extra = max(needed.get(s, 0), least) - rule.seeds
                 more(s, _near(c, NOISE_RADIUS), "seeds", extra)
+    if proposed:
         return tuple(proposed)
     # Of several sizes the largest stands for one beyond: its curve lies nearest.
     widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]

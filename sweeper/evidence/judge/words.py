@@ -34,6 +34,7 @@ WHY: dict[NextReason, str] = {
     "errors": "smaller errors",
     "finer": "a finer grid",
     "longer_curves": "longer curves",
+    "past_end": "an optimum may lie past the curve's end",
 }
 
 
@@ -188,7 +189,8 @@ def _plain_advice(
         )
     if todo and runs and verdict.answer == UNDECIDED:
         # The advice names the sizes itself where their curves are too short.
-        todo += f" ({_count_text(judged.next_runs) if advice.code == 'edge' else runs})"
+        is_named = advice.code in ("edge", "not_measured")
+        todo += f" ({_count_text(judged.next_runs) if is_named else runs})"
     return todo
 
 

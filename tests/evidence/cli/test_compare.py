@@ -95,3 +95,5 @@ def test_other_training_is_refused_by_name_unless_told(
     assert_refused(answer, golden)
     assert not (workplace / "runs/comparisons").exists()
     assert sweeper("compare", "a", "b", "--ignore=train", "--columns", "steps=").code == 0
+    misspelt = sweeper("compare", "a", "b", "--ignore=train,train.step")
+    assert misspelt.code == 2 and "did you mean train.steps" in misspelt.err

@@ -54,12 +54,22 @@ def test_a_clear_gain_is_better_and_a_clear_loss_worse() -> None:
     assert result.target.octaves == pytest.approx(2, abs=0.05) and result.flops_known
 
 
-def test_an_answer_is_that_of_its_interval() -> None:
+@pytest.mark.parametrize("clocked", [False, True])
+def test_an_answer_is_that_of_its_interval(clocked: bool) -> None:
+    """By loss and by the clock, and where one run of the best and of the worst diverged."""
     gains = {f"v{i}": [0.0012 * i, 0.0011 * i, 0.001 * i] for i in range(-10, 11)}
-    result = won(table(gains))
+    rows = table(gains, **{"tokens_per_s": 100.0} if clocked else {})
+    rows += [{**row, "loss": math.inf} for row in rows[-6:] + rows[3:6] if not clocked]
+    for row in rows[3:] if clocked else []:
+        row["tokens_per_s"] *= 1 + 0.01 * (int(row["change"][1:]) % 7 - 3)
+    result = won(rows)
     for each in result.variants:
-        side = {"better": each.difference.high < 0, "worse": each.difference.low > 0}
-        assert side.get(each.answer, each.difference.low < 0 < each.difference.high)
+        shown = {"better": each.difference.high < 0, "worse": each.difference.low > 0}
+        assert shown.get(each.answer, each.difference.low <= 0 <= each.difference.high)
+        factor = each.wall_clock if clocked else each.compute
+        shown = {"better": factor.low >= 1, "worse": factor.high <= 1}
+        assert clocked == math.isfinite(each.wall_clock.value)
+        assert shown.get(each.answer, factor.low <= 1 <= factor.high) or each.code == "diverged"
     assert {each.answer for each in result.variants} == {"better", "worse", "cannot say"}
     # Of many the luckiest is looked at.
     assert result.tail == pytest.approx(0.05 / math.sqrt(21))
@@ -105,7 +115,8 @@ def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
     for row in rows:
         row["tokens_per_s"] *= 0.6 if row["change"] == "new" else 1
     result = of(rows)
-    assert (result.answer, result.code) == ("worse", "wall_clock") and result.difference.value < 0
+    assert (result.answer, result.code) == ("worse", "wall_clock")
+    assert result.loss_difference.high < 0 < result.difference.low and result.wall_clock.high < 1
     assert result.wall_clock.value == pytest.approx(0.6 * result.compute.value)
     assert of(table({"new": [0.04, 0.04, 0.04]}, tokens_per_s=100.0)).answer == "better"
 
