@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
 
 from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
@@ -44,7 +43,6 @@ from sweeper.table import (
 )
 from sweeper.trial import Result, Space, in_use
 
-Row = TypeVar("Row")
 LEARNING_RATE = "learning rate"
 ETA = "eta (learning rate)"
 """Its name where it is first named on a screen of a parameterization."""
@@ -73,42 +71,20 @@ def role_name(role: str) -> str:
     return ROLE_NAMES.get(role, role)
 
 
-def alike(
-    rows: Sequence[Row], name: Callable[[Row], str], content: Callable[[Row], Hashable]
-) -> list[tuple[str, Row]]:
-    """Rows of one content whose names differ in a layer's number alone, as the first of them.
-
-    Its name has the range of layers in place of the number: blocks.0-11.weight.
-    """
+def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
+    """Parameters that differ in a layer's number alone as the first of them: blocks.0-11.weight."""
     # Layers are taken to follow on each other: those of one content are named from first to last.
-    groups: dict[Hashable, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
+    groups: dict[Hashable, list[PlannedParameter]] = {}
+    for p in parameters:
+        content = (p.role, p.init, p.frozen, p.base_shape, p.shape, p.base, p.target, p.gamma)
+        groups.setdefault((with_layer(p.name, "#"), content), []).append(p)
     named = []
     for first, *others in groups.values():
-        label = name(first)
+        label = first.name
         if others:
-            label = with_layer(label, f"{layer_of(label)}-{layer_of(name(others[-1]))}")
+            label = with_layer(label, f"{layer_of(label)}-{layer_of(others[-1].name)}")
         named.append((label, first))
     return named
-
-
-def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
-    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
-    return alike(
-        parameters,
-        lambda planned: planned.name,
-        lambda planned: (
-            planned.role,
-            planned.init,
-            planned.frozen,
-            planned.base_shape,
-            planned.shape,
-            planned.base,
-            planned.target,
-            planned.gamma,
-        ),
-    )
 
 
 # What a search would run, and what it found.
@@ -364,20 +340,19 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
         [
             Column("parameter", left=True),
             Column("role", left=True),
-            Column("a, b, c", left=True),
             *number_columns.values(),
             GAMMA,
         ],
-        legend=["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."],
+        legend=[
+            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
+        ],
     )
     by_name = {row.parameter.name: row for row in rows}
     reasons = dict[str, None]()
     for names, parameter in grouped(plan.parameters):
         row, role = by_name[parameter.name], role_name(parameter.role)
-        reasons[f"{role}: {row.why}"] = None
-        exponents = f"{row.a:g}, {row.b:g}, {row.c:g}"
-        numbers = _prescribed(parameter, number_columns)
-        table.add(names, role, exponents, *numbers, parameter.gamma)
+        reasons[f"{role} (a {row.a:g}, b {row.b:g}, c {row.c:g}): {row.why}"] = None
+        table.add(names, role, *_prescribed(parameter, number_columns), parameter.gamma)
     # Lines of code that only the model's author can write come before what else is to be told.
     needs = sorted(plan.needs, key=lambda need: not is_edit(need))
     return [
