@@ -50,9 +50,6 @@ NOT_SEARCHED = " (not searched)"
 """Beside a hyperparameter of the best configuration that no trial moved."""
 MOST_STEPS = 0.5
 """From a larger share of clipped steps on, the clip sets a run's gradients."""
-NO_INTERVAL = "; one seed, or too few finite runs, gives none"
-ROLE_NAMES = {"fixed": "scalar-like"}
-"""A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
 
 
 def in_jobs(submitted: int, finished: int, failed: int) -> str:
@@ -67,8 +64,8 @@ def size_text(size: Size, *, deep: bool) -> str:
 
 
 def role_name(role: str) -> str:
-    """A role of a plan, for people."""
-    return ROLE_NAMES.get(role, role)
+    """A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
+    return "scalar-like" if role == "fixed" else role
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
@@ -391,10 +388,6 @@ def verdict_items(
     return [*items, *verdict_sentences(result, hyperparameter, settled, named=named)]
 
 
-TO_SETTLE = "To settle it, "
-"""So begins what would tell more."""
-
-
 def verdict_sentences(
     result: Verdict,
     hyperparameter: str = "eta",
@@ -416,7 +409,9 @@ def verdict_sentences(
     if (target := result.target) is not None:
         answers.append((target.answer, f"{target.sentence}.", target.todo))
     sentences = [
-        Sentence(text + (f" {TO_SETTLE}{todo}." if todo and todo not in settled else ""), code=code)
+        Sentence(
+            text + (f" To settle it, {todo}." if todo and todo not in settled else ""), code=code
+        )
         for code, text, todo in answers
     ]
     fails = result.answer == "fails" and hyperparameter == "eta"
@@ -445,7 +440,8 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
         Column("answer", left=True),
     ]
     # Losses without an interval: the legend says why there is none.
-    bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
+    bare = any(math.isfinite(s.loss.value) and math.isinf(s.loss.high) for s in result.sizes)
+    without = "; one seed, or too few finite runs, gives none" * bare
     law = f" Planned by {result.law}." if result.law else ""
     if not law and result.axis in UNSCALED_AXES:
         law = f" The rule over {axis}: the optimum stays as it is."
@@ -456,7 +452,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
         f"Best: {name}; optimum: its log2. Shift: from the base's optimum, log2. Loss gap: {unit} "
-        f"lost at the base's optimum. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"lost at the base's optimum. ±: 95 % interval{surer}{without}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )
