@@ -227,19 +227,14 @@ class Table:
     def parts(self, width: int) -> list[Table]:
         """What a terminal of `width` shows: all but secondary columns, below each other if need be.
 
-        Each part begins with the first column; where the others fit alone, its cells are to stand
-        in lines of their own.
+        Each part begins with the first column.
         """
-        widths = self._widths()
+        widths, groups = self._widths(), list[list[int]]([[]])
         first, *rest = (i for i, column in enumerate(self.columns) if not column.secondary)
-        groups = [rest]
-        if _across(widths, rest) > width:
-            groups = []
-            for index in rest:
-                if groups and _across(widths, [first, *groups[-1], index]) <= width:
-                    groups[-1].append(index)
-                else:
-                    groups.append([index])
+        for index in rest:
+            if groups[-1] and _across(widths, [first, *groups[-1], index]) > width:
+                groups.append([])
+            groups[-1].append(index)
         return [
             replace(
                 self,

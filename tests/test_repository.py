@@ -102,3 +102,21 @@ def test_every_test_that_a_page_names_is_there() -> None:
     }
     assert len(named) > 10
     assert not {name for name in named if f"def {name}(" not in tests}
+
+
+def test_screens_pages_and_docs_have_one_word_for_a_thing() -> None:
+    gone = {
+        "rung": "a size, a budget or a step",
+        "basin": "the range within 1 %",
+        "regret": "the loss gap",
+        "relative gap": "the gap of the loss",
+    }
+    texts = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    texts += [*ROOT.glob("conf/**/*.yaml"), *ROOT.glob("tests/golden/**/*.txt")]
+    found = [
+        f"{path.relative_to(ROOT)}: {word}: say {better}"
+        for path in texts
+        for word, better in gone.items()
+        if re.search(rf"(?<!py: )\b{word}s?\b", path.read_text(), re.IGNORECASE)
+    ]
+    assert len(texts) > 50 and not found

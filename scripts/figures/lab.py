@@ -335,14 +335,17 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
     low, high = min(lows), max(highs)
-    limits = [low - 0.08 * (high - low), high + 0.55 * (high - low)]
+    limits = [low - 0.08 * (high - low), high + 0.15 * (high - low)]
     for other in ax.get_shared_y_axes().get_siblings(ax):
         limits += other.get_ylim() if other is not ax and other.lines else ()
     ax.set_ylim(min(limits), max(limits))
-    ax.set_title(title)
-    spacing: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.0, "handletextpad": 0.3}
-    words = axis.replace("_", " ")
-    ax.legend(title=words, loc="upper center", ncols=len(verdicts), fontsize=7, **spacing)
+    # Between the title and the curves, over which it would lie within the panel.
+    ax.set_title(title, pad=16)
+    look: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.0, "handletextpad": 0.3}
+    look |= {"fontsize": 7, "borderaxespad": 0.0, "loc": "lower left", "bbox_to_anchor": (0, 1)}
+    handles, labels = ax.get_legend_handles_labels()
+    labels[0] = f"{axis.replace('_', ' ')} {labels[0]}"
+    ax.legend(handles, labels, ncols=len(verdicts), **look)
 
 
 def shade(index: int, count: int) -> Any:

@@ -80,7 +80,7 @@ def _better(lab: Lab, found: Mapping[str, Document]) -> None:
     ours, theirs = estimate(umup["basin"]["width_log2"]), estimate(mup["basin"]["width_log2"])
     lab.claim(
         "u-muP, Fig. 1",
-        "u-muP's basin (η within 1 % of the least loss) is wider than muP's",
+        "u-muP's range of η within 1 % of the least loss is wider than muP's",
         f"u-muP {within(ours, '{:.2f}')}, muP {within(theirs, '{:.2f}')} in log2 {where}",
         below(theirs, ours),
     )

@@ -26,9 +26,7 @@ class Display:
     """How an answer is shown: the command line's own options, which no verb knows."""
 
     json: Annotated[bool, Flag("Print one JSON document on stdout; all else on stderr.")] = False
-    verbose: Annotated[
-        bool, Flag("Print all: every table, row and note, and what each column means.")
-    ] = False
+    verbose: Annotated[bool, Flag("Print every table and note, those of the page, too.")] = False
 
 
 SHOWN = options_of(Display)

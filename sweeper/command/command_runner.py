@@ -37,7 +37,7 @@ from sweeper.files import private_folder, write_json
 from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
 from sweeper.launch.executor import Batch, Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, JobOutcome, Resources
-from sweeper.launch.machine import visible_gpus
+from sweeper.launch.machine import has_gpus, visible_gpus
 from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
 from sweeper.search.prune import Pruner
 from sweeper.stats.ladder import Size
@@ -256,9 +256,10 @@ class Command:
         return {"nodes": self.nodes, "gpus": gpus, "tasks": self.tasks or max(1, gpus)}
 
     def machine(self) -> Machine:
-        """GPUs in groups of as many as a trial wants, and the threads of a process."""
-        wanted = self.gpus or 0
-        visible = list(visible_gpus("cuda")) if wanted else []
+        """GPUs in groups of as many as a trial wants, all where none is named; and the threads."""
+        unsaid = self.gpus is None and has_gpus()
+        visible = list(visible_gpus("cuda")) if self.gpus or unsaid else []
+        wanted = self.gpus or len(visible)
         starts = range(0, len(visible) - wanted + 1, wanted) if wanted else ()
         groups = [visible[start : start + wanted] for start in starts]
         return Machine(
@@ -267,7 +268,9 @@ class Command:
 
     def sharing(self, launcher: Launcher) -> str:
         """How its trials share this machine, for the user; empty where nothing is chosen."""
-        return launcher.sharing(self.machine())
+        how = launcher.sharing(machine := self.machine())
+        alone = bool(how and self.gpus is None and machine.gpus)
+        return how + "; a trial sees all GPUs, and runner.gpus=N gives each N of its own" * alone
 
     def parameters(self, spec: TrialSpec) -> None:
         """Not known."""
@@ -321,6 +324,8 @@ class CommandRunner:
         What is too large fails at once, not after hours of smaller ones, and how long all of it
         takes is soon known.
         """
+        if executor.layouts:
+            executor.use(executor.layouts[-1])
         first = {trial.spec: trial for trial in reversed(trials)}
         sizes = {trial.key for trial in first.values()}
         ordered = sorted(trials, key=lambda trial: trial.key not in sizes)
@@ -358,13 +363,8 @@ class CommandRunner:
             code=settings.digests,
             pruner=pruner,
         )
-        resources = Resources(
-            nodes=settings.nodes,
-            gpus=settings.gpus,
-            cpus=settings.cpus,
-            memory=settings.memory,
-            time=settings.time,
-        )
+        asked = ("nodes", "gpus", "cpus", "memory", "time")
+        resources = Resources(**{name: getattr(settings, name) for name in asked})
         return Job(task=task, resources=resources)
 
     def forget(self, batch: Batch) -> None:

@@ -433,10 +433,10 @@ def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     near = get_close_matches(key, keys, cutoff=0.5)
     namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
     if namesakes and ("." in key or not near):
-        keys = namesakes
-    elif isinstance(tree.get(group), Mapping):
+        return f"did you mean {' or '.join(sorted(namesakes)[:4])}?"
+    if isinstance(tree.get(group), Mapping):
         keys = {name for name in keys if name.startswith(f"{group}.")}
-    if namesakes >= keys or get_close_matches(key, keys, cutoff=0.5):
+    if not keys or get_close_matches(key, keys, cutoff=0.5):
         return suggest(key, keys)
     # Nothing is near: all keys at the deepest place of the key that there is.
     prefix, beside = "", tree

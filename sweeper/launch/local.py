@@ -75,15 +75,10 @@ class Local:
 
     def sharing(self, machine: Machine) -> str:
         """The number of workers and of their threads, and who chose them."""
-        workers = self.at_once(machine.gpus)
-        count = f"{workers} trial{'s' * (workers != 1)} at a time"
-        if self.workers == "auto" and machine.gpus:
-            count += ", one a GPU"
-        elif self.workers == "auto":
-            count += (
-                ": how many commands this processor is worth is not measured, launcher.workers=N "
-                "runs N at a time"
-            )
+        places, place = len(machine.gpus) or cores(), "GPU" if machine.gpus else "core"
+        workers = places if self.workers == "auto" else self.workers
+        count = f"{workers} trial{'s' * (workers != 1)} at a time, "
+        count += f"one a {place}" if workers <= places else f"on {places} {place}s"
         threads = worker_slots(machine, workers)[0].threads
         whose = "as you have set it" if users_threads() else "which a value of yours replaces"
         return f"{count}; each with {THREADS}={threads}, {whose}"

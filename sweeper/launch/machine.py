@@ -30,6 +30,11 @@ def visible_gpus(device: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in ([names[int(index)]] if index else names))
 
 
+def has_gpus() -> bool:
+    """Whether a GPU's driver is here; torch, which counts GPUs, takes seconds to import."""
+    return any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd", "dxg"))
+
+
 # How a machine is shared out among workers: its GPUs, its cores, its threads.
 
 

@@ -25,7 +25,7 @@ from sweeper.verbs.check import CheckAnswer
 from sweeper.verbs.requests import CheckRequest, ExplainRequest, SearchRequest
 
 
-def presented(answer: CheckAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: CheckAnswer) -> Shown:
     """What was measured; figures, and the page of a study that is checked, are written."""
     settings, folder, checks = answer.settings, answer.folder, answer.checks
     items, pictures = list[Item](), dict[str, Path]()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
 
 from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
@@ -44,7 +43,6 @@ from sweeper.table import (
 )
 from sweeper.trial import Result, Space, in_use
 
-Row = TypeVar("Row")
 LEARNING_RATE = "learning rate"
 ETA = "eta (learning rate)"
 """Its name where it is first named on a screen of a parameterization."""
@@ -52,9 +50,6 @@ NOT_SEARCHED = " (not searched)"
 """Beside a hyperparameter of the best configuration that no trial moved."""
 MOST_STEPS = 0.5
 """From a larger share of clipped steps on, the clip sets a run's gradients."""
-NO_INTERVAL = "; one seed, or too few finite runs, gives none"
-ROLE_NAMES = {"fixed": "scalar-like"}
-"""A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
 
 
 def in_jobs(submitted: int, finished: int, failed: int) -> str:
@@ -69,46 +64,24 @@ def size_text(size: Size, *, deep: bool) -> str:
 
 
 def role_name(role: str) -> str:
-    """A role of a plan, for people."""
-    return ROLE_NAMES.get(role, role)
-
-
-def alike(
-    rows: Sequence[Row], name: Callable[[Row], str], content: Callable[[Row], Hashable]
-) -> list[tuple[str, Row]]:
-    """Rows of one content whose names differ in a layer's number alone, as the first of them.
-
-    Its name has the range of layers in place of the number: blocks.0-11.weight.
-    """
-    # Layers are taken to follow on each other: those of one content are named from first to last.
-    groups: dict[Hashable, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
-    named = []
-    for first, *others in groups.values():
-        label = name(first)
-        if others:
-            label = with_layer(label, f"{layer_of(label)}-{layer_of(name(others[-1]))}")
-        named.append((label, first))
-    return named
+    """A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
+    return "scalar-like" if role == "fixed" else role
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
-    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
-    return alike(
-        parameters,
-        lambda planned: planned.name,
-        lambda planned: (
-            planned.role,
-            planned.init,
-            planned.frozen,
-            planned.base_shape,
-            planned.shape,
-            planned.base,
-            planned.target,
-            planned.gamma,
-        ),
-    )
+    """Parameters that differ in a layer's number alone as the first of them: blocks.0-11.weight."""
+    # Layers are taken to follow on each other: those of one content are named from first to last.
+    groups: dict[Hashable, list[PlannedParameter]] = {}
+    for p in parameters:
+        content = (p.role, p.init, p.frozen, p.base_shape, p.shape, p.base, p.target, p.gamma)
+        groups.setdefault((with_layer(p.name, "#"), content), []).append(p)
+    named = []
+    for first, *others in groups.values():
+        label = first.name
+        if others:
+            label = with_layer(label, f"{layer_of(label)}-{layer_of(others[-1].name)}")
+        named.append((label, first))
+    return named
 
 
 # What a search would run, and what it found.
@@ -365,20 +338,19 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
         [
             Column("parameter", left=True),
             Column("role", left=True),
-            Column("a, b, c", left=True),
             *number_columns.values(),
             GAMMA,
         ],
-        legend=["m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."],
+        legend=[
+            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
+        ],
     )
     by_name = {row.parameter.name: row for row in rows}
     reasons = dict[str, None]()
     for names, parameter in grouped(plan.parameters):
         row, role = by_name[parameter.name], role_name(parameter.role)
-        reasons[f"{role}: {row.why}"] = None
-        exponents = f"{row.a:g}, {row.b:g}, {row.c:g}"
-        numbers = _prescribed(parameter, number_columns)
-        table.add(names, role, exponents, *numbers, parameter.gamma)
+        reasons[f"{role} (a {row.a:g}, b {row.b:g}, c {row.c:g}): {row.why}"] = None
+        table.add(names, role, *_prescribed(parameter, number_columns), parameter.gamma)
     # Lines of code that only the model's author can write come before what else is to be told.
     needs = sorted(plan.needs, key=lambda need: not is_edit(need))
     return [
@@ -417,10 +389,6 @@ def verdict_items(
     return [*items, *verdict_sentences(result, hyperparameter, settled, named=named)]
 
 
-TO_SETTLE = "To settle it, "
-"""So begins what would tell more."""
-
-
 def verdict_sentences(
     result: Verdict,
     hyperparameter: str = "eta",
@@ -442,7 +410,9 @@ def verdict_sentences(
     if (target := result.target) is not None:
         answers.append((target.answer, f"{target.sentence}.", target.todo))
     sentences = [
-        Sentence(text + (f" {TO_SETTLE}{todo}." if todo and todo not in settled else ""), code=code)
+        Sentence(
+            text + (f" To settle it, {todo}." if todo and todo not in settled else ""), code=code
+        )
         for code, text, todo in answers
     ]
     fails = result.answer == "fails" and hyperparameter == "eta"
@@ -471,7 +441,8 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
         Column("answer", left=True),
     ]
     # Losses without an interval: the legend says why there is none.
-    bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
+    bare = any(math.isfinite(s.loss.value) and math.isinf(s.loss.high) for s in result.sizes)
+    without = "; one seed, or too few finite runs, gives none" * bare
     law = f" Planned by {result.law}." if result.law else ""
     if not law and result.axis in UNSCALED_AXES:
         law = f" The rule over {axis}: the optimum stays as it is."
@@ -482,7 +453,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
         f"Best: {name}; optimum: its log2. Shift: from the base's optimum, log2. Loss gap: {unit} "
-        f"lost at the base's optimum. ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"lost at the base's optimum. ±: 95 % interval{surer}{without}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )

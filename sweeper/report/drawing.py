@@ -247,9 +247,10 @@ def draw_curve(
             ax.plot(x + aside, middle, "^", color=color, mfc=face, markersize=5, zorder=4)
 
 
-def powers(axis: Axis) -> None:
-    """Name log2 values on an axis as powers, with the numbers below them: 2^-7, 0.0078."""
-    axis.set_major_formatter(lambda x, _: f"2^{x:g}\n{2.0**x:.2g}")
+def powers(*axes: Axis) -> None:
+    """Name log2 values on axes as powers, with the numbers below them: 2^-7, 0.00781."""
+    for axis in axes:
+        axis.set_major_formatter(lambda x, _: f"2^{x:g}\n{2.0**x:.3g}")
 
 
 def error_bar(ax: Axes, x: float, estimate: Estimate, **look: Any) -> None:

@@ -24,7 +24,7 @@ USES = {
 """What the optional packages are for, by extra."""
 
 
-def presented(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: DoctorAnswer) -> Shown:
     """A row a finding, and whether a search can run."""
     missing = answer.missing
     sentence, why = "A search can run here.", "to see a first search"

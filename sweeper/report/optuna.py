@@ -105,12 +105,16 @@ def _make_readable(figure: Figure) -> None:
             axis.label.set_text(shortened(axis.label.get_text()))
             if axis.get_scale() == "log":  # values are powers of two
                 axis.set_major_locator(LogLocator(base=2, numticks=4))
-                axis.set_major_formatter("{x:g}")
+                axis.set_major_formatter(_power if axis is ax.xaxis else "{x:.3g}")
                 axis.set_minor_locator(NullLocator())
         for label in ax.get_yticklabels():  # lines pass under those of parallel coordinates
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.7})
         for text in ax.texts:
             text.set_fontsize(8)
+
+
+def _power(x: float, _: object) -> str:
+    return f"2^{math.log2(x):g}\n{x:.3g}"
 
 
 def _study(results: Sequence[Result], space: Space) -> optuna.Study:

@@ -13,7 +13,7 @@ from sweeper.table import counted
 from sweeper.verbs.report import ReportAnswer
 
 
-def presented(answer: ReportAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: ReportAnswer) -> Shown:
     """Write the page anew, and say where it lies."""
     folder, documents, csv = answer.folder, answer.documents, answer.csv
     # A page that its driver keeps writing goes on renewing itself.

@@ -15,7 +15,7 @@ from sweeper.verbs.export import ExportAnswer
 from sweeper.verbs.requests import CheckRequest
 
 
-def presented(answer: ExplainAnswer | ExportAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: ExplainAnswer | ExportAnswer) -> Shown:
     """The table of prescriptions, or what was exported."""
     if isinstance(answer, ExportAnswer):
         return _exported(answer)

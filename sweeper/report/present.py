@@ -105,10 +105,10 @@ def perform(request: Request, watcher: Watcher) -> VerbAnswer:
     return verb(request, watcher)
 
 
-def present(verb: str, answer: VerbAnswer, *, verbose: bool = False) -> Shown:
+def present(verb: str, answer: VerbAnswer) -> Shown:
     """The answer of a verb in sections; its pages and figures are written now."""
     shows: Callable[..., Shown] = import_module(PRESENTERS[verb]).presented
-    return shows(answer, verbose=verbose)
+    return shows(answer)
 
 
 def show(answer_shown: Shown, output: Output, spelling: Spelling) -> None:
@@ -137,5 +137,5 @@ def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Verb
     # The last look gives its place to the answer.
     if watcher.has_looked:
         output.people.clear()
-    show(present(request.verb, answer, verbose=output.verbose), output, spelling)
+    show(present(request.verb, answer), output, spelling)
     return int(answer.outcome), answer

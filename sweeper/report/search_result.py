@@ -21,7 +21,7 @@ from sweeper.verbs.requests import SearchRequest
 from sweeper.verbs.search import SearchAnswer
 
 
-def presented(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: SearchAnswer) -> Shown:
     """The best configuration, how many trials are in jobs, or what a search would take."""
     result = answer.result
     if isinstance(result, Found):

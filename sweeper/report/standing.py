@@ -23,7 +23,7 @@ from sweeper.verbs.requests import StatusRequest
 from sweeper.verbs.status import StatusAnswer
 
 
-def presented(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: StatusAnswer | CancelAnswer) -> Shown:
     """Where a study stands, or what was cancelled of it."""
     return _cancelled(answer) if isinstance(answer, CancelAnswer) else _stands(answer)
 
@@ -197,10 +197,7 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
 
 
 def _others(names: Sequence[str]) -> list[Item]:
-    """The other studies: the first of them, and the rest as a detail."""
-    few, rest = Sentence(f"Other studies: {listed(names, 3)}"), ", ".join(names[3:])
-    more = Sentence(f"More studies: {rest}", detail=True)
-    return [*[few] * bool(names), *[more] * bool(rest)]
+    return [Sentence(f"Other studies: {listed(names)}")] * bool(names)
 
 
 def _cancelled(answer: CancelAnswer) -> Shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -34,6 +34,7 @@ class Terminal:
     verbose: bool = False
     spelling: Spelling = SHELL
     more: str = "--verbose"
+    _legends: set[str] = field(default_factory=set, init=False)
 
     def print(self, items: Sequence[Item]) -> None:
         """Print the items, and what is left out."""
@@ -76,7 +77,9 @@ class Terminal:
         for part in table.parts(self.console.width):
             self.console.print(part, crop=False)
         for line in table.legend:
-            paragraph(self.console, line)
+            if line not in self._legends:  # tables alike have the same
+                paragraph(self.console, line)
+        self._legends |= {*table.legend}
         notes = [f"{row.subject or row.values[0]}: {row.note}" for row in table.rows if row.note]
         for line in [*notes, *table.remarks]:
             paragraph(self.console, f"- {line}")

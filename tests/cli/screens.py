@@ -75,7 +75,7 @@ def counted_ends(
             found.extend(
                 f"at {width} columns: a table of two lines a row:\n{table}"
                 for table in tables
-                if _breaks(table, width)
+                if any(_breaks(part, width) for part in table.parts(width))
             )
             real(shown, answer, places, {}, *next_commands)
             seen[width] = text_of(shown.people)
@@ -88,7 +88,7 @@ def counted_ends(
 
 
 def _breaks(table: Table, width: int) -> bool:
-    """Whether the columns that decide do not fit beside each other."""
+    """Whether its columns do not fit beside each other."""
     console = terminal(width)
     console.print(table, crop=False)
     return len(text_of(console).splitlines()) > len(table.rows) + len(table.section_ends) + 3

@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -230,7 +231,9 @@ def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:
 def test_one_trial_of_every_size_comes_first(tmp_path: Path) -> None:
     made = command("x")
     trials = [trial(made, width=width, eta=eta) for width in (8, 16, 32) for eta in range(3)]
-    batches = CommandRunner(made, tmp_path).batches(trials, None)  # type: ignore[arg-type]
+    executor = Mock(layouts=range(1, 5))
+    batches = CommandRunner(made, tmp_path).batches(trials, executor)
+    executor.use.assert_called_once_with(4)  # as many at a time as fit
     order = [(batch[0].width, batch[0].log2_hps["eta"]) for batch in batches]
     assert order[:3] == [(8, 0), (16, 0), (32, 0)]
     assert order[3:] == [(width, eta) for width in (8, 16, 32) for eta in (1, 2)]

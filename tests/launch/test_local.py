@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -326,7 +327,9 @@ def test_the_user_s_threads_are_kept_and_the_choice_of_workers_is_told(
     [slot] = worker_slots(Machine(threads=16), 1)
     assert (slot.threads, slot.env) == (int(own[0]), {})
     sentences = Local().sharing(Machine(threads=16))
-    assert sentences.startswith("1 trial at a time: ") and "launcher.workers=N" in sentences
+    assert re.match(r"(1 trial|\d+ trials) at a time, one a core; ", sentences)
+    most = Local(workers=1000).sharing(Machine(threads=16))
+    assert most.startswith("1000 trials at a time, on ")
     assert sentences.endswith(f"{THREADS}={own[0]}, as you have set it")
     sentences = Local().sharing(Machine(gpus=("0", "1")))
     assert sentences.startswith("2 trials at a time, one a GPU; ")

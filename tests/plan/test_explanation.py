@@ -47,9 +47,7 @@ def test_kept_frozen_and_given_roles_are_shown() -> None:
     why = "role given, traced as embedding: looked up"
     rows = [Explained(parameter=p, a=0, b=0, c=0, why=why) for p in plan.parameters]
     paper = Console(record=True, width=160, file=StringIO())
-    Terminal(paper, verbose=True).print(
-        [*show.explanation(plan, rows, verbose=True), *show.plan(plan)]
-    )
+    Terminal(paper, verbose=True).print([*show.explanation(plan, rows), *show.plan(plan)])
     lines = paper.export_text().splitlines()
     assert sum(line.split()[:1] == ["scale"] and "kept" in line for line in lines) == 2
     first, second = (f"h.{layer}.norm.weight" for layer in (0, 1))

@@ -179,7 +179,7 @@ class TestVerdict:
         put(paper, show.verdicts([Verdict(axis="width", answer="holds", sizes=(base, other))]))
         golden.says(read(paper))
 
-    def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
+    def test_over_batch_size_the_rule_is_told_and_a_range_that_is_a_bound(
         self, paper: Console, golden: Golden
     ) -> None:
         width = Estimate(value=1.5, low=1.25, high=math.inf)

@@ -56,7 +56,7 @@ MOST_DRAWN = 9
 """Variants that have a panel, those of the first places."""
 
 
-def presented(answer: WinnerAnswer | SettledAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: WinnerAnswer | SettledAnswer) -> Shown:
     """The variants in their order, best first; page and figure are written."""
     return _settled(answer) if isinstance(answer, SettledAnswer) else winner_shown(answer)
 
@@ -208,7 +208,7 @@ def target_table(winner: Winner) -> Table:
             Column("difference", unit=winner.unit, form=form, left=True),
             *[Column("compute", form=".3f", left=True)] * computed,
             *[Column("wall clock", form=".3f", left=True)] * clocked,
-            Column("place", left=True),
+            Column("place", left=True, secondary=True),
             Column("sizes", form="d", secondary=True),
         ],
         legend=[

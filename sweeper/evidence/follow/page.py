@@ -22,7 +22,7 @@ RELOAD = 30.0
 """Seconds until the page of a run that goes on is loaded anew."""
 
 
-def presented(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
+def presented(answer: FollowAnswer) -> Shown:
     """Where the run stands, and its page."""
     seen, watch = answer.seen, answer.watch
     figure = follow_figure(watch)

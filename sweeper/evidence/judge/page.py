@@ -173,12 +173,6 @@ def runs_table(judged: TableVerdict) -> Table:
     return table
 
 
-def loss_label(judged: TableVerdict) -> str:
-    """The losses' axis: which column they are, since a table has several, and in which unit."""
-    column = judged.columns.get("loss", "loss")
-    return f"{column} ({unit_of(column)})"
-
-
 def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The curves, by the names of their pictures."""
     pictures: dict[str, Figure] = {}
@@ -191,9 +185,9 @@ def figures(judged: TableVerdict) -> dict[str, Figure]:
             planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
         )
         verdict = judged.verdict or Verdict(axis=judged.axis, answer=judged.answer, sizes=())
-        pictures[f"curves-{judged.axis}"] = learning_rate_figure(
-            validation, verdict, loss_label(judged)
-        )
+        column = judged.columns.get("loss", "loss")  # of several that a table has
+        figure = learning_rate_figure(validation, verdict, f"{column} ({unit_of(column)})")
+        pictures[f"curves-{judged.axis}"] = figure
     return pictures
 
 
@@ -212,7 +206,8 @@ def judged_report(
     items += tables(judged)
     for ladder in judged.ladders:
         at = key_text(ladder)
-        items += [replace(t, title=f"{t.title} at {at}", detail=True) for t in tables(ladder)]
+        many = len(judged.ladders) > 4  # a screen has a row for each, the page their sizes
+        items += [replace(t, title=f"{t.title} at {at}", detail=many) for t in tables(ladder)]
         items += [Sentence(f"At {at}: {line}", detail=True) for line in headline(ladder)]
     lines = [*answers(judged), *end_lines(judged), *trend_lines(judged), *rate_lines(judged)]
     sections = [
@@ -263,9 +258,7 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def presented(
-    answer: JudgeAnswer | RatesAnswer | CriticalAnswer | EachJudgeAnswer, *, verbose: bool = False
-) -> Shown:
+def presented(answer: JudgeAnswer | RatesAnswer | CriticalAnswer | EachJudgeAnswer) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
     if isinstance(answer, EachJudgeAnswer):
         return each_shown(answer)

@@ -379,8 +379,8 @@ class BackTestedLaw:
                 reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
         if not tests and not reasons:
             reasons.append(
-                f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been "
-                "tried"
+                f"{len(rungs)} groups of runs are too few to leave the farthest out: the law has "
+                "not been tried"
             )
         reasons += [
             f"without {', '.join(test.left_out)} the law says {test.predicted.value:.4f} there "

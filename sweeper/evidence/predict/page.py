@@ -120,7 +120,7 @@ def unlike_text(prediction: Prediction) -> list[str]:
     which["both"] = f"{which['undertrained']} or {which['small']}"
     misses = f"{100 * unlike.miss_all:.2g} %, without by {100 * unlike.miss:.2g} %"
     line = f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
-    line += f"fits miss the farthest rungs by {misses}"
+    line += f"fits miss the farthest runs by {misses}"
     if unlike.loss is not None and unlike.loss_all is not None:
         line += f", and say {unlike.loss_all:.4f} and {unlike.loss:.4f} of the run to come"
     return [f"{line}."]
@@ -191,7 +191,7 @@ def law_table(prediction: Prediction) -> Table:
 
 
 def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
-    """What the law said of rungs that it had not seen, beside what was measured."""
+    """What the law said of runs that it had not seen, beside what was measured."""
     table = Table(
         "Tried backwards",
         [
@@ -361,7 +361,7 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
 # A verb's answer.
 
 
-def presented(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
+def presented(answer: PredictAnswer | TablePrediction) -> Shown:
     """The law, tried backwards, and what it predicts; the record, the page and its figure."""
     if isinstance(answer, PredictAnswer):
         return predicted_shown(answer.predicted, answer.question, answer.invocation)

@@ -108,8 +108,12 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
         is_given = value is not None and not (isinstance(value, Sized) and not len(value))
         if is_given:
             text = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+            sizes = Keyword("to_params", ...), " and ", Keyword("to_tokens", ...)
+            names = Keyword("columns", "params=COLUMN,tokens=COLUMN")
+            instead = (": of a table's run to come give ", *sizes, ", and ", names)
             kind = "a study" if of_table else "a table"
-            raise ConfigError(Keyword(name), text, f"given with the runs of {kind} alone")
+            meant = (f"given with the runs of {kind} alone", *instead * of_table)
+            raise ConfigError(Keyword(name), text, meant)
 
 
 def _of_table(

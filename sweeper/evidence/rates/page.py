@@ -185,8 +185,7 @@ def rates_figure(law: RateLaw) -> Figure:
         handles.append(legend_key("target", color=LINE_COLOR, **STAR))
     for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
         ax.set(ylabel=f"best {what}", xlabel=axis_text(law.horizon))
-        powers(ax.xaxis)
-        powers(ax.yaxis)
+        powers(ax.xaxis, ax.yaxis)
     figure.legend(handles=handles, loc="outside right upper", fontsize=7)
     return figure
 

@@ -47,7 +47,7 @@ def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: R
     falling.to_csv(path := tmp_path / "runs.csv", index=False)
     answer = sweeper("judge", str(path), "--to-width", "4096", "--root", str(tmp_path / "out"))
     screen = " ".join(answer.out.split())
-    assert "Trend over 4 widths: eta goes as width^(-1.0" in screen
+    assert "Trend over 4 widths: the rate goes as width^(-1.0" in screen
     assert "The transferred learning rate: 0.031" in screen
     assert "at width 4096 the best one is predicted to be 0.000" in screen
     predicted = answer_of(tmp_path)["predicted"]
@@ -138,7 +138,11 @@ def test_an_optimum_that_is_not_bracketed_is_a_bound_and_what_lacks_runs_is_list
     answer = sweeper("judge", str(path), "--to-width", "4096", "--root", str(tmp_path / "out"))
     assert answer.code == 0
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
-    for begin, rest in (("128 ≥-4.00 0 0", ""), ("256 ≥-4.00 - 0.0", ""), ("1024 -7.0", " ≤-3.0")):
+    for begin, rest in (
+        ("128 ≥0.0625 ≥-4.00 0 0", ""),
+        ("256 ≥0.0625 ≥-4.00 - 0.0", ""),
+        ("1024 0.0078", " ≤-3.0"),
+    ):
         assert any(line.startswith(begin) and rest in line for line in lines)
 
 
