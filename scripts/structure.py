@@ -48,7 +48,7 @@ LADDER = ["transfer", "--study", "a", "--to-width", "32", "--validate", "transfe
 
 
 ROOMS = [
-    *("version", "gone", "errors", "expression", "face"),
+    *("version", "gone", "errors", "expression"),
     *("records", "registry", "schedule", "trial", "files", "stats"),
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
     *("table", "study", "plan", "check", "command", "decide"),

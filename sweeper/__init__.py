@@ -1,29 +1,18 @@
 """Tune small, train big: search on a proxy model, transfer to any width, validate that it holds.
 
 What is exported here is imported when it is first asked for: `import sweeper` loads no torch.
+Types and settings stand in `__init__.pyi`.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, ModuleType
+from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.version import __version__
-
-if TYPE_CHECKING:
-    from sweeper.api.calls import explain, export, open_study, search, status, transfer
-    from sweeper.api.shown import Answer, Study, Transfer
-    from sweeper.classifier.classify import classify
-    from sweeper.command.in_script import CurrentTrial, current_trial
-    from sweeper.command.watch import watch
-    from sweeper.evidence.compare.calls import compare
-    from sweeper.evidence.follow.decision import follow
-    from sweeper.evidence.judge.calls import judge
-    from sweeper.evidence.predict.calls import predict
-    from sweeper.plan.plan import TransferPlan
-    from sweeper.plan.plan_for import plan_for
-    from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 
 __all__ = [
     "Answer",
@@ -56,7 +45,7 @@ __all__ = [
     "watch",
 ]
 _NAMES = {
-    "sweeper.api.calls": ("explain", "open_study", "status", "transfer"),
+    "sweeper.api.calls": ("explain", "export", "open_study", "search", "status", "transfer"),
     "sweeper.api.shown": ("Answer", "Study", "Transfer"),
     "sweeper.classifier.classify": ("classify",),
     "sweeper.command.in_script": ("CurrentTrial", "current_trial"),
@@ -73,10 +62,19 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 """Where the names come from that are imported on demand."""
 
 
+class _Package(ModuleType):
+    """`sweeper.search` is the function, also where the package of that name was imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     """Import what is asked for, once."""
-    if name in ("search", "export"):  # the package is the function: see face.py
-        return import_module(f"sweeper.{name}")
     if name not in _MODULES:
         from sweeper.gone import gone
 
@@ -85,12 +83,16 @@ def __getattr__(name: str) -> Any:
 
     with whole_imports():
         value = getattr(import_module(_MODULES[name]), name)
-    if name in ("classify", "follow", "plan_for"):
-        value = asked_by_user(value)
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            value = asked_by_user(value)
+        if name in ("search", "export"):  # `import sweeper.search.optuna` finds it in the function
+            package = vars(import_module(f"sweeper.{name}"))
+            package.update(vars(value))
+            value.__dict__ = package
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """All names, those not yet imported too."""
-    return sorted({*globals(), *__all__})
+    return __all__

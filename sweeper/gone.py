@@ -1,4 +1,4 @@
-"""What this version no longer has, and what to do instead: one message for each, for one version.
+"""What is not here: gone for a version, or Hydra's alone; and what to type instead, a line each.
 
 The command line looks here for an unknown verb or flag, Python for an unknown keyword, and Hydra's
 room for an unknown key or config; nothing else names what went.
@@ -10,7 +10,10 @@ from collections.abc import Mapping
 
 GONE: Mapping[str, str] = {
     "check rules": "the measured table is in docs/parameterizations.md",
-    "search=grid2d": "search=pairs 'search.pairs=[[eta,weight_decay]]' lays a grid over the two",
+    **dict.fromkeys(
+        ("search=grid2d", "Grid2D"),
+        "search=pairs 'search.pairs=[[eta,weight_decay]]' lays a grid over the two",
+    ),
     "explain published": "`sweeper explain --to-width N` shows what a model of ours is prescribed",
     **dict.fromkeys(
         (f"export to={name}" for name in ("automodel", "llm-foundry", "nanogpt-mup", "olmo-core")),
@@ -65,10 +68,32 @@ GONE: Mapping[str, str] = {
     "asks any strategy in any study of Optuna's",
 }
 """A verb (`diagnose`), a verb's keyword (`judge save`), a setting's key (`law.from`), a config
-(`search=grid2d`) or an exporter (`export to=olmo-core`): what takes its place."""
+(`search=grid2d`), its class or an exporter (`export to=olmo-core`): what takes its place."""
+
+
+HYDRA: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("-m", "--multirun"),
+        "`sweeper search search=lr` trains many runs by itself, "
+        "`sweeper transfer --to-width N --validate 'transfer.widths=[32,64]'` several sizes",
+    ),
+    **dict.fromkeys(
+        ("-c", "--cfg"),
+        "`sweeper search --dry-run` says what would be trained, config.yaml of a study has it all",
+    ),
+    **dict.fromkeys(
+        ("-i", "--info", "--hydra-help"),
+        "`sweeper doctor` says what is installed, `sweeper search --help` which groups there are",
+    ),
+    "launcher=submitit_slurm": "`launcher=slurm launcher.partition=NAME`",
+    "launcher=submitit_local": "`launcher=local`",
+}
+"""An option of Hydra's own command line, or a plugin of Hydra's."""
 
 
 def gone(name: str, typed: str = "") -> str:
     """The closing clause of a message that refuses `name`, `typed` so; empty for what never was."""
+    if instead := HYDRA.get(name):
+        return f"; in place of Hydra's: {instead}"
     remedy = GONE.get(name)
     return f"; `{typed or name}` was removed: {remedy}" if remedy else ""

@@ -202,7 +202,16 @@ def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:
             " names: what a study alone names is not run",
         )
         raise ConfigError(key, target, allowed)
-    return import_target(target, key)
+    try:
+        return import_target(target, key)
+    except ConfigError as error:
+        # A class of ours went, or moved.
+        package, _, name = str(target).rpartition(".")
+        moved = [path for path in _shipped() if path.endswith(f".{name}")]
+        instead = gone(name) or "".join(f"; did you mean {path}?" for path in moved[:1])
+        if not instead or package.partition(".")[0] != "sweeper":
+            raise
+        raise ConfigError(key, target, f"{error.allowed}{instead}") from error.__cause__
 
 
 # Build a plugin from its config: `_target_` names the class, the other keys its arguments.

@@ -10,6 +10,7 @@ import sweeper
 from sweeper.errors import ConfigError
 from sweeper.export.exporter import build_exporter
 from tests.cli.driver import call
+from tests.golden import Golden
 
 WENT = {
     "divine": "`sweeper check`",
@@ -49,6 +50,21 @@ def test_the_command_line_tells_what_to_do_instead(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("search -m train.steps=1,2", "transfer --multirun", "--cfg job", "search --cfg=job"),
+        *("--info", "search launcher=submitit_slurm", "search hydra/launcher=submitit_local"),
+    ],
+)
+def test_what_is_hydra_s_is_answered_with_what_to_type(
+    line: str, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    answer = call(capsys, *line.split())
+    assert answer.code == 2
+    golden.says(answer.err)
+
+
 def test_python_tells_what_to_do_instead(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="no keyword has this name; `judge oracle` was removed: leave it"
@@ -60,4 +76,8 @@ def test_python_tells_what_to_do_instead(tmp_path: Path) -> None:
         _ = sweeper.divine
     with pytest.raises(ConfigError, match="`export to=oracle` was removed: to=pytorch"):
         build_exporter("oracle", {})
+    with pytest.raises(ConfigError, match="`divine` was removed: `sweeper check`"):
+        sweeper.search(search={"name": "sweeper.search.old.divine"})
+    with pytest.raises(ConfigError, match=r"did you mean sweeper\.search\.line_search\.Learn"):
+        sweeper.search(search={"name": "sweeper.search.old.LearningRateLine"})
     assert not [*tmp_path.iterdir()]

@@ -13,7 +13,7 @@ from sweeper.api.bar import Kept
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, Study, Transfer, nearby
-from sweeper.api.words import CALLS, dotted
+from sweeper.api.words import CALLS, dotted, in_python
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.errors import (
     Call,
@@ -87,7 +87,7 @@ def search(
 
 @keywords_of(TransferRequest)
 def transfer(study: Study | Place | None, to_width: int, **settings: Any) -> Transfer | Answer:
-    """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
+    """Carry a study's optimum over to a larger model, as `sweeper transfer` does: plan, verdict.
 
     `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
     folder; None the latest in `root`. With `validate` learning-rate curves are trained along
@@ -157,10 +157,16 @@ def explain(to_width: int | None = None, **settings: Any) -> Answer:
 def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     """The study of a name or in a folder, such as "mine" or "runs/mine", as it is now.
 
-    None is the latest in `root`, which is "runs" if not given. Nothing is written. BadInput when
-    there is no such study.
+    None is the latest in `root`, which is "runs" if not given. As an answer it says what `status`
+    does. Nothing is written. BadInput when there is no such study.
     """
-    return Study.read(folder_of(study, root))
+    with in_python():
+        folder = folder_of(study, root)
+        opened = Study.read(folder)
+        if is_study(folder):
+            request = StatusRequest(study=folder.name, root=folder.parent)
+            opened.take(answered(request)[1])
+    return opened
 
 
 def answered(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:

@@ -5,6 +5,7 @@ Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-from sweeper.errors import SweeperError
+from sweeper.errors import ConfigError, Keyword, SweeperError, suggest
+from sweeper.gone import gone
 
 F = TypeVar("F", bound=Callable[..., Any])
 AGAIN = 0.02
@@ -61,12 +63,21 @@ def whole_imports() -> Iterator[None]:
 def asked_by_user(function: F) -> F:
     """The function as a user calls it: with `whole_imports`, and what it refuses is theirs alone.
 
-    An error of ours comes without the frames on the way, of which nobody learns anything.
+    An error of ours comes without the frames on the way, of which nobody learns anything. A keyword
+    that the function has not is one, too.
     """
+    parameters = inspect.signature(function).parameters.values()
+    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
     @wraps(function)
     def called(*arguments: Any, **keywords: Any) -> Any:
         try:
+            for name, value in keywords.items():
+                went = gone(f"{function.__name__} {name}")
+                if went or not (takes_any or name in names):
+                    near = went or f"; {suggest(name, names)}"
+                    raise ConfigError(Keyword(name), value, f"no keyword has this name{near}")
             with whole_imports():
                 return function(*arguments, **keywords)
         # Here, and in no context manager: one of contextlib's gives an error its frames back.

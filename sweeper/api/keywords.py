@@ -13,15 +13,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sweeper.api.interrupt import asked_by_user
-from sweeper.api.words import in_python, settings_words
-from sweeper.errors import ConfigError, Keyword, spelled, suggest
+from sweeper.api.words import in_python, setting_names, settings_words
+from sweeper.errors import ConfigError, Keyword, spelled
 from sweeper.files import is_path, is_text
-from sweeper.gone import gone
 from sweeper.verbs.requests import Option, Request, checked, options_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS = "overrides"
 """The field that holds a configuration's settings: in Python they are keywords of their own."""
+
+
+class _Kept:
+    """The default of a setting in a signature: what the configuration has."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+KEPT = _Kept()
 
 
 def keywords_of(request: type[Request]) -> Callable[[F], F]:
@@ -38,22 +47,27 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
         parameters = [_parameter(option, kind) for option in options.values()]
         ahead = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
         behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
-        settings = behind if WORDS in options_of(request) else []
+        settings = list[inspect.Parameter]()
+        if WORDS in options_of(request):
+            names = sorted(
+                setting_names(request.verb).keys() - {p.name for p in ahead} - {*options}
+            )
+            settings = [inspect.Parameter(n, kind, default=KEPT, annotation=Any) for n in names]
+            settings += behind
 
-        @asked_by_user
         @wraps(function)
         def called(*arguments: Any, **keywords: Any) -> Any:
             with in_python(keywords):
-                for name, value in keywords.items():
-                    if went := gone(f"{request.verb} {name}"):
-                        raise ConfigError(Keyword(name), value, f"no keyword has this name{went}")
                 return function(*arguments, **keywords)
 
         made: Any = called
-        made.__signature__ = inspect.Signature([*ahead, *parameters, *settings])
+        returns = inspect.signature(function).return_annotation
+        made.__signature__ = inspect.Signature(
+            [*ahead, *parameters, *settings], return_annotation=returns
+        )
         meanings = [f"{name}: {spelled(option.flag.help)}" for name, option in options.items()]
         made.__doc__ = "\n\n".join([inspect.getdoc(function) or "", "\n".join(meanings)])
-        return typing.cast(F, made)
+        return typing.cast(F, asked_by_user(made))
 
     return decorated
 
@@ -68,11 +82,6 @@ def request_of(request: type[Request], keywords: Mapping[str, Any]) -> Any:
         name: _plain(options[name], value) for name, value in keywords.items() if name in options
     }
     others = {name: value for name, value in keywords.items() if name not in options}
-    if others and WORDS not in options:
-        name, value = next(iter(others.items()))
-        raise ConfigError(
-            Keyword(name), value, f"no keyword has this name; {suggest(name, options)}"
-        )
     for name, value in own.items():
         # None is as if the keyword had not been given.
         if value is None and not options[name].required:

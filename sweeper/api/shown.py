@@ -269,7 +269,9 @@ class Transfer(Answer):
     @property
     def study(self) -> Study:
         """The study that the plan was made from, as it is now."""
-        return Study.read(self.folder.parents[1])
+        from sweeper.api.calls import open_study
+
+        return open_study(self.folder.parents[1])
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the ladder over `axis`."""

@@ -38,6 +38,7 @@ SIZES = ("width", "depth")
 RUNNER_KEYS = ("metric", "heldout")
 """Keys of a command's runner that are given without its name."""
 SECTIONS = ("train", "transfer", "check")
+GROUP = "group"
 _ETA = (
     "the learning rate is eta, which is searched; its range, in log2: "
     'parameterization={"name": "mup", "space": {"eta": {"low": -12, "high": -5}}}'
@@ -46,25 +47,26 @@ MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
 """Keywords that are often meant, and are none."""
 
 
+def setting_names(verb: str, config_dir: Path | None = None) -> dict[str, str]:
+    """Keywords of a verb's settings, a section's key with its section; groups are their own."""
+    groups_there = {*groups(config_dir), *SECTIONS, *OVERLAYS}
+    keys = dict.fromkeys(SIZES, "model") | {key.name: "train" for key in fields(TrainSettings)}
+    if verb == "transfer":
+        keys = {key.name: "transfer" for key in fields(LadderRule)}
+    return keys | dict.fromkeys(RUNNER_KEYS, "") | dict.fromkeys(groups_there, GROUP)
+
+
 def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
     """The overrides that keyword arguments stand for; ConfigError for a value that is none."""
-    groups_there = {*groups(config_dir), *SECTIONS, *OVERLAYS}
-    kinds: dict[str, dict[str, str]] = {
-        "search": dict.fromkeys(SIZES, "model")
-        | {field.name: "train" for field in fields(TrainSettings)},
-        "transfer": {field.name: "transfer" for field in fields(LadderRule)},
-    }
-    sections = kinds["transfer" if verb == "transfer" else "search"]
+    names = setting_names(verb, config_dir)
     overrides: list[str] = []
     for name, value in settings.items():
-        if name in groups_there:
+        if names.get(name) == GROUP:
             overrides += _of_group(name, value)
-        elif name in sections:
-            overrides.append(_word(f"{sections[name]}.{name}", value))
-        elif "." in name or name in RUNNER_KEYS:
-            overrides.append(_word(name, value))
+        elif "." in name or name in names:
+            overrides.append(_word(f"{names.get(name, '')}.{name}".lstrip("."), value))
         else:
-            near = MEANT.get(name) or suggest(name, {*groups_there, *sections, *RUNNER_KEYS})
+            near = MEANT.get(name) or suggest(name, names)
             raise ConfigError(name, value, f"no setting has this name; {near}")
     return overrides
 

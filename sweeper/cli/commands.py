@@ -114,7 +114,7 @@ def _say_usage(error: Any, advice: str) -> int:
 def _went(error: Any) -> str:
     """What takes the place of a verb or a flag that an earlier version had."""
     if option := getattr(error, "option_name", ""):
-        verb = error.ctx.info_name if error.ctx else ""
-        return gone(f"{verb} {option.lstrip('-').replace('-', '_')}", f"{verb} {option}")
+        verb, bare = error.ctx.info_name if error.ctx else "", option.lstrip("-").replace("-", "_")
+        return gone(f"{verb} {bare}", f"{verb} {option}") or gone(option)
     unknown = re.match(r"No such command '(.*?)'", error.message)
     return gone(unknown[1]) if unknown else ""

@@ -188,7 +188,8 @@ class Command:
         Unless they are `scaled_by_user`, hyperparameters reach the script by the plan.
         """
         if clash := sorted(RESERVED & set(hyperparameters)):
-            raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
+            allowed = f"another name: {{{clash[0]}}} is a placeholder of every command"
+            raise ConfigError("parameterization.space", clash[0], allowed)
         placeholders = {*hyperparameters, *SIZES, *OTHERS, "base.width", "base.depth"}
         for key, value in self._templates.items():
             for template in templates_in(value):

@@ -274,8 +274,9 @@ def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
     options = groups(config_dir)
     for override in parsed:
         key, choice = str(override.key_or_group), override.value()
-        if key.split(".")[0] == "hydra":
-            raise ConfigError(key, choice, "Hydra's own settings have no use here")
+        if re.match(r"hydra[./]", key):
+            instead = gone(f"{key.removeprefix('hydra/')}={choice}")
+            raise ConfigError(key, choice, f"Hydra's own settings have no use here{instead}")
         if key not in options or override.is_delete():
             continue
         if override.is_add():

@@ -19,7 +19,6 @@ USES = {
     "digits": "data=digits",
     "hf": "model=hf",
     "tensorboard": "logger=tensorboard, and metrics from TensorBoard's files",
-    "wandb": "logger=wandb, and metrics from W&B's files",
 }
 """What the optional packages are for, by extra."""
 

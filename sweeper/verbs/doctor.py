@@ -29,7 +29,7 @@ from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import DoctorRequest
 from sweeper.version import __version__
 
-EXTRAS = ("dashboard", "digits", "hf", "tensorboard", "vision", "wandb")
+EXTRAS = ("dashboard", "digits", "hf", "tensorboard", "vision")
 """Groups of optional packages, as `pip install 'sweeper[hf]'` brings them."""
 
 

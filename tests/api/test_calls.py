@@ -115,6 +115,9 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
     study = sweeper.open_study("nb")
     assert set(study.best) >= {"eta"} and study.loss < 10
     assert study.plan.target.width == 64
+    there = sweeper.status("nb")
+    assert study.document == there.document and study.answer == there.answer != ""
+    assert study.text == there.text
     records = study.records()
     assert len(records) == len(study) and {"log2_eta", "loss", "phase"} <= records[0].keys()
     frame = pytest.importorskip("pandas") and study.to_dataframe()

@@ -27,9 +27,7 @@ def test_a_machine_that_can_search(sweeper: Run, workplace: Path) -> None:
     result = states(answer.document)
     for name in ("python", "sweeper", "packages", "torch", "root", "storage"):
         assert result[name] == "ok"
-    assert (
-        result["Slurm"] == "not here" and {"wandb", "transformers", "tensorboard"} <= result.keys()
-    )
+    assert result["Slurm"] == "not here" and {"transformers", "tensorboard"} <= result.keys()
     assert tree(workplace) == ["text.txt"], "nothing stays of what was tried"
 
 
@@ -53,7 +51,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
     real = metadata.version
 
     def version(name: str) -> str:
-        if name == "wandb":
+        if name == "tensorboard":
             raise metadata.PackageNotFoundError(name)
         return "1.2.0" if name == "hydra-core" else real(name)
 
@@ -61,11 +59,11 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
     answer = sweeper("doctor", "--json")
     assert answer.code == 2 and not answer.document["able"]
     by_name = {finding["name"]: finding for finding in answer.document["findings"]}
-    hydra, wandb = by_name["hydra-core"], by_name["wandb"]
+    hydra, board = by_name["hydra-core"], by_name["tensorboard"]
     assert hydra["state"] == "missing" and hydra["what"].startswith("1.2.0, but ")
-    assert wandb["state"] == "not here" and not wandb["needed"]
-    assert wandb["get"].endswith("-m pip install 'wandb>=0.31'")
-    assert wandb["get"].startswith(sys.executable)
+    assert board["state"] == "not here" and not board["needed"]
+    assert board["get"].endswith("-m pip install 'tensorboard>=2.16'")
+    assert board["get"].startswith(sys.executable)
 
 
 def test_without_torch(sweeper: Run, monkeypatch: pytest.MonkeyPatch) -> None:

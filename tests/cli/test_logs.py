@@ -2,11 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.cli.driver import TINY, Run
-
-pytest.importorskip("wandb")
 
 
 def test_a_log_that_cannot_be_written_fails_nothing(sweeper: Run, workplace: Path) -> None:

@@ -13,12 +13,8 @@ import pytest
 from sweeper.records import to_json
 from sweeper.study.logs.log import notice_of
 from sweeper.study.logs.wandb import FAILURES, WandB
-from tests.report import samples
-
-pytest.importorskip("wandb")
-
-from tests.golden import Golden
 from tests.refusals import raises_config_error
+from tests.report import samples
 from tests.study.study_files import logged as result
 from tests.study.wandb_files import Run, read_runs
 
@@ -169,12 +165,8 @@ def test_disabled_does_nothing_and_the_package_is_read_late(folder: Path) -> Non
     assert not (folder / "wandb").exists()
 
 
-def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
+def test_what_cannot_be_is_refused() -> None:
     with raises_config_error("timeout", 0.0):
         WandB(timeout=0.0)
     with raises_config_error("project", "a/b"):
         WandB(project="a/b")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with raises_config_error("mode", "offline", golden):
-        WandB()
-    WandB(mode="disabled")

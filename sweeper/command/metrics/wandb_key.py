@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,6 @@ class WandbKey(Below):
 
     form: ClassVar[str] = "wandb:KEY"
     files, file, place = "**/*.wandb", "offline run", "an offline run"
-    library = "wandb"
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every file, the older one first; W&B writes them in a process of its own."""
@@ -49,20 +47,13 @@ class OfflineRun(MetricSource):
         yield from (reading for row in new if (reading := reader.reading(row)) is not None)
 
 
-def online_wandb(key: str | Keyword, run: str, name: str) -> MetricSource:
-    """Values of `name` in the history of a run on a server of W&B, "entity/project/run".
-
-    ConfigError for a run that the server does not show; `key` is the flag that names it.
-    """
-    if find_spec("wandb") is None:
-        allowed = "a source that can be read: pip install 'sweeper[wandb]'"
-        raise ConfigError(key, f"wandb:{run}:{name}", allowed)
-    return Online(key, run, name)
-
-
 @dataclass
 class Online(MetricSource):
-    """See `online_wandb`; each look asks for the steps behind the last."""
+    """Values of `key` in the history of a run on a server of W&B, "entity/project/run".
+
+    Each look asks for the steps behind the last. ConfigError for a run that the server does not
+    show; `flag` is the one that names it.
+    """
 
     flag: str | Keyword
     run: str

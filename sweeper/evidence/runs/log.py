@@ -16,7 +16,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from sweeper.command.metrics import metric_of
-from sweeper.command.metrics.wandb_key import online_wandb
+from sweeper.command.metrics.wandb_key import Online
 from sweeper.command.reading import MetricSource, Reading, as_number, end_of
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.runs.table import UNPACKED, unpacked_blocks
@@ -69,7 +69,7 @@ class RunLog:
 
     def _open(self, key: Keyword, spec: str) -> list[MetricSource]:
         if online := ONLINE.fullmatch(spec):
-            return [online_wandb(key, *online.groups())]
+            return [Online(key, online[1], online[2])]
         metric_of(spec, key)
         kind, colon, rest = spec.partition(":")
         if colon and kind in ("tensorboard", "wandb"):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +83,11 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     if not (colon and kind in ("tensorboard", "wandb")):
         kind, name = "", objective.series
     if kind != "tensorboard" and (paths := sorted(folder.glob("**/*.wandb"))):
-        _needs("wandb", folder)
         return _wandb_frame(folder, paths, name, objective)
     if kind != "wandb" and (paths := sorted(folder.glob("**/*tfevents*"))):
-        _needs("tensorboard", folder)
+        if find_spec("tensorboard") is None:
+            needs = "pip install 'sweeper[tensorboard]'"
+            raise BadInput(f"{folder}: its runs need another package: {needs}")
         return _tensorboard_frame(folder, paths, name, objective)
     raise BadInput(
         f"{folder} holds no runs that can be read: no event file of TensorBoard (*tfevents*), no "
@@ -93,13 +95,6 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
         Keyword("series", "jsonl:FILE:KEY"),
         " or csv:FILE:COLUMN names a file that every run's folder has",
     )
-
-
-def _needs(tracker: str, folder: Path) -> None:
-    from importlib.util import find_spec
-
-    if find_spec(tracker) is None:
-        raise BadInput(f"{folder}: its runs need another package: pip install 'sweeper[{tracker}]'")
 
 
 def _tensorboard_frame(
@@ -183,12 +178,8 @@ def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
 
 def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
     """The runs of `entity/project`; BadInput where it cannot be reached, or lacks the series."""
-    try:
-        import wandb as client
-    except ImportError as error:
-        raise BadInput(
-            f"wandb:{path} needs another package: pip install 'sweeper[wandb]'"
-        ) from error
+    import wandb as client
+
     table, asked = RunRows(objective), objective.series.removeprefix("wandb:")
     try:
         runs = list(client.Api().runs(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -76,14 +75,11 @@ class WandB:
     _session: _Session = field(default_factory=_Session, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """ConfigError without the package, which is an optional dependency."""
+        """ConfigError for a project or a timeout that cannot be."""
         if self.timeout <= 0:
             raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
         if not self.project or any(mark in "/\\#?%:" for mark in self.project):
             raise ConfigError("project", self.project, "a name without any of / \\ # ? % :")
-        if self.mode != "disabled" and importlib.util.find_spec("wandb") is None:
-            need = "it needs the package wandb: pip install 'sweeper[wandb]', or mode=disabled"
-            raise ConfigError("mode", self.mode, need)
 
     def log(self, folder: Path, result: Result) -> str | None:
         """A run with the trial's curve over steps, its configuration, and the outcome."""

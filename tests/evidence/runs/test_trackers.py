@@ -107,7 +107,8 @@ def test_hyperparameters_of_tensorboard_s_plugin_and_of_files_beside_a_run(tmp_p
 
 
 def test_a_folder_of_offline_runs_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     from tests.study.wandb_files import read_whole
 
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -139,7 +140,8 @@ class StubbedRun:
 
 
 def test_a_project_of_wandb_by_its_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     stubs = [StubbedRun(row) for row in SMALL.itertuples()]
     stubs[-1].state = "crashed"
     asked = []
