@@ -41,7 +41,7 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         "nano": {"build": Model},
         "mymodel": {"build": Model},
         "mine": {"build": Model},
-        "train": {"Net": Model},
+        "train": {"Net": Model, "GPT": Model},
         "my_laws": {"Halving": lambda: None},
     }.items():
         module = ModuleType(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def test_every_verb_and_option_is_in_the_reference() -> None:
             hidden = getattr(parameter, "hidden", False)
             assert (f"`{label}`" in section) != hidden or metavar, f"{name} {label}"
     assert "Exit codes: 0 done" in text
+    page = (ROOT / "docs/cli.md").read_text()
+    assert set(re.findall(r"`(\w+)`", page.partition("`sweeper VERB")[0])) == set(program.commands)
 
 
 def test_links_lead_to_where_the_site_has_their_targets() -> None:

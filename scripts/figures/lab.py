@@ -214,7 +214,8 @@ def kept_ladder(validation: Document) -> Document:
         }
         for one in validation["axes"]
     ]
-    return {"planned_log2": validation["planned_log2"], "axes": said, "curves": curves}
+    kept = {name: validation[name] for name in ("log2_hps", "planned_log2")}
+    return {**kept, "axes": said, "curves": curves}
 
 
 def arguments(words: Sequence[str], helped: str) -> Sequence[str]:

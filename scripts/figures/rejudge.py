@@ -89,8 +89,8 @@ def judged_again(ladder: Document) -> Document:
 
 def main() -> None:
     """The table of what changed, and in a line each how much did, and what was refused."""
-    words = [*arguments(sys.argv[1:], str(__doc__))]
-    write = "write" in words and not words.remove("write")
+    words = arguments(sys.argv[1:], str(__doc__))
+    write, words = "write" in words, [word for word in words if word != "write"]
     if len(words) > 1:
         sys.exit("Error: one folder at most; --help says what is taken")
     folder = Path(words[0]) if words else RECORDS
@@ -132,7 +132,7 @@ def claims_now(record: Document) -> list[Mapping[str, str]]:
     lab = Kept(name=record["figure"], words=record["command"].split()[2:], record=record)
     of = Lab.__dict__["of"]
     try:
-        Lab.of = lambda name: lab  # type: ignore[method-assign, assignment, misc]
+        Lab.of = lambda name: lab  # type: ignore[method-assign]
         importlib.import_module(record["figure"]).main()
     finally:
         Lab.of = of  # type: ignore[method-assign]

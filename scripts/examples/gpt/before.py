@@ -43,7 +43,7 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
         self.head.weight = self.wte.weight
-        for _, parameter in self.named_parameters():
+        for parameter in self.parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, std=0.02)
 
