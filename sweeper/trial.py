@@ -143,6 +143,8 @@ def numerics_beside(
       network's ends, or weights of a norm, whose gains kept the model's own start.
     - relative: those by Adafactor whose steps, as shares of a weight, were too small for it: of a
       readout under spectral_mup, and of experts that are cut.
+    - sides: those of matrices whose sides may grow unevenly, by steps of matrices under rules
+      relative to a base, and of projections down, by steps that go as the weight.
     """
     if runner.get("name") != "engine":
         return {}
@@ -156,6 +158,16 @@ def numerics_beside(
         versions["body"] = 2
     if "adafactor" in names and {"spectral_mup", "moe"}.intersection(names):
         versions["relative"] = 2
+    absolute = any(name.startswith(("spectral", "umup")) for name in names)
+    by_side = {
+        "muon",
+        "muonh",
+        "shampoo",
+        "soap",
+        *([] if "moe" in names else ["adafactor", "adamh"]),
+    }
+    if by_side.intersection(names) and not (absolute or UNSTACKED.intersection(names)):
+        versions["sides"] = 2
     return versions | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 

@@ -86,7 +86,7 @@ def compare(
     names = widths(base, target)
     if not names:
         raise BadInput(f"none of the sizes {[*base]} is a width, a whole number: name one")
-    grown = [name for name in names if base[name] != target[name]] or names[:1]
+    grown = [name for name in names if base[name] != target[name]] or widened(base, names[0])
     # The first of these that can be built counts: some depths must be even. The target's own depth
     # comes last: it may be large, and is only needed where no small one works.
     deeper: list[Sizes] = []
@@ -351,6 +351,11 @@ OF_TASK = re.compile(
     r"patch|kernel|window|bins|batch)"
 )
 """Found in the names of sizes of the task, which change no role: words, classes, places."""
+OF_NO_WIDTH = re.compile(
+    rf"{DEPTH_NAME.pattern}|{OF_TASK.pattern}|head_?(dim|size)|(dim|size)_head|d_head|"
+    r"^n(um)?_channels$"
+)
+"""Found in the names of sizes that need not grow with a width: of a head, say, there are more."""
 OF_ENDS = re.compile(r"(^|_)(obs|observation|state|act|action|context|cond|reward)s?(_|$)")
 """Found in the names of what is likely no width, where another size may be."""
 
@@ -383,6 +388,20 @@ def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
     return ranked
 
 
+def widened(base: Sizes, width: str) -> list[str]:
+    """The sizes that a wider model has more of, to read roles where base and target are as wide.
+
+    With the `width` those go that have a name of what grows beside one: had an FFN's inner width
+    stayed, its matrices would be projections up and down.
+    """
+    return [
+        name
+        for name, value in base.items()
+        if name == width
+        or (is_size(value) and WITH_WIDTH.search(name) and not OF_NO_WIDTH.search(name))
+    ]
+
+
 def of_the_task(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> dict[str, Any]:
     """The sizes that differ and are neither widths nor depths, as they are at the target.
 
@@ -410,6 +429,11 @@ def _ranked(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> list[str]:
     # False sorts first: called `plain`, then one that differs, then one of a usual name.
     usual = {n for n in names if WIDTH_NAME.search(n) and WITH_WIDTH.search(n)}
     return sorted(names, key=lambda n: (n != plain, base[n] == target[n], n not in usual))
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is a whole number, or a list of them."""
+    return is_whole(value) or (isinstance(value, list | tuple) and all(map(is_size, value)))
 
 
 def is_whole(value: object) -> bool:

@@ -7,6 +7,7 @@ alive: a freed address would soon belong to another tensor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -375,9 +376,9 @@ class TraceState:
         """Inner products with other activations that a parameter's output takes part in."""
         self.contracted_again: set[str] = set()
         """Parameters whose output reaches another contraction."""
-        self.meets: dict[frozenset[str], int] = {}
-        self.reaches: dict[frozenset[str], int] = {}
-        """Entries of the largest result that the outputs of parameters go into together, the next
+        self.meets = Counter[frozenset[str]]()
+        self.reaches = Counter[frozenset[str]]()
+        """Entries of all results that the outputs of parameters go into together, the next
         contraction's too, as they are or as a choice; `meets` leaves out choices."""
         self.gains: dict[str, set[str]] = {}
         """Parameters that multiply a larger one, entry by entry, by the name of that one."""
@@ -455,8 +456,8 @@ class TraceState:
         """Record that outputs of parameters, as they are or as choices, went into `outputs`."""
         # Of all parameters of a residual stream at once: one by one it would be depth^2 work.
         entries = outputs[0].numel()
-        self.reaches[sources] = max(self.reaches.get(sources, 0), entries)
-        self.meets[operands] = max(self.meets.get(operands, 0), entries)
+        self.reaches[sources] += entries
+        self.meets[operands] += entries
 
     def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
         """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -625,8 +626,8 @@ def _traced(shapes: ModelTrace, state: TraceState, place: Place, *, evaluate: bo
         activation_products=tuple(state.activation_products),
         products=state.products,
         contracted_again=state.contracted_again,
-        meets=_largest(state.meets),
-        reaches=_largest(state.reaches),
+        meets=_by_name(state.meets),
+        reaches=_by_name(state.reaches),
         fed_by=state.fed_by,
         gains=state.gains,
     )
@@ -639,12 +640,12 @@ def _traced(shapes: ModelTrace, state: TraceState, place: Place, *, evaluate: bo
     )
 
 
-def _largest(entries: Mapping[frozenset[str], int]) -> dict[str, int]:
-    """The largest number of every name."""
-    largest: dict[str, int] = {}
-    for names in sorted(entries, key=lambda names: entries[names]):
-        largest |= dict.fromkeys(names, entries[names])
-    return largest
+def _by_name(entries: Mapping[frozenset[str], int]) -> Counter[str]:
+    """The sum of every name: a large result that does not grow hides no growth of another."""
+    sums = Counter[str]()
+    for names, count in entries.items():
+        sums.update(dict.fromkeys(names, count))
+    return sums
 
 
 def _of_sibling(name: str, state: TraceState) -> list[Use]:

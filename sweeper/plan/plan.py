@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import count
 from math import log
 from pathlib import Path
 from textwrap import wrap
@@ -84,8 +85,8 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     texts = ("parameters", "role", UPDATE)
     table = Table("", [Column(name, left=name in texts) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
-    for first, names, count in alike:
-        settings, name_lines = first.absorbed(), _name_lines(names, count)
+    for first, names, members in alike:
+        settings, name_lines = first.absorbed(), _name_lines(names, members)
         if len(name_lines) > room:
             break
         room -= len(name_lines)
@@ -184,23 +185,44 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
         kind = (parameter.role, parameter.update, parameter.init, parameter.frozen)
         key = (*kind, *numbers, settings.weight_decay)
         rows.setdefault(key, []).append(parameter)
+    shown = _starred({p.name: row for row, members in enumerate(rows.values()) for p in members})
     return [
-        (
-            members[0],
-            list(dict.fromkeys(NUMBER.sub("*", member.name) for member in members)),
-            len(members),
-        )
+        (members[0], list(dict.fromkeys(shown[member.name] for member in members)), len(members))
         for members in rows.values()
     ]
 
 
-def _name_lines(names: Sequence[str], count: int) -> list[str]:
+def _starred(rows: Mapping[str, int]) -> dict[str, str]:
+    """Names with * for the numbers that do not tell rows apart; `rows` has each name's row."""
+    shown: dict[str, str] = {}
+    alike: dict[str, list[str]] = {}
+    for name in rows:
+        alike.setdefault(NUMBER.sub("*", name), []).append(name)
+    for names in alike.values():
+        stars: list[int] = []
+        shown |= {name: name for name in names}
+        for at in range(len(NUMBER.findall(names[0]))):
+            tried = {name: _with_stars(name, [*stars, at]) for name in names}
+            # No two rows may have a name in common.
+            if len({(tried[name], rows[name]) for name in names}) == len({*tried.values()}):
+                stars.append(at)
+                shown |= tried
+    return shown
+
+
+def _with_stars(name: str, stars: Collection[int]) -> str:
+    """The name with * in the place of those of its numbers, counted from 0."""
+    places = count()
+    return NUMBER.sub(lambda number: "*" if next(places) in stars else number[0], name)
+
+
+def _name_lines(names: Sequence[str], members: int) -> list[str]:
     """Names on at most `NAMES_LINES` lines; what has no room is counted."""
     first, tail = [*names], ""
     # The count must not be broken over two lines: `wrap` breaks at spaces of any other kind.
     while len(lines := _wrapped(first, tail)) > NAMES_LINES and len(first) > 1:
         first.pop()
-        tail = f", ...{NO_BREAK}{count}{NO_BREAK}in{NO_BREAK}all"
+        tail = f", ...{NO_BREAK}{members}{NO_BREAK}in{NO_BREAK}all"
     return lines
 
 

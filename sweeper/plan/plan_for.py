@@ -7,7 +7,7 @@ as widths and depths (`SizePair`); then its parameterization, optimizer, hyperpa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import prod
 from numbers import Integral, Real
@@ -16,7 +16,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from torch import nn
 
-from sweeper.classifier.classify import depths, is_whole, of_the_task
+from sweeper.classifier.classify import OF_NO_WIDTH, depths, is_whole, of_the_task, widened
 from sweeper.classifier.classify import widths as widths_of
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
@@ -51,7 +51,7 @@ class SizePair:
     """A model's sizes at base and target; `width` and `depth` name the one that stands for each.
 
     `depth` is None where no size is a depth. `task` are the sizes of the task, at the target, with
-    which models of all widths are built.
+    which models of all widths are built. `named` are the widths that the user named.
     """
 
     base: Sizes
@@ -59,6 +59,7 @@ class SizePair:
     width: str
     depth: str | None
     task: Sizes = field(default_factory=dict)
+    named: Sequence[str] = ()
 
     @classmethod
     def of(cls, base: Sizes, target: Sizes, named: Sequence[str] = ()) -> SizePair:
@@ -79,7 +80,7 @@ class SizePair:
             raise ConfigError("base", dict(base), allowed)
         depth = next(iter(depths(base, target)), None)
         task = of_the_task(base, target, named)
-        pair = cls(base=base, target=target, width=width, depth=depth, task=task)
+        pair = cls(base=base, target=target, width=width, depth=depth, task=task, named=named)
         others = [name for name in pair._changed() if name != width]
         # The first width stands for all: where it stays and others grow, m would be 1.
         if base[width] == target[width] and others:
@@ -108,9 +109,23 @@ class SizePair:
                 sizes[name] = self.target[name]
             elif DEPTH_NAME.search(name):
                 sizes[name] = _each(name, value, lambda size: size + 1)
-            elif name in (self._changed() or (self.width,)):
+            elif name in self._grown():
                 sizes[name] = _each(name, value, lambda size: 2 * size)
         return sizes
+
+    def _grown(self) -> Sequence[str]:
+        """The widths of which a wider model has more."""
+        return self._changed() or self.named or widened(self.base, self.width)
+
+    def cautions(self) -> Iterator[str]:
+        """Sizes whose names do not say whether they grow, where base and target do not either."""
+        names, grown = widths_of(self.base, self.target, self.named), self._grown()
+        stayed = [n for n in names if n not in grown and not OF_NO_WIDTH.search(n)]
+        if stayed and not self._changed() and not self.named:
+            yield (
+                f"base and target are equally wide: roles were read as {', '.join(grown)} grows "
+                f"alone; where {', '.join(stayed)} grows with it, give widths={[*grown, *stayed]}"
+            )
 
     def _changed(self) -> list[str]:
         """The widths that differ."""
@@ -226,6 +241,7 @@ def plan_for(
         special,
         must_run=False,
     )
+    model = replace(model, cautions=(*model.cautions, *sizes.cautions()))
     with key_prefix("parameterization"):
         model = replace(model, specs=named_by_user(model.specs, rules.parameterization))
     if sizes.task:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 from sweeper.scaling.spec import Role, Update
@@ -113,6 +114,22 @@ def _activation_gradient(ab: ABExponents, update: Update, alignment: Alignment) 
     readout = _readout(ab, update, alignment)
     u = update_exponent(READOUT, update, readout.b, readout.g)
     return min(readout.a + readout.b, readout.a + readout.c + u)
+
+
+def shape_factor(ratio: float, update: Update, alignment: Alignment) -> float:
+    """The rate of a hidden matrix [out, in], out / in = `ratio`, over that of a square one.
+
+    What `exponents` say of hidden weights is for sides that grow alike. D with k = min(out, in)
+    singular values of 1 keeps the length of an x in its rows: RMS(D x) = sqrt(in / out) RMS(x),
+    so that the rate goes as sqrt(out / in). An x that it has not seen has k / in of its square in
+    the rows: sqrt(out / k). MuonH's D has the Frobenius norm of a weight of fan-in^-1/2, sqrt(out):
+    singular values of sqrt(out / k), by which the rate is divided.
+    """
+    if not (update.orthogonal or update is Update.NORMALIZED):
+        return 1.0
+    root, wide = sqrt(ratio), sqrt(max(1.0, ratio))
+    rate = wide if update.orthogonal and alignment == "none" else root
+    return rate / wide if update.holds_norm else rate
 
 
 def shift(e: Exponents, theta: float, update: Update) -> Exponents:

@@ -23,6 +23,7 @@ from sweeper.scaling.abc import (
     Alignment,
     Exponents,
     exponents,
+    shape_factor,
     shift,
 )
 from sweeper.scaling.spec import (
@@ -81,37 +82,56 @@ class Relative(BaseParameterization):
 
         A vector is an embedding: it contracts nothing. A projection up is one too, and one down
         moves as a readout does, whose outputs are as few. But neither is an end: no module
-        multiplies them, so that a is shifted to 0 by the abc symmetry, and a projection down starts
-        as hidden weights do, with outputs of order 1, which what follows is to work on.
+        multiplies them. An embedding's a is shifted to 0 by the abc symmetry; a projection down is
+        a readout of (0, 1/2), which starts as hidden weights do, with outputs of order 1, which
+        what follows is to work on. From that b its c follows: steps that go as the weight are
+        n^-1/2 already, and n of them, aligned, want another n^-1/2.
         """
         ab, alignment = self.ab_exponents(), self.alignment or "full"
-        ends = {Role.VECTOR: Role.EMBEDDING, Role.UP: Role.EMBEDDING, Role.DOWN: Role.READOUT}
-        e = exponents(ab, ends.get(spec.role, spec.role), update, alignment)
-        if spec.role in ends:
-            e = shift(e, -e.a, update)
         if spec.role is Role.DOWN:
-            e = replace(e, b=sum(ab[Role.HIDDEN]))
+            e = exponents({READOUT: (0, sum(ab[HIDDEN]))}, READOUT, update, alignment)
+        elif spec.role in (Role.VECTOR, Role.UP):
+            e = exponents(ab, EMBEDDING, update, alignment)
+            e = shift(e, -e.a, update)
+        else:
+            e = exponents(ab, spec.role, update, alignment)
         return replace(e, c=0.0, g=0.0) if self.alignment is None else e
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """The base's scales times powers of the growth in width and in depth."""
         base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
         depth_lr, depth_gradient = self.depth_factors(spec, update)
-        # A gradient's entries go as the multiplier, m^-a, times the gradient of the outputs, which
-        # goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
-        # output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
-        # inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
-        r = spec.fan_out / spec.base_fan_out / m if spec.role is Role.HIDDEN else 1.0
-        uneven = r ** (e.g - e.a)
-        lr = base.lr * m**-e.c * depth_lr * (uneven if update is Update.GRADIENT else 1.0)
+        gradient, step = self.uneven(spec, e, update)
+        width = m**-e.c * step
+        lr = base.lr * width * depth_lr
         return replace(
             base,
             init_std=base.init_std * m**-e.b,
             multiplier=base.multiplier * m**-e.a,
             lr=lr,
-            eps=m**-e.g * depth_gradient / uneven if self.epsilon == "scaled" else 1.0,
-            weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c),
+            eps=m**-e.g * depth_gradient * gradient if self.epsilon == "scaled" else 1.0,
+            weight_decay=decay_factor(self.decay, hps["eta"], lr, width),
         )
+
+    def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
+        """Factors on a hidden matrix's gradient and rate where its sides do not grow alike.
+
+        A gradient's entries go as the multiplier, m^-a, times the gradient of the outputs, which
+        goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
+        output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
+        inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
+        Updates of matrices need what a matrix of this shape does beyond one of the base's.
+        """
+        if spec.role is not HIDDEN or self.alignment is None:
+            return 1.0, 1.0
+        gradient = (spec.fan_out / spec.base_fan_out / spec.width_ratio) ** (e.a - e.g)
+        if update is Update.GRADIENT:
+            return gradient, 1 / gradient
+        at, base = (
+            shape_factor(s.outputs / s.fan_in, update, self.alignment)
+            for s in (spec, spec.at_base())
+        )
+        return gradient, at / base
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,6 +166,10 @@ class ParamSpec:
 
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""
+        count, rows = self.matrix
+        if rows:
+            count = count * self.base_groups // self.groups
+            rows = rows * self.base_fan_out // self.fan_out
         return replace(
             self,
             shape=self.base_shape,
@@ -173,6 +177,7 @@ class ParamSpec:
             fan_out=self.base_fan_out,
             readout_fan_in=self.base_readout_fan_in,
             groups=self.base_groups,
+            matrix=(count, rows),
             depth=self.base_depth,
             width=self.base_width,
             norm_of=self.norm_of and self.norm_of.at_base(),

@@ -80,6 +80,16 @@ class End(Adapter):
         return torch.tanh(self.a(torch.relu(self.first(x)))) @ torch.ones(RANK, 3)
 
 
+class Recurrent(Adapter):
+    """A state of a fixed size enters what grows at the next step, and an end that is larger."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(len(x), RANK)
+        for now in x.unbind(1):
+            state = self.a(torch.relu(self.first(now) + self.b(state)))
+        return state @ torch.ones(RANK, 999)
+
+
 class Conditioned(Adapter):
     """An input of its own, into the middle: `b` is fed by nothing that grows."""
 
@@ -94,6 +104,7 @@ CASES: list[tuple[type[Adapter], dict[str, str]]] = [
     (Attention, dict.fromkeys(("a.weight", "k.weight", "v.weight"), "down") | {"b.weight": "up"}),
     (Router, {"a.weight": "readout"}),
     (End, {"a.weight": "readout"}),
+    (Recurrent, {"a.weight": "down", "b.weight": "up", "first.weight": "embedding"}),
     (Conditioned, {"b.weight": "embedding"}),
 ]
 
@@ -104,7 +115,7 @@ def test_roles(kind: type[Adapter], expected: dict[str, str]) -> None:
     specs = sweeper.classify(kind, {"d": 16}, {"d": 32}, x)
     assert {name: str(specs[name].role) for name in expected} == expected
     head = specs["head.weight"].role
-    assert head == ("fixed" if kind is End else "readout")
+    assert head == ("fixed" if kind in (End, Recurrent) else "readout")
 
 
 def planned(width: int, **more: Any) -> TransferPlan:

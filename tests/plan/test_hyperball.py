@@ -144,6 +144,7 @@ STEPS = [
     for update, role in (
         (Update.HYPERBALL, Role.HIDDEN),
         (Update.HYPERBALL, Role.READOUT),
+        (Update.HYPERBALL, Role.DOWN),
         (Update.ORTHOGONAL_HYPERBALL, Role.HIDDEN),
     )
     if not (update.orthogonal and rule == "umup")

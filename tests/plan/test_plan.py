@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.plan.plan import TransferPlan, own_plan
+from sweeper.plan.plan import TransferPlan, own_plan, plan_parts
 from sweeper.records import to_json
 from tests.golden import Golden
 from tests.plan.helpers import CHANGED, mup_tree, plain_model, plan
@@ -43,6 +43,19 @@ def test_factors_on_the_optimizer_s_settings_are_shown_as_factors() -> None:
     own = own_plan(made.base, made.target, {**hps, "one_minus_x": "y"}, {})
     values = "eta 0.125, weight_decay 0.5, eps 2, one_minus_beta2 1.999, one_minus_x y"
     assert str(own).splitlines()[1] == f"own: {values}"
+
+
+def test_no_two_rows_have_a_name_in_common() -> None:
+    """A number stands where it tells one row from another, and is a * elsewhere."""
+    rates = {"a.0.b.0.w": 1, "a.1.b.0.w": 1, "a.0.b.2.w": 2, "a.1.b.2.w": 2, "c.0.w": 1, "c.2.w": 2}
+    rates |= {"c.4.w": 1, "d.0.w": 3, "d.1.w": 3}
+    made, first = plan("mup"), plan("mup").parameters[0]
+    parameters = tuple(
+        replace(first, name=name, target=replace(first.target, lr=float(rate)))
+        for name, rate in rates.items()
+    )
+    names = [row.values[0] for row in plan_parts(replace(made, parameters=parameters))[1].rows]
+    assert names == ["a.*.b.0.w, c.0.w, c.4.w", "a.*.b.2.w, c.2.w", "d.*.w"]
 
 
 def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:

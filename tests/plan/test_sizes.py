@@ -45,6 +45,16 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
     assert pair.at(192, 8) == pair.target and NAMED.at(64, 1) == NAMED.base
 
 
+def test_of_sizes_that_all_stay_those_double_whose_names_say_that_they_grow() -> None:
+    """Had an FFN's inner width stayed, its matrices would be projections up and down."""
+    same = {"hidden_size": 64, "inner": [8, 9], "heads": 4, "head_dim": 16, "rank": 3, "n_layer": 2}
+    pair = SizePair.of(same, {**same, "n_layer": 8})
+    assert pair.at(128, 2) == {**same, "hidden_size": 128, "inner": [16, 18], "heads": 8}
+    assert "widths=['hidden_size', 'inner', 'heads', 'rank']" in next(pair.cautions())
+    named = SizePair.of(same, same, ["hidden_size", "rank"])
+    assert named.at(128, 2) == {**same, "hidden_size": 128, "rank": 6} and not [*named.cautions()]
+
+
 # Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
 # 64 to 256 features is a readout, whatever number of classes it has at either size: what the plan
 # says must be what it says where base and target have the target's classes.

@@ -19,6 +19,7 @@ from torch import nn
 from sweeper.classifier.classify import specs_between
 from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.models.llama import Llama
+from sweeper.scaling.abc import Alignment
 from sweeper.scaling.prescription import prescription_of
 from sweeper.scaling.relative import MeanField, MuP, Ntk, Relative, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
@@ -94,10 +95,9 @@ def test_learning_rates_equal_the_oracle_s(shape: Shape) -> None:
                 name = names[id(parameter)]
                 scale = MuP(decay="scaled").scale(mine[name], DEFAULTS, update)
                 assert scale.lr == pytest.approx(group["lr"], rel=1e-12), name
-                if not shape[3]:
-                    # torch multiplies decay by the learning rate; ours is a step's share.
-                    share = group["lr"] * group["weight_decay"]
-                    assert 0.1 * scale.weight_decay == pytest.approx(share, rel=1e-12), name
+                # torch multiplies decay by the learning rate; ours is a step's share.
+                share = group["lr"] * group["weight_decay"]
+                assert 0.1 * scale.weight_decay == pytest.approx(share, rel=1e-12), name
 
 
 @pytest.mark.parametrize(("base", "m"), [(32, 4), (64, 9)])
@@ -145,6 +145,41 @@ def test_equivalent_rules_start_and_step_alike(update: Update, shape: Shape) -> 
             assert gauge_free(second, spec, update) == pytest.approx(expected), spec.name
         for op in (BRANCH, HEADS):
             assert first.scale_op(op, DEFAULTS | ONES) == second.scale_op(op, DEFAULTS | ONES)
+
+
+def moved(update: Update, std: float, out: int, into: int, alignment: Alignment) -> float:
+    """RMS by which a step of rate 1 moves the outputs, of inputs that it has seen or has not."""
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x, d, weight, noise = (normal(*s) for s in ((into, 8), (out, 8), (out, into), (out, into)))
+    step = torch.sign(d @ x.T)
+    if update.orthogonal:
+        # Of full rank, as a momentum becomes in time: 8 examples alone have 8 directions.
+        rows, _, columns = torch.linalg.svd(d @ x.T + 1e-9 * noise, full_matrices=False)
+        step = rows @ columns
+    if update.relative:
+        step = step * std * weight.norm() / step.norm()
+    seen = x if alignment == "full" else normal(into, 64)
+    return float((step @ seen).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("alignment", ["full", "none"])
+@pytest.mark.parametrize("update", [u for u in Update if u.relative or u.orthogonal])
+@pytest.mark.parametrize("rules", [MuP, MeanField, Ntk, Standard])
+def test_a_step_moves_outputs_alike_however_the_sides_grow(
+    rules: type[Relative], update: Update, alignment: Alignment
+) -> None:
+    """Powers of m by which the sides grow; a projection down and a router are as wide at any m."""
+    made, growths = rules(alignment=alignment), ((1, 1), (2, 1), (1, 2), (0, 2))
+    cases = [(Role.HIDDEN, base, by) for base in ((32, 32), (64, 16)) for by in growths]
+    cases += [(Role.DOWN, (32, 32), (0, 2))] * (not update.orthogonal)
+    for role, base, by in cases:
+        changes = []
+        for m in (1, 3):
+            out, into = (side * m**power for side, power in zip(base, by, strict=True))
+            scale = made.scale(weight(role, out, into, base), DEFAULTS | ONES, update)
+            size = moved(update, scale.init_std, out, into, alignment)
+            changes.append(scale.multiplier * scale.lr * size)
+        assert changes[1] / changes[0] == pytest.approx(1.0, rel=0.3), (role, base, by)
 
 
 DEEP = weight(Role.HIDDEN, 64, 64, (16, 16), residual=True, depth=8, base_depth=2)
