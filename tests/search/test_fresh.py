@@ -109,7 +109,7 @@ def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:
         (lambda hps, seed: 2.5 + 1e-5 * hps["eta"], False),  # one rate, whatever eta is
         (lambda hps, seed: 2.5 + 0.02 * noise(hps, seed), False),  # without {eta} and {seed}
         (lambda hps, seed: 2.5 + 0.003 * hps["eta"] ** 2 + 0.002 * noise(hps, seed), True),
-        (lambda hps, seed: math.inf if hps["eta"] > -2 else 2.5, True),  # too few readings
+        (lambda hps, seed: math.inf if hps["eta"] > -2 else 2.5 + 0.01 * hps["eta"], True),
     ],
 )
 def test_a_command_whose_losses_do_not_depend_on_eta_has_no_answer(
