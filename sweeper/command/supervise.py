@@ -44,7 +44,7 @@ from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
 from sweeper.launch.job import Control, JobFailure, JobOutcome, Leave
-from sweeper.plan.in_training import DISAGREES, SEEN, TRIAL, disagreement
+from sweeper.plan.in_training import DISAGREES, SEEN, SWITCH, TRIAL, disagreement
 from sweeper.search.prune import Pruner
 from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Status, Trial, curve, judged
@@ -94,7 +94,7 @@ class Supervisor:
         self.sources: list[tuple[MetricSource, Series]] = []
         self.resumes = 0
         self._rungs_passed: set[int] = set()
-        self._program = ""
+        self._program, self._is_again = "", False
 
     def run(self) -> JobOutcome:
         """To the end; `Leave` when told to leave, with every process ended."""
@@ -166,6 +166,9 @@ class Supervisor:
             # it.
             "PYTHONUNBUFFERED": "1",
         }
+        if self._is_again and not resumed:  # it may go on from a checkpoint by itself
+            variables[SWITCH] = "0"
+        self._is_again = True
         if self.trial.measurement:
             variables |= {FILE: str(self.watched), STEPS: str(self.train.steps)}
         env = environment(self.command.env, variables)

@@ -79,16 +79,13 @@ USE = PlanUse()
 """Of this process: kept of every plan, as `sweeper.watch` may come later."""
 
 
-def drawn(plan: TransferPlan, model: nn.Module) -> None:
-    """Remember that `init_` drew the model."""
-    USE.plan, USE.drawn = weakref.ref(plan), weakref.ref(model)
-    for watch in WATCHES:
-        watch.listen()
-
-
-def grouped(plan: TransferPlan, model: nn.Module, scale: float) -> None:
-    """Remember that the model's groups were made, with rates times `scale`."""
-    USE.plan, USE.grouped, USE.scale = weakref.ref(plan), weakref.ref(model), scale
+def note_use(plan: TransferPlan, model: nn.Module, scale: float | None = None) -> None:
+    """Remember that the model was drawn, or that groups were made, with rates times `scale`."""
+    USE.plan = weakref.ref(plan)
+    if scale is None:
+        USE.drawn = weakref.ref(model)
+    else:
+        USE.grouped, USE.scale = weakref.ref(model), scale
     for watch in WATCHES:
         watch.listen()
 
@@ -122,20 +119,11 @@ class Stepped:
 class PlanWatch:
     """The optimizers of this process beside a plan; `folder` is a trial's, which has `steps`."""
 
-    def __init__(
-        self,
-        plan: TransferPlan,
-        *,
-        folder: Path | None = None,
-        steps: int = 0,
-        optimizers: Sequence[Optimizer] = (),
-    ) -> None:
-        """Nothing is heard of before `listen`; only of `optimizers` where some are given."""
+    def __init__(self, plan: TransferPlan, folder: Path | None = None, steps: int = 0) -> None:
+        """Nothing is heard of before `listen`."""
         self.settings, self.betas = plan.absorbed(), plan.betas
         self.folder, self.steps = folder, steps
-        self.only = [weakref.ref(optimizer) for optimizer in optimizers]
-        self.used = False
-        self.problem = ""
+        self.used, self.problem = False, ""
         self._seen: dict[int, Stepped] = {}
         self._clock = self._checked = 0
         self._sample: list[Tensor] = []
@@ -157,19 +145,28 @@ class PlanWatch:
             self._handle = register_optimizer_step_pre_hook(self._stepping)
 
     def _stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Before a step: what is done here is done at every one."""
+        """Before a step of anybody's optimizer: where it has other groups, it goes on unseen."""
         if self._busy or self._is_compiling():
             return
+        try:
+            self._step(optimizer, len(args) > 1 or "closure" in kwargs)
+        except BadInput:
+            raise
+        except Exception:
+            self._handle.remove()
+
+    def _step(self, optimizer: Optimizer, has_closure: bool) -> None:
+        """What is done here is done at every step."""
         seen = self._seen.get(id(optimizer))
         if seen is None or seen.optimizer() is not optimizer:
-            if (model := self._model()) is None or not self._is_watched(optimizer):
+            if (model := USE.model) is None:
                 return
             seen = self._begin(optimizer, model)
         self._clock += 1
         seen.last = self._clock
         seen.steps = steps = seen.steps + 1
         if steps & (steps - 1) == 0:
-            self._look(seen, len(args) > 1 or "closure" in kwargs)
+            self._look(seen, has_closure)
         highest, bound, groups = seen.highest, seen.bound, optimizer.param_groups
         if len(groups) > len(highest):
             seen.room(len(groups))
@@ -184,20 +181,13 @@ class PlanWatch:
                     self._fail(_rate_problem(name, rate, planned, "at step", steps))
 
     def _number(self, rate: Any, steps: int) -> float:
-        """A rate that is no float; 0 for one that lies on a device, but at a few steps."""
+        """A rate that is no float; 0 for none, or one that lies on a device, but at a few steps."""
         device = getattr(getattr(rate, "device", None), "type", "cpu")
         if device != "cpu":
             every = max(1, self.steps // LOOKS)
             if (steps % every and steps & (steps - 1)) or _is_captured():
                 return 0.0
-        return float(rate)
-
-    def _model(self) -> nn.Module | None:
-        """The model that the script gave to the plan, or None."""
-        return None if self.problem else USE.model
-
-    def _is_watched(self, optimizer: Optimizer) -> bool:
-        return not self.only or any(each() is optimizer for each in self.only)
+        return float(rate or 0.0)
 
     def _begin(self, optimizer: Optimizer, model: nn.Module) -> Stepped:
         """An optimizer that steps for the first time: the weights are as they were drawn."""
@@ -237,7 +227,7 @@ class PlanWatch:
 
     def _look(self, seen: Stepped, has_closure: bool) -> None:
         """At a few steps: all that the plan says of an optimizer."""
-        model, owners = self._model(), [s for s in self._seen.values() if s.owns and s.optimizer()]
+        model, owners = USE.model, [s for s in self._seen.values() if s.owns and s.optimizer()]
         if self.problem:
             raise BadInput(self.problem)
         if model is None or _is_captured():
@@ -298,14 +288,11 @@ class PlanWatch:
                 pairs = check(self.settings, optimizers, model, self.betas, USE.scale)
         except BadInput as error:
             self._fail(str(error))
-        places = {
-            id(group): (each, index)
-            for each in live
-            if (optimizer := each.optimizer()) is not None
-            for index, group in enumerate(optimizer.param_groups)
-        }
+        places: dict[int, tuple[Stepped, int]] = {}
         for each in live:
-            each.room(max((i + 1 for e, i in places.values() if e is each), default=0))
+            groups = optimizer.param_groups if (optimizer := each.optimizer()) else []
+            each.room(len(groups))
+            places |= {id(group): (each, index) for index, group in enumerate(groups)}
         for pair in pairs:
             if (place := places.get(id(pair.group))) is not None:
                 each, index = place
@@ -370,7 +357,7 @@ def watch_trial(plan: TransferPlan, file: Path, read: Any) -> None:
         return
     steps = try_json(folder / "trial.json").get("steps")
     planned = plan if own.samefile(file) else read(own)
-    PlanWatch(planned, folder=folder, steps=steps if isinstance(steps, int) else 0)
+    PlanWatch(planned, folder, steps if isinstance(steps, int) else 0)
 
 
 def watch_optimizers(optimizers: Sequence[Optimizer], plan: TransferPlan) -> None:
@@ -382,7 +369,8 @@ def watch_optimizers(optimizers: Sequence[Optimizer], plan: TransferPlan) -> Non
             "sweeper.watch(optimizer, plan) looks at the model that the plan was given: make the "
             "optimizer's groups with plan.param_groups(model) first"
         )
-    PlanWatch(plan, optimizers=optimizers).listen()
+    plan.check(optimizers, USE.model)
+    PlanWatch(plan).listen()
 
 
 def disagreement(folder: Path, *, ended: bool) -> str:

@@ -409,7 +409,7 @@ class TransferPlan:
 
         drawn = int(self.source.get("seed", 0)) if seed is None else seed
         apply.init_(self.absorbed(), model, drawn, differs)
-        in_training.drawn(self, model)
+        in_training.note_use(self, model)
         return model
 
     def param_groups(
@@ -459,7 +459,7 @@ class TransferPlan:
         groups = apply.param_groups(
             self.absorbed(), model, lr_scale, differs, self.betas, convention, own
         )
-        in_training.grouped(self, model, lr_scale)
+        in_training.note_use(self, model, lr_scale)
         return groups
 
     def optimizer_settings(self) -> dict[str, float]:

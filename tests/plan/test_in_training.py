@@ -417,3 +417,43 @@ def test_a_right_script_hears_nothing(
 ) -> None:
     script(TransferPlan.load(trial / "plan.json"))
     assert end(trial) == "" and capfd.readouterr().out == ""
+
+
+def test_a_large_run_is_looked_at_where_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = TransferPlan.load(planned().save(tmp_path / "plan.json"))
+    assert not in_training.WATCHES  # in no trial nothing is heard of
+    model = plan.init_(Net(64))
+    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    with pytest.raises(BadInput, match="in no group"):
+        sweeper.watch(torch.optim.AdamW(plan.param_groups(model)[1:]), plan)
+    sweeper.watch(optimizer, plan)
+    losses(model, optimizer, factor(optimizer, lambda step: 0.5))
+    with pytest.warns(UserWarning, match="its highest rate is"):
+        in_training.WATCHES[0]._end()
+    with pytest.raises(BadInput, match="its rate is"):
+        losses(model, optimizer, factor(optimizer, lambda step: 1.5))
+    monkeypatch.setenv("SWEEPER_CHECK_PLAN", "0")
+    sweeper.watch(optimizer, plan)
+    assert len(in_training.WATCHES) == 1
+    with pytest.raises(BadInput, match="param_groups"):
+        monkeypatch.delenv("SWEEPER_CHECK_PLAN")
+        sweeper.watch(optimizer, planned())
+
+
+def test_an_optimizer_of_any_kind_is_not_harmed(trial: Path) -> None:
+    class Rateless(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                group["lr"] = 0.01
+                super().step(closure)
+                group["lr"] = None
+
+    plan = TransferPlan.load(trial / "plan.json")
+    model = plan.init_(Net(64))
+    plan.absorbed()
+    optimizer = Rateless(model.parameters(), lr=0.01)
+    optimizer.param_groups[0]["lr"] = None
+    losses(model, optimizer)
+    assert end(trial) == ""
