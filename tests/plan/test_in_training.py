@@ -437,8 +437,8 @@ def test_a_large_run_is_looked_at_where_it_asks(
     monkeypatch.setenv("SWEEPER_CHECK_PLAN", "0")
     sweeper.watch(optimizer, plan)
     assert len(in_training.WATCHES) == 1
+    monkeypatch.delenv("SWEEPER_CHECK_PLAN")
     with pytest.raises(BadInput, match="param_groups"):
-        monkeypatch.delenv("SWEEPER_CHECK_PLAN")
         sweeper.watch(optimizer, planned())
 
 
