@@ -41,9 +41,10 @@ DISAGREES = "the script does not train by its plan"
 """How the reason of a trial begins that failed of it: all others would, too."""
 SEEN = "plan_check.jsonl"
 """In a trial's folder: a line for what disagrees, and for each process that ended."""
-ABOVE, BELOW = 1.001, 0.75
-"""The highest rate of a run over the planned one. Schedules multiply what loses some digits; a
-warm-up that meets a decay peaks below 1, by a tenth where it lasts a fifth of a cosine's run."""
+ABOVE, BELOW = 1.001, 0.5
+"""Bounds of a run's highest rate over the planned one. Schedules multiply, which loses digits; a
+warm-up over half of a cosine's run peaks at 0.55. A rate of the script's own is between the two in
+one octave of eta alone."""
 SAMPLE = 2**18
 """Entries of a parameter by which its spread is judged."""
 SPREAD, DEVIATIONS = 0.03, 5.0

@@ -429,7 +429,7 @@ def test_a_large_run_is_looked_at_where_it_asks(
     with pytest.raises(BadInput, match="in no group"):
         sweeper.watch(torch.optim.AdamW(plan.param_groups(model)[1:]), plan)
     sweeper.watch(optimizer, plan)
-    losses(model, optimizer, factor(optimizer, lambda step: 0.5))
+    losses(model, optimizer, factor(optimizer, lambda step: 0.4))
     with pytest.warns(UserWarning, match="its highest rate is"):
         in_training.WATCHES[0]._end()
     with pytest.raises(BadInput, match="its rate is"):
