@@ -19,10 +19,11 @@ TRAIN = """
 import sys, torch, sweeper
 from net import Net
 plan = sweeper.TransferPlan.load(sys.argv[1])
-model = Net(16)
+model = Net(16, 1)
 {use}
 for step in range(10):
-    loss = model(torch.randn(8, 16)).square().mean()
+    tokens = torch.randint(256, (4, 8))
+    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
     optimizer.zero_grad()
     loss.backward()
     {schedule}
@@ -31,8 +32,9 @@ for step in range(10):
 """
 NET = """
 from torch import nn
-def Net(width):
-    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))
+def Net(width, depth):
+    layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 256)
+    return nn.Sequential(nn.Embedding(256, width), *layers)
 """
 USE = "plan.init_(model); optimizer = torch.optim.AdamW(plan.param_groups(model))"
 FACTOR = "for group in optimizer.param_groups: group['lr'] = group['initial_lr'] * (1 - step / 20)"
@@ -58,7 +60,7 @@ def test_a_script_that_does_not_train_by_its_plan(
     (workplace / "net.py").write_text(NET)
     (workplace / "train.py").write_text(TRAIN.format(use=use, schedule=schedule))
     asked = ("study=a", "search=lr", "search.line={points: 2, extend: 0}", "train.steps=10")
-    asked += ("parameterization=mup", "model._target_=net.Net", "model.width=16", "+model.depth=1")
+    asked += ("parameterization=mup", "model._target_=net.Net", "model.width=16", "model.depth=1")
     asked += ("search.fresh_seeds=0", f"metric={METRIC}")
     argv = ["search", *asked, "--", sys.executable, "train.py", "{plan}"]
     answer = sweeper(*with_user_command(argv))
