@@ -17,7 +17,7 @@ from tests.command.commands import METRIC
 
 TRAIN = """
 import sys, torch, sweeper
-from net import Net
+from planned_net import Net
 plan = sweeper.TransferPlan.load(sys.argv[1])
 model = Net(16, 1)
 {use}
@@ -55,17 +55,34 @@ OWN = "optimizer = torch.optim.AdamW(model.parameters())"
     ],
 )
 def test_a_script_that_does_not_train_by_its_plan(
-    use: str, schedule: str, problem: str, sweeper: Run, workplace: Path
+    use: str,
+    schedule: str,
+    problem: str,
+    sweeper: Run,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (workplace / "net.py").write_text(NET)
+    monkeypatch.syspath_prepend(workplace)
+    (workplace / "planned_net.py").write_text(NET)
     (workplace / "train.py").write_text(TRAIN.format(use=use, schedule=schedule))
-    asked = ("study=a", "search=lr", "search.line={points: 2, extend: 0}", "train.steps=10")
-    asked += ("parameterization=mup", "model._target_=net.Net", "model.width=16", "model.depth=1")
+    asked = (
+        "study=a",
+        "launcher=inline",
+        "search=lr",
+        "search.line={points: 2, extend: 0}",
+        "train.steps=10",
+    )
+    asked += (
+        "parameterization=mup",
+        "model._target_=planned_net.Net",
+        "model.width=16",
+        "model.depth=1",
+    )
     asked += ("search.fresh_seeds=0", f"metric={METRIC}")
     argv = ["search", *asked, "--", sys.executable, "train.py", "{plan}"]
     answer = sweeper(*with_user_command(argv))
-    trained = StudyRecord.read(workplace / "runs/a").results()
     assert answer.code == (1 if problem else 0), answer.text
+    trained = StudyRecord.read(workplace / "runs/a").results()
     assert len(trained) == (1 if problem else 2) and problem in answer.err
     if problem:
         assert "the rest is not tried: the script does not train by its plan" in answer.err
