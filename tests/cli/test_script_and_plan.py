@@ -49,7 +49,7 @@ OWN = "optimizer = torch.optim.AdamW(model.parameters())"
         (
             USE,
             "try:\n        optimizer.param_groups[0]['lr'] = 1; optimizer.step()\n    except: pass",
-            "they differ",
+            "its rate is 1 at step 1, planned",
         ),
         (OWN, "pass", "loads the plan and does not train by it"),
     ],
