@@ -164,10 +164,11 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     return f"the plan sets {', '.join(texts)}; {stay} the script's"
 
 
-def spread(values: Iterable[float]) -> str:
-    """The least and the greatest in three digits, or the one value of all."""
+def spread(values: Iterable[float], form: str = ".3g") -> str:
+    """The least and the greatest of values, or the one that all have."""
     ends = sorted(values)
-    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (*ends[:1], *ends[-1:])))
+    texts = [format(value, form) for value in (*ends[:1], *ends[-1:])]
+    return " to ".join(dict.fromkeys(texts)) or "none"
 
 
 def value_text(value: object) -> str:
