@@ -475,11 +475,11 @@ def overruled(tree: Mapping[str, Any]) -> list[str]:
     """
     command: Sequence[str] = tree["runner"].get("command") or ()
     arguments = flat(tree["runner"].get("arguments") or {})
-    words = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
-    text = words + _text(command, Path(tree["runner"].get("cwd") or "."))
+    line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
+    text = line + _text(command, Path(tree["runner"].get("cwd") or "."))
 
     def mentioned(names: Sequence[str]) -> str:
-        if any(re.search(_spellings(name) + OFF, words, re.IGNORECASE) for name in names):
+        if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in names):
             return ""
         return ", ".join(name for name in names if _mentions(text, name))
 

@@ -23,7 +23,7 @@ from sweeper.export.exporter import (
     schedule_lines,
     trained,
 )
-from sweeper.plan.plan import TransferPlan, hps_text, named_sizes, value_text
+from sweeper.plan.plan import TransferPlan, hps_text, named_sizes, spread, value_text
 from sweeper.scaling.spec import NUMBER, Update
 
 NAMES: Mapping[str, str] = {
@@ -279,13 +279,13 @@ def _assumptions(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     yield f"Parameterization: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
     # Of the base, as the study tuned it: at the target each parameter has numbers of its own.
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
-    eps = _ends(sorted({base.eps for base in bases}))
+    eps = spread((base.eps for base in bases), ".6g")
     assumed = f"Assumes eps {eps} at the base; l" if plan.has_eps else "L"
     yield f"{assumed}earning rates are a schedule's peaks."
     yield from schedule_lines(plan, exporter)
-    decays = sorted({base.weight_decay for base in bases})
+    decays = spread((base.weight_decay for base in bases), ".6g")
     yield (
-        f"Weight decay is independent of the learning rate: {_ends(decays)} of a weight a step at "
+        f"Weight decay is independent of the learning rate: {decays} of a weight a step at "
         "the base. Where an optimizer removes lr x weight_decay, weight_decay is that over lr."
     )
     yield "Gradient clipping is no part of the plan: at one norm for all widths it undoes scales."
@@ -301,10 +301,3 @@ def _some(places: Sequence[str]) -> str:
     """The first of many places."""
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     return ", ".join(places[:3]) + more
-
-
-def _ends(values: Sequence[float]) -> str:
-    if not values:
-        return "none"
-    ends = [f"{value:.6g}" for value in (values[0], values[-1])]
-    return ends[0] if ends[0] == ends[1] else " to ".join(ends)

@@ -56,6 +56,8 @@ NAMES_WIDTH, NAMES_LINES = 48, 2
 MAX_LINES = 38
 """Lines of all rows together."""
 MAX_NEEDS = 12
+IN_GROUPS = ("muon", "adamh", "muonh")
+"""Optimizers whose groups have all of their settings, betas and momentum too."""
 LAW_WIDTH = 96
 ONE_MINUS = "one_minus_"
 """Hyperparameters of these names are factors on the distance of an optimizer's setting from 1."""
@@ -139,7 +141,7 @@ def hps_text(plan: TransferPlan) -> str:
 def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None) -> str:
     """What the plan sets beside rates, at its base: decay, eps, betas; and what it does not.
 
-    A script has betas of its own where the plan gives none, and its own clipping.
+    Those that are not in the plan's groups, and clipping, are `in_script` the script's own.
     """
     trained = [setting for setting in plan.absorbed() if not setting.frozen]
     decaying = [setting for setting in trained if setting.weight_decay]
@@ -153,21 +155,22 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     ]
     if plan.has_eps:
         texts += [f"eps {spread(setting.eps for setting in trained)}"]
-    settings = plan.optimizer_settings()
+    settings, name = plan.optimizer_settings(), plan.optimizer.name if plan.optimizer else ""
+    by_plan = {n: v for n, v in settings.items() if plan.betas and n.startswith("beta")}
+    if not in_script or name in IN_GROUPS:
+        by_plan = settings
+    texts += [f"{setting} {value:.6g}" for setting, value in by_plan.items()]
     if not in_script:
-        texts += [f"{name} {value:.6g}" for name, value in settings.items()]
         return f"trained with {', '.join(texts)}, clipping {clip or 'none'}"
-    if plan.betas:
-        texts += [f"betas {plan.betas[0]:.6g} and {plan.betas[1]:.6g}"]
-    own = "betas" if "beta1" in settings else "momentum"
-    stay = "clipping stays" if plan.betas else f"{own} and clipping stay"
-    return f"the plan sets {', '.join(texts)}; {stay} the script's"
+    others = ", ".join([*(n for n in settings if n not in by_plan), "clipping"])
+    return f"the plan sets {', '.join(texts)}; left to the script: {others}"
 
 
-def spread(values: Iterable[float]) -> str:
-    """The least and the greatest in three digits, or the one value of all."""
+def spread(values: Iterable[float], form: str = ".3g") -> str:
+    """The least and the greatest of values, or the one that all have."""
     ends = sorted(values)
-    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (*ends[:1], *ends[-1:])))
+    texts = [format(value, form) for value in (*ends[:1], *ends[-1:])]
+    return " to ".join(dict.fromkeys(texts)) or "none"
 
 
 def value_text(value: object) -> str:
@@ -449,13 +452,8 @@ class TransferPlan:
             own["normuon"] = float(arguments["normuon"])
         if self.optimizer and self.optimizer.name == "adafactor":
             own["rms_floor"] = float(arguments.get("rms_floor", 1e-3))
-        match self.optimizer.name if self.optimizer else "":
-            case "muon":
-                convention = muon
-            case "adamh" | "muonh":
-                convention = "plain"
-            case _:
-                convention = ""
+        name = self.optimizer.name if self.optimizer else ""
+        convention = muon if name == "muon" else "plain" * (name in IN_GROUPS)
         groups = apply.param_groups(
             self.absorbed(), model, lr_scale, differs, self.betas, convention, own
         )

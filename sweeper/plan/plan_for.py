@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import prod
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -206,7 +207,7 @@ def plan_for(
         branches=_patterns("branches", branches),
     )
     sizes = SizePair.of(base, target, _patterns("widths", widths))
-    rules = _rules(parameterization, _without_decay(optimizer))
+    rules = _rules(parameterization, optimizer)
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
 
@@ -275,22 +276,6 @@ def _check_build(build: object, base: object, target: object) -> None:
             allowed = f"the arguments that build the model there, as a mapping: {example}"
             value = type(sizes).__name__ if isinstance(sizes, nn.Module) else sizes
             raise ConfigError(key, value, allowed)
-
-
-def _without_decay(optimizer: Named | Optimizer) -> Named | Optimizer:
-    """An optimizer by its name or options, its decay 0 unless they say another.
-
-    Ours decay by default, as the u-muP paper's do: a search then tunes with it. Hyperparameters
-    that were tuned elsewhere come with the decay that they were tuned with, or with none.
-    """
-    if isinstance(optimizer, PluginSpec):  # a plan's record, where nothing is left to be decided
-        optimizer = {"name": optimizer.name, "decayed": "all", **optimizer.arguments}
-    if isinstance(optimizer, str):
-        optimizer = {"name": optimizer}
-    # A class of the user's own, by its dotted path, may know no decay.
-    if isinstance(optimizer, Mapping) and optimizer.get("name") in plugins()["optimizer"]:
-        return {"weight_decay": 0.0, **optimizer}
-    return optimizer
 
 
 def _with_decayed(rules: Rules, specs: Iterable[ParamSpec]) -> Rules:
@@ -377,7 +362,12 @@ def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
 
 def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
     made, spec = _plugin("parameterization", parameterization, Parameterization)
-    made_optimizer, optimizer_spec = _plugin("optimizer", optimizer, Optimizer)
+    # Ours decay by default, as the u-muP paper's do: a search then tunes with it. Hyperparameters
+    # that were tuned elsewhere come with the decay that they were tuned with, or with none.
+    usual: dict[str, Any] = {"weight_decay": 0.0}
+    if isinstance(optimizer, PluginSpec):  # a plan's record, where nothing is left to be decided
+        usual["decayed"] = "all"
+    made_optimizer, optimizer_spec = _plugin("optimizer", optimizer, Optimizer, usual)
     return Rules(
         parameterization_spec=spec,
         parameterization=made,
@@ -386,8 +376,10 @@ def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimi
     )
 
 
-def _plugin(group: str, asked: Any, protocol: type) -> tuple[Any, PluginSpec]:
-    """The plugin itself, and as plans name it; ConfigError for what is none."""
+def _plugin(
+    group: str, asked: Any, protocol: type, usual: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Any, PluginSpec]:
+    """The plugin itself, and as plans name it, ours with `usual` options; ConfigError for none."""
     if not isinstance(asked, str | Mapping | PluginSpec):
         return asked, _described(group, asked, protocol)
     if isinstance(asked, PluginSpec):
@@ -398,6 +390,8 @@ def _plugin(group: str, asked: Any, protocol: type) -> tuple[Any, PluginSpec]:
     if not isinstance(name, str):
         names = ", ".join(plugins()[group])
         raise ConfigError(group, asked, f"a name ({names}), or a mapping with a name and options")
+    # A class of the user's own, by its dotted path, may know none of the usual ones.
+    options = {**usual, **options} if name in plugins()[group] else options
     try:
         config = with_targets(group, {TARGET: name, **options})
         plugin = build_plugin(config)

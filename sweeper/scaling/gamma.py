@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import (
@@ -42,12 +43,6 @@ def groups_of(parameterization: Parameterization) -> Mapping[str, str]:
     """Groups that a configuration names, each a pattern; a class of the user's may have none."""
     groups: Mapping[str, str] = getattr(parameterization, "groups", {})
     return groups
-
-
-def constants_of(parameterization: Parameterization) -> Mapping[str, float]:
-    """The C_G of `EffectiveTheory.constants`, by pattern; others have none."""
-    constants: Mapping[str, float] = getattr(parameterization, "constants", {})
-    return constants
 
 
 def group_gammas(parameterization: Parameterization) -> tuple[str, ...]:
@@ -81,28 +76,26 @@ def named_by_user(
     specs: tuple[ParamSpec, ...], parameterization: Parameterization
 ) -> tuple[ParamSpec, ...]:
     """The specs with the group and the C_G that the parameterization's patterns give them."""
-    specs = in_groups(specs, groups) if (groups := groups_of(parameterization)) else specs
-    constants = constants_of(parameterization)
-    return with_constants(specs, constants) if constants else specs
+    constants: Mapping[str, float] = getattr(parameterization, "constants", {})
+    named = {f"constants.{pattern}": (pattern, c) for pattern, c in constants.items()}
+    return _with(in_groups(specs, groups_of(parameterization)), "init_constant", named)
 
 
-def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
+def in_groups(specs: tuple[ParamSpec, ...], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
     """The specs, each with the group that its name matches; ConfigError as `members_of`."""
     check_names(groups)
-    key_of = members_of(specs, {f"groups.{group}": pattern for group, pattern in groups.items()})
-    of_key = {f"groups.{group}": group for group in groups}
-    return tuple(replace(s, group=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs)
+    return _with(specs, "group", {f"groups.{group}": (p, group) for group, p in groups.items()})
 
 
-def with_constants(
-    specs: Sequence[ParamSpec], constants: Mapping[str, float]
+def _with(
+    specs: tuple[ParamSpec, ...], field: str, named: Mapping[str, tuple[str, str | float]]
 ) -> tuple[ParamSpec, ...]:
-    """The specs, each with the C_G of the pattern that it matches; ConfigError as `members_of`."""
-    key_of = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
-    of_key = {f"constants.{pattern}": constant for pattern, constant in constants.items()}
-    return tuple(
-        replace(s, init_constant=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs
-    )
+    """The specs, `field` of each what stands beside the pattern, by key, that its name matches."""
+    if not named:
+        return specs
+    key_of = members_of(specs, {key: pattern for key, (pattern, _) in named.items()})
+    values: dict[str, Any] = {name: {field: named[key][1]} for name, key in key_of.items()}
+    return tuple(replace(s, **values[s.name]) if s.name in values else s for s in specs)
 
 
 def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[str, str]:

@@ -121,10 +121,9 @@ def is_spared(spec: ParamSpec, optimizer: UpdateRule) -> bool:
     """
     if getattr(optimizer, "decayed", None) != "matrices":
         return False
-    table = spec.lookup or spec.role is Role.EMBEDDING
-    summed = spec.projection or spec.readout_fan_in
-    vector = spec.role is Role.VECTOR or spec.norm_of is not None or len(spec.shape) < 2
-    return vector or (table and not summed)
+    if spec.lookup or spec.role is Role.EMBEDDING:
+        return not (spec.projection or spec.readout_fan_in)
+    return spec.role is Role.VECTOR or spec.norm_of is not None or len(spec.shape) < 2
 
 
 def norm_growth(
