@@ -284,7 +284,7 @@ def after_plan(
     targets = [verdict.target for verdict in verdicts if verdict.target]
     settle = [override for target in targets for override in target.settle]
     if command is not None and settle:
-        return command.changed(*settle, why="to find out whether it holds at the target")
+        return command.changed(*settle, why="to settle it")
     # Something is open, and no known command settles it: better none than a wrong one.
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
@@ -302,7 +302,7 @@ def _settling(folder: Path, validation: Validation, command: Next | None) -> Nex
     """The command that would settle what is open; None where none is known to."""
     if command and command.request.settle and (budget := settling_budget(validation)):
         return command.changed(why="to settle it with as many runs", budget=budget)
-    asked, why = settling_ladder(validation.axes), "to settle what cannot be said yet"
+    asked, why = settling_ladder(validation.axes), "to settle it"
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: what is known of shorter ones is set aside.
     # A command without {steps} trains as long as it does, whatever the study is told.
