@@ -134,16 +134,15 @@ def search_on(folder: Path, *changes: str, why: str, **keywords: Any) -> Next:
 
 def within(folder: Path, command: Next) -> Next:
     """The same without settings of a transfer that the study in `folder` keeps."""
-    request, tree = command.request, config_tree(folder)
-    if not isinstance(request, TransferRequest):
+    request, kept = command.request, config_tree(folder).get("transfer")
+    if not isinstance(request, TransferRequest) or not isinstance(kept, dict):
         return command
 
     def is_kept(word: str) -> bool:
         key, _, value = word.partition("=")
-        group, _, name = key.partition(".")
-        kept = tree.get(group)
+        name = key.removeprefix("transfer.")
         with suppress(ValueError):
-            return isinstance(kept, dict) and name in kept and parse_yaml(value) == kept[name]
+            return name != key and name in kept and parse_yaml(value) == kept[name]
         return False
 
     new = tuple(word for word in request.overrides if not is_kept(word))
