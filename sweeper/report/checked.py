@@ -71,7 +71,7 @@ def _after_check(
     for doubtful in (axis for axis in checks if axis.answer == "cannot say"):
         settled = doubtful.settled_by(settings.check)
         changes = [settled] if settled else []
-        why = "to settle what cannot be said yet"
+        why = "to settle it"
         return again(invocation, CheckRequest(), settings, *changes, why=why)
     if not checks:
         return again(invocation, CheckRequest(), settings, why="to check the coordinates")

@@ -51,7 +51,8 @@ def ladder_items(answer: LadderCostAnswer) -> list[Item]:
         )
     facts += branches_text(cost.steps, cost.branches)
     if math.isfinite(cost.share):
-        facts += f" All of it takes {_share(cost.share)} the compute of the target's run."
+        share, of = (cost.share, "times") if cost.share >= 1 else (100 * cost.share, "% of")
+        facts += f" All of it takes {share:.2g} {of} the compute of the target's run."
     items = console.dry_run("This would train", "size", rows, "runs", facts)
     if cost.command:
         items += trial_command(settings, cost.command, at="at the base's defaults")
@@ -101,10 +102,6 @@ def _size_record(size: SizeCost) -> dict[str, Any]:
     cost = to_json(size.cost)
     planned = {"size": to_json(size.size), "values_log2": size.values_log2, "runs": size.runs}
     return {**planned, "missing": cost.pop("trials"), **cost}
-
-
-def _share(share: float) -> str:
-    return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g} % of"
 
 
 def settled_text(ladder: SettledLadder, missing: int) -> str:

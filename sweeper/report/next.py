@@ -134,16 +134,15 @@ def search_on(folder: Path, *changes: str, why: str, **keywords: Any) -> Next:
 
 def within(folder: Path, command: Next) -> Next:
     """The same without settings of a transfer that the study in `folder` keeps."""
-    request, tree = command.request, config_tree(folder)
-    if not isinstance(request, TransferRequest):
+    request, kept = command.request, config_tree(folder).get("transfer")
+    if not isinstance(request, TransferRequest) or not isinstance(kept, dict):
         return command
 
     def is_kept(word: str) -> bool:
         key, _, value = word.partition("=")
-        group, _, name = key.partition(".")
-        kept = tree.get(group)
+        name = key.removeprefix("transfer.")
         with suppress(ValueError):
-            return isinstance(kept, dict) and name in kept and parse_yaml(value) == kept[name]
+            return name != key and name in kept and parse_yaml(value) == kept[name]
         return False
 
     new = tuple(word for word in request.overrides if not is_kept(word))
@@ -284,7 +283,7 @@ def after_plan(
     targets = [verdict.target for verdict in verdicts if verdict.target]
     settle = [override for target in targets for override in target.settle]
     if command is not None and settle:
-        return command.changed(*settle, why="to find out whether it holds at the target")
+        return command.changed(*settle, why="to settle it")
     # Something is open, and no known command settles it: better none than a wrong one.
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
@@ -302,7 +301,7 @@ def _settling(folder: Path, validation: Validation, command: Next | None) -> Nex
     """The command that would settle what is open; None where none is known to."""
     if command and command.request.settle and (budget := settling_budget(validation)):
         return command.changed(why="to settle it with as many runs", budget=budget)
-    asked, why = settling_ladder(validation.axes), "to settle what cannot be said yet"
+    asked, why = settling_ladder(validation.axes), "to settle it"
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: what is known of shorter ones is set aside.
     # A command without {steps} trains as long as it does, whatever the study is told.

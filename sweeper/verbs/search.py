@@ -52,8 +52,8 @@ def _goes_on(folder: Path, overrides: Sequence[str], config_dir: Path | None) ->
 
     What chooses a group, a class or a command says anew what to search.
     """
-    keys, chosen = {*map(key_of, overrides)}, {*groups(config_dir), FROM, "runner.command"}
-    is_new = keys & chosen or any(key.endswith(f".{TARGET}") for key in keys)
+    chosen = {*groups(config_dir), FROM, "runner.command"}
+    is_new = any(key in chosen or key.endswith(f".{TARGET}") for key in map(key_of, overrides))
     return not is_new and StudyFolder(folder).config.is_file()
 
 
@@ -70,8 +70,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         if all(word.startswith(UNTRAINED) for word in overrides):
             overrides = [f"experiment={FIRST}", *overrides]
         placed = with_place(overrides, request.study, request.root)
-        # The study that a search begins at is no setting: what it leads to is
-        # (`sweep/warm_start.py`).
+        # The study that a search begins at is no setting, what it leads to is (`warm_start.py`).
         begins = [word for word in placed if word.startswith(f"{FROM}=")]
         sources = [word.partition("=")[2].strip("'\"") for word in begins]
         overrides = [word for word in placed if word not in begins]
@@ -82,8 +81,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
             from sweeper.sweep.warm_start import warm_tree
 
             # Ranges that the user typed stay; the others are laid around the source's answer.
-            typed = {word.lstrip("+").partition("=")[0] for word in placed}
-            tree = warm_tree(tree, sources[-1], typed)
+            tree = warm_tree(tree, sources[-1], {*map(key_of, placed)})
     from sweeper.config.settings import resolve
     from sweeper.sweep.base_search import Found, check_place, search_cost, search_study
 
@@ -108,8 +106,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         detach = request.detach
         result = search_study(settings, invocation, watcher, detach=detach, new_setup=new_setup)
     if isinstance(result, Found):
-        # Where every run diverged, or a neighbour of the best has
-        # no result, there is no answer yet.
+        # Where every run diverged, or a neighbour of the best has no result, there is none yet.
         is_found = math.isfinite(result.conclusion.objective) and not result.lacking
         outcome = Outcome.DONE if is_found else Outcome.FAILED
     return SearchAnswer(

@@ -208,5 +208,5 @@ def test_every_next_command_fits_into_a_line() -> None:
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.startswith("Next, ")
     ]
-    assert len(lines) > 30
+    assert len(lines) > 20
     assert [line for line in lines if len(line) > 100] == []
