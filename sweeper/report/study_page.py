@@ -234,7 +234,9 @@ def _answer(documents: Documents, targets: Sequence[_Target], following: Next | 
     planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
     etas = {at: f"{eta:.4g}" for at, eta in planned.items() if isinstance(eta, int | float)}
     each = {eta if len({*etas.values()}) == 1 else f"{eta} ({at})": at for at, eta in etas.items()}
-    items: list[Item] = [Sentence(f"The eta to train with: {', '.join(each)}")] * bool(etas)
+    items: list[Item] = [
+        Sentence(f"The learning rate (eta) to train with: {', '.join(each)}")
+    ] * bool(etas)
     items += [sentence for target in targets for sentence in target.answers()]
     if documents.check is not None:
         rule = documents.check.rule
