@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sweeper.check.judge import CheckRecord
+from sweeper.decide.ladder_verdict import Answer
 from sweeper.decide.validation import Validation
 from sweeper.files import note_damage
 from sweeper.plan.plan import TransferPlan
@@ -39,7 +40,7 @@ class TargetDocuments:
     others: tuple[Validation, ...] = ()
 
     @property
-    def answers(self) -> list[str]:
+    def answers(self) -> list[Answer]:
         """The verdict of every axis, and that at the target where it lies elsewhere on it."""
         verdicts = self.validation.axes if self.validation else ()
         targets = [verdict.target.answer for verdict in verdicts if verdict.target is not None]

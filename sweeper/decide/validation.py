@@ -40,7 +40,7 @@ class Validation:
     curve shows to be wrong. `law` is the law that it was judged by, `exponents` what one that was
     fitted to the ladders says, `settled` how ladders ended that were trained until they were
     settled, `needed` how many runs would likely do where these did not, and `command` what trained
-    them.
+    them. `rule` has the settings of `transfer` that the verdict rests on.
     """
 
     hyperparameter: str = "eta"
@@ -53,6 +53,7 @@ class Validation:
     exponents: tuple[Exponent, ...] = ()
     settled: str = field(default="", metadata=WRITTEN_IF_SET)
     needed: int = field(default=0, metadata=WRITTEN_IF_SET)
+    rule: Mapping[str, float] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
     command: str = ""
 
     @classmethod

@@ -538,8 +538,8 @@ def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: boo
     goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
     sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
-    name = "eta" if of_plan else "rate"
+    name = "eta" if of_plan else "the rate"
     return (
-        f"Trend over {sizes}: {name} {goes}; the trend's {name} at {axis} {fitted.target} is "
+        f"Trend over {sizes}: {name} {goes}; the trend's at {axis} {fitted.target} is "
         f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), {end}"
     )

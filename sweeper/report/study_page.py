@@ -11,7 +11,7 @@ from typing import get_args
 from urllib.parse import quote
 
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.ladder_verdict import Verdict
+from sweeper.decide.ladder_verdict import Answer, Verdict, worst
 from sweeper.decide.saving import saving
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
@@ -164,14 +164,9 @@ def _beside(documents: Documents) -> str:
 
 
 def answer_of(documents: Documents) -> str:
-    """The worst answer of all that were validated, empty when none was.
-
-    An answer of another kind, such as none yet, leaves it undecided.
-    """
-    answers = {answer for target in documents.targets for answer in target.answers}
-    return next(
-        (a for a in ("fails", UNDECIDED, "holds") if a in answers), UNDECIDED * bool(answers)
-    )
+    """The worst answer of all that were validated, empty when none was."""
+    answers: list[Answer] = [answer for target in documents.targets for answer in target.answers]
+    return worst(answers) if answers else ""
 
 
 def render(
@@ -239,7 +234,9 @@ def _answer(documents: Documents, targets: Sequence[_Target], following: Next | 
     planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
     etas = {at: f"{eta:.4g}" for at, eta in planned.items() if isinstance(eta, int | float)}
     each = {eta if len({*etas.values()}) == 1 else f"{eta} ({at})": at for at, eta in etas.items()}
-    items: list[Item] = [Sentence(f"The eta to train with: {', '.join(each)}")] * bool(etas)
+    items: list[Item] = [
+        Sentence(f"The learning rate (eta) to train with: {', '.join(each)}")
+    ] * bool(etas)
     items += [sentence for target in targets for sentence in target.answers()]
     if documents.check is not None:
         rule = documents.check.rule

@@ -24,13 +24,14 @@ RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct
 class ValidatedRuns:
     """The curves of a validation of eta, and the sizes of its ladders by axis, the base's marked.
 
-    `planned_log2` is log2 of the eta that was transferred.
+    `planned_log2` is log2 of the eta that was transferred, `rule` what the verdict rests on.
     """
 
     planned_log2: float
     curves: tuple[SizeCurve, ...]
     ladders: Mapping[str, tuple[LadderSize, ...]]
     bases: frozenset[LadderSize]
+    rule: Mapping[str, float]
 
     @classmethod
     def latest(cls, folder: Path) -> ValidatedRuns | None:
@@ -58,6 +59,7 @@ class ValidatedRuns:
             curves=from_json(tuple[SizeCurve, ...], record.get("curves", [])),
             ladders={axis: tuple(size for size, _ in pairs) for axis, pairs in sizes.items()},
             bases=frozenset(size for pairs in sizes.values() for size, base in pairs if base),
+            rule={f"transfer.{key}": value for key, value in record.get("rule", {}).items()},
         )
 
     def along(self, axis: str) -> ValidatedRuns:
@@ -66,8 +68,8 @@ class ValidatedRuns:
         return replace(self, curves=tuple(curves))
 
     def rows(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A row a run, each with the study's `settings`."""
-        rows = []
+        """A row a run, each with the study's `settings`, but for those of its own rule."""
+        rows, settings = [], {**settings, **self.rule}
         for curve in self.curves:
             # 0 is an axis that the model does not have, such as experts.
             sizes = {key: size for key in LADDER_AXES if (size := getattr(curve.size, key))}

@@ -32,6 +32,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LADDER_KEYS, LadderSiz
 from sweeper.study.flops import keep_flops
 from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import StudyLock
+from sweeper.study.runs_table import RULE
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import StudyRecord
 from sweeper.study.watcher import Watcher, Words
@@ -362,6 +363,7 @@ def validate(
         exponents=tuple(exponents.exponents()) if exponents else (),
         settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
+        rule={key: float(getattr(rule, key)) for key in RULE},
         command=provenance()["command"],
     )
     planned_hps, kept = judged.planned, None

@@ -34,9 +34,10 @@ def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
     ]
     curves = [v.curve(size, rule) for v, size in zip(valleys, sizes, strict=True)]
     verdict = judge_ladder("width", curves, 0.3, BASE, rule)
-    validation = Validation(planned_log2=0.3, axes=(verdict,), curves=tuple(curves))
-    settings = {"study": "mine", "parameterization": "mup"}
-    settings |= {"transfer.max_shift": rule.max_shift, "transfer.step": rule.step}
+    judged_by = {"max_shift": rule.max_shift, "step": rule.step}
+    validation = Validation(planned_log2=0.3, axes=(verdict,), curves=tuple(curves), rule=judged_by)
+    # What was typed where it was validated, and not what the study has.
+    settings = {"study": "mine", "parameterization": "mup", "transfer.max_shift": 1.0}
     rows = ValidatedRuns.of(to_json(validation)).rows(settings)
     assert any(np.isinf(row["loss"]) for row in rows)
     with (tmp_path / "runs.csv").open("w") as file:
