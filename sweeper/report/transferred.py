@@ -10,14 +10,14 @@ from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
-from sweeper.errors import SHELL, Keyword, Text, as_text, spelled
+from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, the_same, within
-from sweeper.report.sections import Item, Sentence, Shown
+from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
@@ -268,7 +268,8 @@ def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
     """The coordinate check in a sentence, and what shows all modules."""
     if quick.check is None:
         return []
-    return [Sentence(check_sentence(quick.check, settings.check))]
+    shows_all = Commands("All modules:", [call_words(quick.call)], detail=True)
+    return [Sentence(check_sentence(quick.check, settings.check)), shows_all]
 
 
 def _check_notes(quick: QuickCheck) -> list[Text]:

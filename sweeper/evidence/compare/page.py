@@ -208,7 +208,7 @@ def target_table(winner: Winner) -> Table:
             Column("difference", unit=winner.unit, form=form, left=True),
             *[Column("compute", form=".3f", left=True)] * computed,
             *[Column("wall clock", form=".3f", left=True)] * clocked,
-            Column("place", left=True, secondary=True),
+            Column("place", left=True),
             Column("sizes", form="d", secondary=True),
         ],
         legend=[
