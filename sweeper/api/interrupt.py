@@ -66,9 +66,8 @@ def asked_by_user(function: F) -> F:
     An error of ours comes without the frames on the way, of which nobody learns anything. A keyword
     that the function has not is one, too.
     """
-    parameters = inspect.signature(function).parameters.values()
-    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    names = inspect.signature(function).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in names.values())
 
     @wraps(function)
     def called(*arguments: Any, **keywords: Any) -> Any:
