@@ -94,8 +94,7 @@ def transfer(study: Study | Place | None, to_width: int, **settings: Any) -> Tra
     code, output = answered(request)
     if isinstance(study, Study):
         study.reload()
-    # A dry run, or runs that wait in a queue: there is no plan yet.
-    if "plan" not in output.places:
+    if "plan" not in output.places:  # a dry run, or runs that wait in a queue
         return Answer.of(output)
     if code == Outcome.NOT_VALIDATED:
         raise SweeperError(". ".join(output.answers))

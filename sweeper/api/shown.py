@@ -170,9 +170,8 @@ class Study(Answer, record.StudyRecord):
         record = self.documents.check
         checks = [check for check in record.axes if check.axis == axis] if record else []
         if not checks:
-            raise self._nothing(
-                f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
-            )
+            calls = "sweeper.transfer(validate=True), sweeper check"
+            raise self._nothing(f"a coordinate check over {axis} ({calls})")
         return drawn(lambda: coordinate_figure(checks[0]))
 
     def __getattr__(self, name: str) -> Any:
@@ -241,8 +240,7 @@ class LadderVerdict:
 
 
 def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
-    axes: Sequence[Verdict] = validation.axes if validation else ()
-    return [LadderVerdict(verdict, validation) for verdict in axes if validation]
+    return [LadderVerdict(each, validation) for each in validation.axes] if validation else []
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -134,10 +134,8 @@ def dotted(key: str, named: Any) -> str:
     path = f"{module}.{name}"
     if name.isidentifier() and vars(sys.modules.get(module, sys)).get(name) is named:
         return path
-    allowed = (
-        f"a class or a function at the top level of a module or a cell, by its name; arguments "
-        f'of its own stand beside it: {key}={{"name": Net, "heads": 4}}'
-    )
+    allowed = "a class or a function at the top level of a module or a cell, by its name; "
+    allowed += f'arguments of its own stand beside it: {key}={{"name": Net, "heads": 4}}'
     if isinstance(named, type) and name.isidentifier():
         allowed = f"the {name} that {module} has now: it was defined anew since. Import it again"
     if not callable(named) or not name:
