@@ -77,10 +77,7 @@ HYDRA: Mapping[str, str] = {
         "`sweeper search search=lr` trains many runs by itself, "
         "`sweeper transfer --to-width N --validate 'transfer.widths=[32,64]'` several sizes",
     ),
-    **dict.fromkeys(
-        ("-c", "--cfg"),
-        "`sweeper search --dry-run` says what would be trained, config.yaml of a study has it all",
-    ),
+    **dict.fromkeys(("-c", "--cfg"), "`sweeper search --dry-run`, and config.yaml of a study"),
     **dict.fromkeys(
         ("-i", "--info", "--hydra-help"),
         "`sweeper doctor` says what is installed, `sweeper search --help` which groups there are",

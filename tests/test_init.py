@@ -40,6 +40,8 @@ def test_an_unknown_keyword_is_one_message_with_near_names(name: str) -> None:
     first = next(iter(inspect.signature(call).parameters))
     with pytest.raises(sweeper.ConfigError, match=f"no keyword has .* did you mean.* {first}"):
         call(**{f"{first}s": 3})
+    with pytest.raises(sweeper.BadInput, match=r"transfer: missing .* 'to_width'"):
+        sweeper.transfer("a", to_wdth=64)
 
 
 def test_importing_the_package_loads_no_torch() -> None:

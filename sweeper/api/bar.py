@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
 from io import StringIO, TextIOBase
+from threading import RLock
 from typing import Any
 
 from rich.console import Console
 
 from sweeper.api.words import CALLS, in_notebook
+from sweeper.errors import Call, call_words
+from sweeper.files import take_damaged
+from sweeper.registry import only_named
 from sweeper.report.next import Next
 from sweeper.report.output import Output
+from sweeper.report.present import ask
+from sweeper.study.setup import asked
+from sweeper.verbs.requests import Request
 
 NOTE = "Note: "
 COLUMNS = 100
 """The width of texts that a call keeps."""
+TURNS = RLock()
+"""Calls of several threads take turns: a process has one model of a specification in training."""
 
 
 class NotebookBar(TextIOBase):
@@ -78,11 +87,9 @@ class Kept(Output):
         """Progress is shown in a notebook by a bar, elsewhere on stderr."""
         # In a notebook rich shows each text below the cell, whatever file it is given.
         plain: Any = {"force_jupyter": False}
-        bar = NotebookBar() if in_notebook() else None
-        # tqdm's, which Optuna imports, where ipywidgets is missing: the bar here needs none.
-        if bar:
+        file: Any = (bar := NotebookBar() if in_notebook() else None)
+        if bar:  # tqdm's, which Optuna imports, where ipywidgets is missing: this bar needs none
             warnings.filterwarnings("ignore", message="IProgress not found")
-        file: Any = bar
         return cls(
             people=Console(file=StringIO(), width=COLUMNS, color_system=None, **plain),
             # Wide, so that the notebook breaks lines and not rich.
@@ -121,11 +128,26 @@ class Kept(Output):
     @property
     def kept_notes(self) -> list[str]:
         """What was noted, in the words of calls."""
-        noted = dict.fromkeys([*self.early, *self._notes])
-        return list(noted)
+        return [*dict.fromkeys([*self.early, *self._notes])]
 
     @property
     def text(self) -> str:
         """What people would have read."""
         file: Any = self.people.file
         return str(file.getvalue()).strip()
+
+
+def answered(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
+    """Do what is asked: the exit code, and what there is to say.
+
+    A training `command` stands behind `--` in what is recorded.
+    """
+    output = Kept.for_call()
+    call = request.call
+    line = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
+    take_damaged()  # of an earlier call in this process
+    with TURNS, only_named(), asked(line):
+        code, _ = ask(request, output, CALLS)
+        output.flush()
+    output.close()
+    return int(code), output

@@ -6,34 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
-from sweeper.api.bar import Kept
+from sweeper.api.bar import answered
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, Study, Transfer, nearby
-from sweeper.api.words import CALLS, dotted, in_python
+from sweeper.api.words import dotted, in_python
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
-from sweeper.errors import (
-    Call,
-    ConfigError,
-    Keyword,
-    SweeperError,
-    call_words,
-)
-from sweeper.files import is_path, take_damaged
+from sweeper.errors import ConfigError, Keyword, SweeperError
+from sweeper.files import is_path
 from sweeper.launch.code import edited_modules
-from sweeper.registry import only_named
-from sweeper.report.present import ask
 from sweeper.study.folder import is_study
-from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.answer import Outcome
 from sweeper.verbs.requests import (
     ExplainRequest,
     ExportRequest,
-    Request,
     SearchRequest,
     StatusRequest,
     TransferRequest,
@@ -41,8 +30,6 @@ from sweeper.verbs.requests import (
 
 Model = str | type | Callable[..., Any] | Mapping[str, Any]
 Place = str | PathLike[str]
-TURNS = RLock()
-"""Calls of several threads take turns: a process has one model of a specification in training."""
 
 
 @keywords_of(SearchRequest)
@@ -66,9 +53,8 @@ def search(
     if model is not None:
         settings = {"model": model, **settings}
     if not isinstance(command, list | tuple):
-        raise ConfigError(
-            Keyword("command"), command, 'a list of words: command=["python", "train.py"]'
-        )
+        words = 'a list of words: command=["python", "train.py"]'
+        raise ConfigError(Keyword("command"), command, words)
     request = request_of(SearchRequest, settings)
     if command:
         typed = ["search", *request.overrides, "--", *map(str, command)]
@@ -108,8 +94,7 @@ def transfer(study: Study | Place | None, to_width: int, **settings: Any) -> Tra
     code, output = answered(request)
     if isinstance(study, Study):
         study.reload()
-    # A dry run, or runs that wait in a queue: there is no plan yet.
-    if "plan" not in output.places:
+    if "plan" not in output.places:  # a dry run, or runs that wait in a queue
         return Answer.of(output)
     if code == Outcome.NOT_VALIDATED:
         raise SweeperError(". ".join(output.answers))
@@ -157,44 +142,21 @@ def explain(to_width: int | None = None, **settings: Any) -> Answer:
 def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     """The study of a name or in a folder, such as "mine" or "runs/mine", as it is now.
 
-    None is the latest in `root`, which is "runs" if not given. As an answer it says what `status`
-    does. Nothing is written. BadInput when there is no such study.
+    None is the latest in `root`, by default "runs". It answers what `status` does, and nothing is
+    written. BadInput when there is no such study.
     """
     with in_python():
-        folder = folder_of(study, root)
-        opened = Study.read(folder)
-        if is_study(folder):
-            request = StatusRequest(study=folder.name, root=folder.parent)
-            opened.take(answered(request)[1])
-    return opened
-
-
-def answered(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
-    """Do what is asked: the exit code, and what there is to say.
-
-    A training `command` stands behind `--` in what is recorded.
-    """
-    output = Kept.for_call()
-    call = request.call
-    line = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
-    take_damaged()  # of an earlier call in this process
-    with TURNS, only_named(), asked(line):
-        code, _ = ask(request, output, CALLS)
-        output.flush()
-    output.close()
-    return int(code), output
+        return Study.opened(folder_of(study, root))
 
 
 def folder_of(study: Study | Place | None, root: Place | None) -> Path:
     """The folder of a study; BadInput when there is none."""
     if isinstance(study, Study):
         return nearby(study.folder)
-    for key, place, allowed in (
-        ("study", study, "a study, its name or its folder"),
-        ("root", root, "a folder"),
-    ):
+    allowed = {"study": "a study, its name or its folder", "root": "a folder"}
+    for key, place in (("study", study), ("root", root)):
         if place is not None and not (isinstance(place, str | PathLike) and is_path(place)):
-            raise ConfigError(Keyword(key), place, allowed)
+            raise ConfigError(Keyword(key), place, allowed[key])
     text = None if study is None else fspath(study)
     if text is not None and root is None:
         folder = Path(text).expanduser()
@@ -210,8 +172,6 @@ def _check_loaded(model: Model | None) -> None:
     """ConfigError where files of the user's changed that this process has imported before."""
     if edited := edited_modules():
         value = dotted("model", model) if callable(model) else edited[0]
-        allowed = (
-            f"{', '.join(edited)} changed on the disk since it was imported: restart the kernel, "
-            f"or importlib.reload it and import its classes again"
-        )
+        allowed = f"{', '.join(edited)} changed on the disk since it was imported: restart the "
+        allowed += "kernel, or importlib.reload it and import its classes again"
         raise ConfigError("model", value, allowed)

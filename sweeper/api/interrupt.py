@@ -14,7 +14,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-from sweeper.errors import ConfigError, Keyword, SweeperError, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, SweeperError, suggest
 from sweeper.gone import gone
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,12 +63,12 @@ def whole_imports() -> Iterator[None]:
 def asked_by_user(function: F) -> F:
     """The function as a user calls it: with `whole_imports`, and what it refuses is theirs alone.
 
-    An error of ours comes without the frames on the way, of which nobody learns anything. A keyword
-    that the function has not is one, too.
+    An error of ours comes without the frames on the way, of which nobody learns anything. Arguments
+    that the function has not, or lacks, are one, too.
     """
-    parameters = inspect.signature(function).parameters.values()
-    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    signature = inspect.signature(function)
+    names = signature.parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in names.values())
 
     @wraps(function)
     def called(*arguments: Any, **keywords: Any) -> Any:
@@ -78,6 +78,10 @@ def asked_by_user(function: F) -> F:
                 if went or not (takes_any or name in names):
                     near = went or f"; {suggest(name, names)}"
                     raise ConfigError(Keyword(name), value, f"no keyword has this name{near}")
+            try:
+                signature.bind(*arguments, **keywords)
+            except TypeError as error:
+                raise BadInput(f"{function.__name__}: {error}") from None
             with whole_imports():
                 return function(*arguments, **keywords)
         # Here, and in no context manager: one of contextlib's gives an error its frames back.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.words import in_python, setting_names, settings_words
-from sweeper.errors import ConfigError, Keyword, spelled
+from sweeper.errors import ConfigError, Keyword, spelled, suggest
 from sweeper.files import is_path, is_text
 from sweeper.verbs.requests import Option, Request, checked, options_of
 
@@ -23,14 +23,8 @@ WORDS = "overrides"
 """The field that holds a configuration's settings: in Python they are keywords of their own."""
 
 
-class _Kept:
-    """The default of a setting in a signature: what the configuration has."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-KEPT = _Kept()
+KEPT = type("Kept", (), {"__repr__": lambda self: "..."})()
+"""The default of a setting in a signature: what the configuration has."""
 
 
 def keywords_of(request: type[Request]) -> Callable[[F], F]:
@@ -40,20 +34,19 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
     """
 
     def decorated(function: F) -> F:
-        own = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())
         named = {*(each.name for each in own), WORDS, "names", "name"}
         options = {n: option for n, option in options_of(request).items() if n not in named}
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [_parameter(option, kind) for option in options.values()]
         ahead = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
         behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
-        settings = list[inspect.Parameter]()
-        if WORDS in options_of(request):
-            names = sorted(
-                setting_names(request.verb).keys() - {p.name for p in ahead} - {*options}
-            )
-            settings = [inspect.Parameter(n, kind, default=KEPT, annotation=Any) for n in names]
-            settings += behind
+        # `**settings` are the configuration's, `**keywords` the request's alone.
+        names = setting_names(request.verb) if "settings" in signature.parameters else {}
+        more = sorted(names.keys() - {*options} - {p.name for p in own})
+        settings = [inspect.Parameter(n, kind, default=KEPT, annotation=Any) for n in more]
+        settings += behind if names else []
 
         @wraps(function)
         def called(*arguments: Any, **keywords: Any) -> Any:
@@ -61,10 +54,7 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
                 return function(*arguments, **keywords)
 
         made: Any = called
-        returns = inspect.signature(function).return_annotation
-        made.__signature__ = inspect.Signature(
-            [*ahead, *parameters, *settings], return_annotation=returns
-        )
+        made.__signature__ = signature.replace(parameters=[*ahead, *parameters, *settings])
         meanings = [f"{name}: {spelled(option.flag.help)}" for name, option in options.items()]
         made.__doc__ = "\n\n".join([inspect.getdoc(function) or "", "\n".join(meanings)])
         return typing.cast(F, asked_by_user(made))
@@ -82,6 +72,10 @@ def request_of(request: type[Request], keywords: Mapping[str, Any]) -> Any:
         name: _plain(options[name], value) for name, value in keywords.items() if name in options
     }
     others = {name: value for name, value in keywords.items() if name not in options}
+    if others and WORDS not in options:
+        name, value = next(iter(others.items()))
+        near = f"no keyword has this name; {suggest(name, options)}"
+        raise ConfigError(Keyword(name), value, near)
     for name, value in own.items():
         # None is as if the keyword had not been given.
         if value is None and not options[name].required:

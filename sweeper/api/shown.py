@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sweeper.api.bar import Kept
+from sweeper.api.bar import Kept, answered
 from sweeper.api.words import CALLS
 from sweeper.decide.documents import Documents
 from sweeper.decide.ladder_verdict import Verdict
@@ -28,10 +28,11 @@ from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
 from sweeper.report.sections import Report
 from sweeper.study import study as record
-from sweeper.study.folder import TargetFolder
+from sweeper.study.folder import TargetFolder, is_study
 from sweeper.study.runs_table import trials_table
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
+from sweeper.verbs.requests import StatusRequest
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -88,6 +89,14 @@ class Study(Answer, record.StudyRecord):
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.
     """
+
+    @classmethod
+    def opened(cls, folder: Path) -> Study:
+        """The study in `folder`; as an answer it says what `status` does."""
+        study = cls.read(folder)
+        if is_study(folder):
+            study.take(answered(StatusRequest(study=folder.name, root=folder.parent))[1])
+        return study
 
     def reload(self) -> None:
         """Take what was recorded since: of a search that goes on, or a later transfer."""
@@ -161,9 +170,8 @@ class Study(Answer, record.StudyRecord):
         record = self.documents.check
         checks = [check for check in record.axes if check.axis == axis] if record else []
         if not checks:
-            raise self._nothing(
-                f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
-            )
+            calls = "sweeper.transfer(validate=True), sweeper check"
+            raise self._nothing(f"a coordinate check over {axis} ({calls})")
         return drawn(lambda: coordinate_figure(checks[0]))
 
     def __getattr__(self, name: str) -> Any:
@@ -232,8 +240,7 @@ class LadderVerdict:
 
 
 def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
-    axes: Sequence[Verdict] = validation.axes if validation else ()
-    return [LadderVerdict(verdict, validation) for verdict in axes if validation]
+    return [LadderVerdict(each, validation) for each in validation.axes] if validation else []
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -249,29 +256,23 @@ class Transfer(Answer):
     def read(cls, folder: Path, notes: Sequence[str] = ()) -> Transfer:
         """What lies in a target's `folder`, as `sweeper transfer` left it."""
         plan, path = TransferPlan.load(folder), TargetFolder(folder).validation
-        target = next(
-            (t for t in Documents.read(folder.parents[1]).targets if t.name == folder.name), None
-        )
-        validation = target.validation if target and path.is_file() else None
-        return cls(
-            folder=folder, plan=plan, verdicts=tuple(_verdicts(validation)), notes=tuple(notes)
-        )
+        targets = Documents.read(folder.parents[1]).targets if path.is_file() else ()
+        validation = next((t.validation for t in targets if t.name == folder.name), None)
+        verdicts = tuple(_verdicts(validation))
+        return cls(folder=folder, plan=plan, verdicts=verdicts, notes=tuple(notes))
 
     @property
     def answer(self) -> str:
         """holds, fails, cannot say yet: the worst of all; "not validated" without a verdict."""
         answers = {a for v in self.verdicts for a in (v.answer, v.at_target) if a}
         order = ("fails", "cannot say yet", "holds")
-        return next(
-            (a for a in order if a in answers), "cannot say yet" if answers else "not validated"
-        )
+        other = "cannot say yet" if answers else "not validated"
+        return next((a for a in order if a in answers), other)
 
     @property
     def study(self) -> Study:
         """The study that the plan was made from, as it is now."""
-        from sweeper.api.calls import open_study
-
-        return open_study(self.folder.parents[1])
+        return Study.opened(self.folder.parents[1])
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the ladder over `axis`."""

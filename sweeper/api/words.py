@@ -19,15 +19,7 @@ from typing import Any
 
 from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
-from sweeper.errors import (
-    BadInput,
-    Call,
-    ConfigError,
-    Python,
-    SweeperError,
-    spelled,
-    suggest,
-)
+from sweeper.errors import BadInput, Call, ConfigError, Python, SweeperError, spelled, suggest
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
 from sweeper.scaling.spec import RULE_KEYS
@@ -38,7 +30,6 @@ SIZES = ("width", "depth")
 RUNNER_KEYS = ("metric", "heldout")
 """Keys of a command's runner that are given without its name."""
 SECTIONS = ("train", "transfer", "check")
-GROUP = "group"
 _ETA = (
     "the learning rate is eta, which is searched; its range, in log2: "
     'parameterization={"name": "mup", "space": {"eta": {"low": -12, "high": -5}}}'
@@ -51,9 +42,9 @@ def setting_names(verb: str, config_dir: Path | None = None) -> dict[str, str]:
     """Keywords of a verb's settings, a section's key with its section; groups are their own."""
     groups_there = {*groups(config_dir), *SECTIONS, *OVERLAYS}
     keys = dict.fromkeys(SIZES, "model") | {key.name: "train" for key in fields(TrainSettings)}
-    if verb == "transfer":
+    if verb in ("transfer", "compare"):
         keys = {key.name: "transfer" for key in fields(LadderRule)}
-    return keys | dict.fromkeys(RUNNER_KEYS, "") | dict.fromkeys(groups_there, GROUP)
+    return keys | dict.fromkeys(RUNNER_KEYS, "") | dict.fromkeys(groups_there, "groups")
 
 
 def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
@@ -61,7 +52,7 @@ def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | No
     names = setting_names(verb, config_dir)
     overrides: list[str] = []
     for name, value in settings.items():
-        if names.get(name) == GROUP:
+        if names.get(name) == "groups":
             overrides += _of_group(name, value)
         elif "." in name or name in names:
             overrides.append(_word(f"{names.get(name, '')}.{name}".lstrip("."), value))
@@ -143,10 +134,8 @@ def dotted(key: str, named: Any) -> str:
     path = f"{module}.{name}"
     if name.isidentifier() and vars(sys.modules.get(module, sys)).get(name) is named:
         return path
-    allowed = (
-        f"a class or a function at the top level of a module or a cell, by its name; arguments "
-        f'of its own stand beside it: {key}={{"name": Net, "heads": 4}}'
-    )
+    allowed = "a class or a function at the top level of a module or a cell, by its name; "
+    allowed += f'arguments of its own stand beside it: {key}={{"name": Net, "heads": 4}}'
     if isinstance(named, type) and name.isidentifier():
         allowed = f"the {name} that {module} has now: it was defined anew since. Import it again"
     if not callable(named) or not name:

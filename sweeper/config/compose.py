@@ -368,13 +368,13 @@ def _resolve(config: DictConfig) -> Tree:
         raise BadInput(_message(error)) from error
     if missing:
         raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
-    # An overlay's file sets keys of the root, and leaves nothing under its own group's name.
     rules = tree.get("parameterization")
     if isinstance(rules, dict) and "alignment" in rules and isinstance(rules.get("space"), dict):
         for axis in map(rules["space"].get, GAMMAS):
             for name, end in GAMMA_ENDS.items():
                 if isinstance(axis, dict) and axis.get(name, end) is None:
                     axis[name] = 0 if rules["alignment"] is None else end
+    # An overlay's file sets keys of the root, and leaves nothing under its own group's name.
     for group in OVERLAYS:
         if tree.pop(group, None):
             raise BadInput(

@@ -31,10 +31,8 @@ class Invocation:
         """A call of `verb` for the configuration with `changes`; no password is shown."""
         settings = map(redact_word, changed(self.overrides, changes, without=(*without, "root")))
         named: list[Keyword | str] = [Keyword("study", self.study)] if self.study else []
-        folders = {
-            "root": root if str(root) != DEFAULT_ROOT else None,
-            "config_dir": self.config_dir,
-        }
+        at = root if str(root) != DEFAULT_ROOT else None
+        folders = {"root": at, "config_dir": self.config_dir}
         where = [Keyword(name, folder) for name, folder in folders.items() if folder is not None]
         return Call(verb, *named, *settings, *where)
 
@@ -67,15 +65,9 @@ def study_tree(
     for override in parse_overrides(others):
         key = str(override.key_or_group)
         if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in ("study", "study.name"):
-            raise ConfigError(
-                key,
-                override.get_value_element_as_str(),
-                (
-                    f"it cannot be changed for the study {study!r}: search anew with it, or choose "
-                    "another study with ",
-                    Keyword("study", ...),
-                ),
-            )
+            allowed = f"it cannot be changed for the study {study!r}: search anew with it, or "
+            other = (f"{allowed}choose another study with ", Keyword("study", ...))
+            raise ConfigError(key, override.get_value_element_as_str(), other)
     check_folder(root / study)
     path = StudyFolder(root / study).config
     tree = read_tree(path, others, config_dir) | {"root": str(root)}

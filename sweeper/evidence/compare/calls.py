@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sweeper.api.calls import answered, folder_of
+from sweeper.api.bar import answered
+from sweeper.api.calls import folder_of
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer
 from sweeper.api.words import settings_words

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.api.calls import TURNS
+from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, drawn
 from sweeper.errors import PYTHON, BadInput, as_text, spelled

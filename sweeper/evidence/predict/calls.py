@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sweeper.api.calls import TURNS
+from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.errors import PYTHON, spelled
 from sweeper.evidence.predict.decision import NoLossLaw, Prediction
