@@ -119,9 +119,7 @@ def kept(records: Sequence[Mapping[str, Any]]) -> str:
     whole = [f"`{record['figure']}`" for record in records if "ladders" in record]
     days = sorted({record["judged"] for record in records if "ladders" not in record})
     text = f"The records of {', '.join(whole)} keep their losses."
-    return text + f" The others keep none, and stand as they were judged on {days[-1]}." * bool(
-        days
-    )
+    return text + f" The others keep none, and stand as judged on {days[-1]}." * bool(days)
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:

@@ -74,8 +74,10 @@ def main() -> None:
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = bytearray(b"".join(file.read_bytes() for file in files))
     data, offsets = torch.frombuffer(text, dtype=torch.uint8), torch.arange(CONTEXT + 1)
+    warmup = max(1, args.steps // 10)
     for step in range(args.steps):
-        factor = min(1, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps))
+        done = max(0, step - warmup) / (args.steps - warmup)
+        factor = min((step + 1) / warmup, 0.55 + 0.45 * math.cos(math.pi * done))
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
         rows = data[torch.randint(len(data) - CONTEXT, (16, 1)) + offsets].long()
