@@ -226,7 +226,6 @@ def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
 
 
 def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
-    """The first model that can be built; BadInput of the first if none can."""
     failures: list[BadInput] = []
     for size in sizes:
         try:
@@ -307,7 +306,6 @@ def _cautions(growth: Growth, counted: Sequence[Factor]) -> Iterator[str]:
 
 
 def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
-    """A depth that changes nothing, or layers that no depth makes."""
     base, _, target = growth.sizes
     names = growth.base.shapes.keys(), growth.target.shapes.keys()
     # Layers at the target alone, and no depth between: an argument is a depth by another name.

@@ -331,7 +331,6 @@ def _contraction(
     batch: list[int],
     other: Tensor,
 ) -> Use:
-    """The use of a weight with `mapping` that is summed over some dimensions, batched in others."""
     in_extents = extents([mapping[i] for i in summed])
     out_extents = extents([c for i, c in enumerate(mapping) if i not in {*summed, *batch}])
     fan_in = prod(n for i in summed for _, n in mapping[i])

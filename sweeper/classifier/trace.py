@@ -106,7 +106,6 @@ _RULES: dict[str, Rule] = {
 
 
 def _unsupported(state: TraceState, call: OpCall) -> OutputInfo:
-    """An operation without a rule: parameters in it are named, activations pass through."""
     state.record_unsupported(call)
     return OutputInfo()
 
@@ -304,7 +303,6 @@ def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> Acti
 
 
 def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None:
-    """Record the number that the later operands of a sum are multiplied by."""
     number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
     if number and number != 1:
         recorded = state.numbers.record("multiplies by", number, state.running.name)
@@ -660,7 +658,6 @@ def _of_sibling(name: str, state: TraceState) -> list[Use]:
 
 
 def _untraced(shapes: ModelTrace, failures: list[_Failed]) -> ModelTrace:
-    """Shapes alone, and why: the last attempt tells most, unless it was not made."""
     large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
     others = [str(failed) for failed in failures if not isinstance(failed.__cause__, TooLarge)]
     return replace(shapes, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
@@ -672,7 +669,6 @@ def described(sizes: Sizes) -> str:
 
 
 def _reason(error: Exception, place: Place) -> str:
-    """Where a model's own code failed, and why, in a line."""
     # The user's frame is what helps: the last one outside of torch and of the modules here.
     package = Path(__file__).parents[1]
     skipped = (

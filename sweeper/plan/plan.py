@@ -530,7 +530,6 @@ def built_optimizer(spec: PluginSpec) -> Optimizer:
 
 
 def _file(path: str | Path) -> Path:
-    """The file of a plan, itself or in its folder."""
     file = Path(path).expanduser()
     return TargetFolder(file).plan if file.is_dir() else file
 
@@ -586,7 +585,6 @@ def make_plan(
 
 
 def _lawful(hps: PlainHps, law: AppliedLaw | None) -> PlainHps:
-    """The hyperparameters at the target: those at the base, times the law's factors."""
     return hps if law is None else as_used(law.apply(log2(hps)))
 
 
@@ -673,7 +671,6 @@ def plan_of(
 
 
 def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> PlannedParameter:
-    """The parameter, its gradient's own factor left out where the model had no place for it."""
     if f"{parameter.name.rpartition('.')[0]}.backward_multiplier" in buffers:
         return parameter
     target, base = (

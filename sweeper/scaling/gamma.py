@@ -44,12 +44,6 @@ def groups_of(parameterization: Parameterization) -> Mapping[str, str]:
     return groups
 
 
-def constants_of(parameterization: Parameterization) -> Mapping[str, float]:
-    """The C_G of `EffectiveTheory.constants`, by pattern; others have none."""
-    constants: Mapping[str, float] = getattr(parameterization, "constants", {})
-    return constants
-
-
 def group_gammas(parameterization: Parameterization) -> tuple[str, ...]:
     """The constants of `groups_of`, which a space must hold."""
     return tuple(f"gamma_{name}" for name in groups_of(parameterization))
@@ -80,10 +74,17 @@ def gamma(spec: ParamSpec, hps: PlainHps) -> float:
 def named_by_user(
     specs: tuple[ParamSpec, ...], parameterization: Parameterization
 ) -> tuple[ParamSpec, ...]:
-    """The specs with the group and the C_G that the parameterization's patterns give them."""
-    specs = in_groups(specs, groups) if (groups := groups_of(parameterization)) else specs
-    constants = constants_of(parameterization)
-    return with_constants(specs, constants) if constants else specs
+    """The specs with the group and the C_G that the parameterization's patterns give them.
+
+    C_G are the `EffectiveTheory.constants`; others have none. ConfigError as `members_of`.
+    """
+    constants: Mapping[str, float] = getattr(parameterization, "constants", {})
+    key_of = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
+    of_key = {f"constants.{pattern}": constant for pattern, constant in constants.items()}
+    return tuple(
+        replace(s, init_constant=of_key[key_of[s.name]]) if s.name in key_of else s
+        for s in in_groups(specs, groups_of(parameterization))
+    )
 
 
 def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
@@ -92,17 +93,6 @@ def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[Pa
     key_of = members_of(specs, {f"groups.{group}": pattern for group, pattern in groups.items()})
     of_key = {f"groups.{group}": group for group in groups}
     return tuple(replace(s, group=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs)
-
-
-def with_constants(
-    specs: Sequence[ParamSpec], constants: Mapping[str, float]
-) -> tuple[ParamSpec, ...]:
-    """The specs, each with the C_G of the pattern that it matches; ConfigError as `members_of`."""
-    key_of = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
-    of_key = {f"constants.{pattern}": constant for pattern, constant in constants.items()}
-    return tuple(
-        replace(s, init_constant=of_key[key_of[s.name]]) if s.name in key_of else s for s in specs
-    )
 
 
 def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[str, str]:
@@ -189,7 +179,6 @@ def _places(names: Iterable[str]) -> dict[str, float]:
 
 
 def _stack(name: str) -> str:
-    """What stands before the layer's number."""
     match = NUMBER.search(name)
     return name[: match.start()] if match else name
 

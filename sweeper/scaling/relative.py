@@ -82,19 +82,17 @@ class Relative(BaseParameterization):
 
         A vector is an embedding: it contracts nothing. A projection up is one too, and one down
         moves as a readout does, whose outputs are as few. But neither is an end: no module
-        multiplies them. An embedding's a is shifted to 0 by the abc symmetry; a projection down is
-        a readout of (0, 1/2), which starts as hidden weights do, with outputs of order 1, which
-        what follows is to work on. From that b its c follows: steps that go as the weight are
-        n^-1/2 already, and n of them, aligned, want another n^-1/2.
+        multiplies them, so that a is shifted to 0 by the abc symmetry. A projection down starts as
+        hidden weights do, with outputs of order 1, which what follows is to work on; a step that
+        goes as the weight is n^-1/2 already, and n of its entries, aligned, want n^-1/2 more.
         """
-        ab, alignment = self.ab_exponents(), self.alignment or "full"
-        if spec.role is Role.DOWN:
-            e = exponents({READOUT: (0, sum(ab[HIDDEN]))}, READOUT, update, alignment)
-        elif spec.role in (Role.VECTOR, Role.UP):
-            e = exponents(ab, EMBEDDING, update, alignment)
-            e = shift(e, -e.a, update)
-        else:
-            e = exponents(ab, spec.role, update, alignment)
+        ab, alignment, role = self.ab_exponents(), self.alignment or "full", spec.role
+        if role is Role.DOWN:
+            ab, role = {READOUT: (0, sum(ab[HIDDEN]))}, READOUT
+        elif role in (Role.VECTOR, Role.UP):
+            role = EMBEDDING
+        e = exponents(ab, role, update, alignment)
+        e = e if role is spec.role else shift(e, -e.a, update)
         return replace(e, c=0.0, g=0.0) if self.alignment is None else e
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
@@ -116,11 +114,9 @@ class Relative(BaseParameterization):
     def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
         """Factors on a hidden matrix's gradient and rate where its sides do not grow alike.
 
-        A gradient's entries go as the multiplier, m^-a, times the gradient of the outputs, which
-        goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
-        output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
-        inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
-        Updates of matrices need what a matrix of this shape does beyond one of the base's.
+        A gradient's entries go as m^-a times those of the outputs, n_out^-(g - a): where the output
+        grows r times as much as the input, r^-(g - a) is left. SGD's step has that factor and needs
+        its inverse, as MuSGD has it (microsoft/mup); Adam's has not, but eps follows the gradient.
         """
         if spec.role is not HIDDEN or self.alignment is None:
             return 1.0, 1.0
