@@ -226,22 +226,19 @@ def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
 
 
 def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
-    failures: list[BadInput] = []
+    failure: BadInput | None = None
     for size in sizes:
         try:
             return tracer.shapes(size)
         except BadInput as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+            failure = failure or error
+    if failure:
+        raise failure
     return None
 
 
 def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
-    """BadInput if layers of the target have none of their kind in the base.
-
-    It says which depth of the base has some.
-    """
+    """BadInput if layers of the target have none of their kind in the base."""
     missing = growth.matching.missing()
     if not missing:
         return

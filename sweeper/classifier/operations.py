@@ -160,10 +160,7 @@ class _Scaling(TorchFunctionMode):
 def _likeness(seen: Mapping[str, Any], geometry: Mapping[str, Any]) -> int:
     """How much of an operation's geometry a call has.
 
-    An attention's is head size, sequence length and whether it is causal. A call may differ from
-    what was seen, as one on a longer sequence does; powers of two make the head size decide
-    before the length, and the length before the mask, which is the order in which factors depend
-    on them.
+    Powers of two let an attention's head size decide before its length, and that before the mask.
     """
     weights = (4, 2, 1)
     equal = [seen[key] == value for key, value in geometry.items()]

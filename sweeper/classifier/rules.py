@@ -311,10 +311,7 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
 
 
 def _is_data(state: TraceState, operand: _Operand, operands: list[_Operand]) -> bool:
-    """Whether a weight takes the place of the data, as learned queries do.
-
-    Data is repeated over the batch, or given to a module that holds the other operand itself.
-    """
+    # As learned queries do: repeated over the batch, or given to a module that holds the other one.
     mappings = [mapping for _, mapping in state.params_in(operand.weight)]
     if any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group):
         return True

@@ -143,7 +143,8 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     """
     trained = [setting for setting in plan.absorbed() if not setting.frozen]
     decaying = [setting for setting in trained if setting.weight_decay]
-    spared = [*dict.fromkeys(NUMBER.sub("*", s.name) for s in trained if not s.weight_decay)]
+    starred = _starred({s.name: s.weight_decay > 0 for s in trained})
+    spared = [*dict.fromkeys(starred[s.name] for s in trained if not s.weight_decay)]
     names = ", ".join([*spared[:3], *["..."] * (len(spared) > 3)])
     where = f"{len(decaying)} of {len(trained)} parameters, not on {names} (optimizer.decayed)"
     over = spread(setting.weight_decay / setting.lr for setting in decaying)

@@ -243,9 +243,8 @@ class ScaledEmbedding(BaseParameterization):
     factor of width". The `factor` is the width itself, or its ratio m to the base's, with which
     the base model trains as `standard` does. Gains and biases have the shared rate.
 
-    With `shared` = "kept", the rule as printed, an embedding moves by eta m, and so does what
-    hidden weights and the readout sum over m times as many entries. One rate suits all layers,
-    and the best one goes as 1/m. With "over_width" the shared rate is eta/m, and the best eta
+    With `shared` = "kept", the rule as printed, an embedding moves by eta m, and so does what the
+    other layers sum: the best eta goes as 1/m. With "over_width" the shared rate is eta/m, and it
     should stay: all but gains, biases and eps train as under `standard` with full alignment.
     """
 
