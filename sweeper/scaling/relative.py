@@ -100,19 +100,18 @@ class Relative(BaseParameterization):
         base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
         depth_lr, depth_gradient = self.depth_factors(spec, update)
         gradient, step = self.uneven(spec, e, update)
-        width = m**-e.c * step
-        lr = base.lr * width * depth_lr
+        lr = base.lr * m**-e.c * depth_lr * step
         return replace(
             base,
             init_std=base.init_std * m**-e.b,
             multiplier=base.multiplier * m**-e.a,
             lr=lr,
-            eps=m**-e.g * depth_gradient * gradient if self.epsilon == "scaled" else 1.0,
-            weight_decay=decay_factor(self.decay, hps["eta"], lr, width),
+            eps=m**-e.g * depth_gradient / gradient if self.epsilon == "scaled" else 1.0,
+            weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c * step),
         )
 
     def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
-        """Factors on a hidden matrix's gradient and rate where its sides do not grow alike.
+        """Of a hidden matrix whose sides do not grow alike: 1 / the gradient's factor, the rate's.
 
         A gradient's entries go as m^-a times those of the outputs, n_out^-(g - a): where the output
         grows r times as much as the input, r^-(g - a) is left. SGD's step has that factor and needs
@@ -120,9 +119,9 @@ class Relative(BaseParameterization):
         """
         if spec.role is not HIDDEN or self.alignment is None:
             return 1.0, 1.0
-        gradient = (spec.fan_out / spec.base_fan_out / spec.width_ratio) ** (e.a - e.g)
+        gradient = (spec.fan_out / spec.base_fan_out / spec.width_ratio) ** (e.g - e.a)
         if update is Update.GRADIENT:
-            return gradient, 1 / gradient
+            return gradient, gradient
         at, base = (
             shape_factor(s.outputs / s.fan_in, update, self.alignment)
             for s in (spec, spec.at_base())
