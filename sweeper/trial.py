@@ -132,9 +132,8 @@ def numerics_beside(
 
     To raise `NUMERICS` for a correction would disown all old results, where it changed few.
 
-    - norm_gains: those of u-muP with trained norm gains and clipping. There a gain's gradient is
-      divided by the root of the tokens. Adam steps alike whatever a gradient's size (eps aside),
-      but a norm that clips all gradients together sees it.
+    - norm_gains: those of u-muP with trained norm gains and clipping, which sees that a gain's
+      gradient is divided by the root of the tokens.
     - inputs: those of `vit` and `mlp` but for u-muP's. Their input projection was divided by the
       root of its fan-in twice, in its init std and in its forward pass.
     - stacks: those of matrices by Muon, Shampoo or SOAP in models that may stack some: a stack was
@@ -143,8 +142,8 @@ def numerics_beside(
       network's ends, or weights of a norm, whose gains kept the model's own start.
     - relative: those by Adafactor whose steps, as shares of a weight, were too small for it: of a
       readout under spectral_mup, and of experts that are cut.
-    - sides: those of matrices whose sides may grow unevenly, by steps of matrices under rules
-      relative to a base, and of projections down, by steps that go as the weight.
+    - sides: those of rules relative to a base with steps of a matrix or a weight, in models where
+      one side of it may grow alone.
     """
     if runner.get("name") != "engine":
         return {}
@@ -158,15 +157,11 @@ def numerics_beside(
         versions["body"] = 2
     if "adafactor" in names and {"spectral_mup", "moe"}.intersection(names):
         versions["relative"] = 2
-    absolute = any(name.startswith(("spectral", "umup")) for name in names)
-    by_side = {
-        "muon",
-        "muonh",
-        "shampoo",
-        "soap",
-        *([] if "moe" in names else ["adafactor", "adamh"]),
-    }
-    if by_side.intersection(names) and not (absolute or UNSTACKED.intersection(names)):
+    by_side, apart = (
+        {"muon", "muonh", "shampoo", "soap", "adafactor", "adamh"},
+        {"umup", "spectral"},
+    )
+    if by_side.intersection(names) and not {*UNSTACKED, *apart, "spectral_mup"}.intersection(names):
         versions["sides"] = 2
     return versions | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 

@@ -226,23 +226,19 @@ def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
 
 
 def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
-    """The first model that can be built; BadInput of the first if none can."""
-    failures: list[BadInput] = []
+    failure: BadInput | None = None
     for size in sizes:
         try:
             return tracer.shapes(size)
         except BadInput as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+            failure = failure or error
+    if failure:
+        raise failure
     return None
 
 
 def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
-    """BadInput if layers of the target have none of their kind in the base.
-
-    It says which depth of the base has some.
-    """
+    """BadInput if layers of the target have none of their kind in the base."""
     missing = growth.matching.missing()
     if not missing:
         return
@@ -307,7 +303,6 @@ def _cautions(growth: Growth, counted: Sequence[Factor]) -> Iterator[str]:
 
 
 def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
-    """A depth that changes nothing, or layers that no depth makes."""
     base, _, target = growth.sizes
     names = growth.base.shapes.keys(), growth.target.shapes.keys()
     # Layers at the target alone, and no depth between: an argument is a depth by another name.

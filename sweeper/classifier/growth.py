@@ -157,7 +157,6 @@ class Growth:
     def _fans_of(
         self, trace: ModelTrace, name: str, pair: ParameterPair, signature: UseSignature
     ) -> tuple[int, int]:
-        """Fans of one use, as traced, or as they follow from the smaller models."""
         if trace.uses is not None:
             return use_of(trace, name, signature).fans(pair.width_dims)
         smaller = [(t, pair.base_name) for t in (self.base, self.wider)]
@@ -166,7 +165,6 @@ class Growth:
     def _groups(
         self, trace: ModelTrace, name: str, pair: ParameterPair, decision: RoleDecision
     ) -> int:
-        """Growing groups, as traced, or in proportion to their dimensions."""
         if trace.uses is not None:
             return groups_as_used(trace, name, decision)
         small, shape = self.base.shapes[pair.base_name], trace.shapes[name]
@@ -280,7 +278,6 @@ def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
 
 
 def _goes_on(growth: Growth, base_name: str) -> bool:
-    """Whether what a parameter makes goes into something that grows with the width."""
     flows = growth.base.flow, growth.wider.flow
     entries = [flow.reaches if base_name in flow.products else flow.meets for flow in flows]
     few, many = (of.get(base_name, 0) for of in entries)
@@ -456,7 +453,6 @@ class SizeComparison:
         return specs
 
     def _refusal(self) -> BadInput:
-        """Every parameter that cannot be decided, why, and what to give."""
         # One cause for all: without a trace every parameter is undecided, and naming each says
         # nothing.
         growth = self.growth
@@ -522,7 +518,6 @@ class SizeComparison:
         )
 
     def _decide(self, pair: ParameterPair) -> RoleDecision:
-        """The traced role, or the one that the user gave."""
         # The first pattern that matches counts, as the user wrote them.
         override = next((r for p, r in self.roles.items() if fnmatchcase(pair.name, p)), None)
         uses = (self.growth.base.uses or {}).get(pair.base_name, ())
@@ -586,7 +581,6 @@ class SizeComparison:
 
 
 def _cautions(growth: Growth, base_name: str, decision: RoleDecision) -> Iterator[str]:
-    """What the user should mind beside the role."""
     flows = growth.base.flow, growth.wider.flow
     if decision.role is Role.READOUT and base_name in flows[0].contracted_again:
         yield "its output feeds further layers: consider the role hidden"

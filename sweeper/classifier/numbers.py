@@ -7,6 +7,7 @@ noted when it is made, also while the model is built: Gemma's root of the width 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -213,7 +214,6 @@ class NumberMode(TorchFunctionMode):
 
 
 def _writes(func: Any) -> bool:
-    """Whether `func` writes into its first argument."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
     return in_place or name == "__setitem__"
@@ -258,16 +258,10 @@ def _expected(verb: str) -> str:
 
 
 def _paired(base: Iterable[Factor], wider: Iterable[Factor]) -> Iterator[tuple[Factor, Factor]]:
-    """The same factors of both, by line and order."""
-    by_line: dict[tuple[str, str], list[Factor]] = {}
+    by_line: dict[tuple[str, str], deque[Factor]] = {}
     for factor in wider:
-        by_line.setdefault((factor.place, factor.verb), []).append(factor)
-    seen: dict[tuple[str, str], int] = {}
+        by_line.setdefault((factor.place, factor.verb), deque()).append(factor)
+    # The n-th time that a line multiplies in one model is the n-th in the other: layers in a loop.
     for factor in base:
-        key = factor.place, factor.verb
-        # The n-th time that a line multiplies in one model is the n-th in the other: layers in a
-        # loop.
-        at = seen.get(key, 0)
-        seen[key] = at + 1
-        if at < len(by_line.get(key, ())):
-            yield factor, by_line[key][at]
+        if there := by_line.get((factor.place, factor.verb)):
+            yield factor, there.popleft()

@@ -105,7 +105,6 @@ def _parameter_of(model: nn.Module, site: OpSite) -> Callable[[], object]:
 
 
 def _scaled_branch(out: Any, scale: PlainScale) -> Any:
-    """The branch's output, the first of several, times its factor."""
     if isinstance(out, tuple):
         return (out[0] * scale.branch, *out[1:])
     return out * scale.branch
@@ -161,10 +160,7 @@ class _Scaling(TorchFunctionMode):
 def _likeness(seen: Mapping[str, Any], geometry: Mapping[str, Any]) -> int:
     """How much of an operation's geometry a call has.
 
-    An attention's is head size, sequence length and whether it is causal. A call may differ from
-    what was seen, as one on a longer sequence does; powers of two make the head size decide
-    before the length, and the length before the mask, which is the order in which factors depend
-    on them.
+    Powers of two let an attention's head size decide before its length, and that before the mask.
     """
     weights = (4, 2, 1)
     equal = [seen[key] == value for key, value in geometry.items()]
@@ -172,12 +168,10 @@ def _likeness(seen: Mapping[str, Any], geometry: Mapping[str, Any]) -> int:
 
 
 def _linear(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The logits of a tied readout, times the parameterization's factor."""
     return F.linear(*args, **kwargs) * scale.output
 
 
 def _cross_entropy(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The loss of the logits times the parameterization's factor."""
     logits = args[0] if args else kwargs.pop("input")
     return F.cross_entropy(logits * scale.logit, *args[1:], **kwargs)
 

@@ -243,7 +243,6 @@ def default_inputs(model: Any) -> Any:
 
 
 def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | None:
-    """Named inputs of a model of transformers, by the name of its main input."""
     names = signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}
     if main in ("input_ids", "inputs"):

@@ -193,7 +193,6 @@ def decide_role(
 
 
 def _growing_groups(base: Use, wider: Use, target: Use | None) -> frozenset[int]:
-    """Dimensions of which the other sizes have more groups."""
     others = [use.group_extents for use in (wider, target) if use is not None]
     return frozenset(
         dim
@@ -205,7 +204,6 @@ def _growing_groups(base: Use, wider: Use, target: Use | None) -> frozenset[int]
 def _role_of_use(
     kind: UseKind, base: Use, wider: Use, width_dims: Sequence[int], target: Use | None
 ) -> Role:
-    """The role of one use (papers: width-scaling-policy, "Classification Rule")."""
     grows_in, grows_out = base.fan_in != wider.fan_in, base.fan_out != wider.fan_out
     if target is not None:
         wide = set(width_dims)

@@ -311,10 +311,7 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
 
 
 def _is_data(state: TraceState, operand: _Operand, operands: list[_Operand]) -> bool:
-    """Whether a weight takes the place of the data, as learned queries do.
-
-    Data is repeated over the batch, or given to a module that holds the other operand itself.
-    """
+    # As learned queries do: repeated over the batch, or given to a module that holds the other one.
     mappings = [mapping for _, mapping in state.params_in(operand.weight)]
     if any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group):
         return True
@@ -331,7 +328,6 @@ def _contraction(
     batch: list[int],
     other: Tensor,
 ) -> Use:
-    """The use of a weight with `mapping` that is summed over some dimensions, batched in others."""
     in_extents = extents([mapping[i] for i in summed])
     out_extents = extents([c for i, c in enumerate(mapping) if i not in {*summed, *batch}])
     fan_in = prod(n for i in summed for _, n in mapping[i])

@@ -291,7 +291,8 @@ class ActivationInfo:
     """What is known of a storage that is no weight.
 
     `source_params` are the contracted parameters whose output it is, and `operand_params` those
-    of them whose output was not turned into a choice (by a softmax, say) on the way.
+    of them whose output was not turned into a choice (by a softmax, say) on the way; of a sigmoid
+    of them, alone, `sigmoid_of` are these.
     `elementwise_products` are products with a parameter, entry by entry, which may still be
     summed: a contraction then. `groups` lay out the independent weights that made it (stacked
     experts). `factor` is what the model multiplied it by, as numbers, since the last other
@@ -304,6 +305,7 @@ class ActivationInfo:
     elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
     groups: tuple[ParamLayout, ...] = ()
     operand_params: frozenset[str] = frozenset()
+    sigmoid_of: frozenset[str] = frozenset()
     factor: float = 1.0
     contractions: tuple[Use, ...] = ()
     multiplied: tuple[Factor, ...] = ()

@@ -106,7 +106,6 @@ _RULES: dict[str, Rule] = {
 
 
 def _unsupported(state: TraceState, call: OpCall) -> OutputInfo:
-    """An operation without a rule: parameters in it are named, activations pass through."""
     state.record_unsupported(call)
     return OutputInfo()
 
@@ -177,11 +176,7 @@ WHOLE_LAYERS: Mapping[str, Callable[..., Any]] = {
 
 
 def _in_derivative() -> bool:
-    """Whether the model takes a derivative itself, as a force or the residual of an equation.
-
-    That goes through the weights backwards: what it sums over follows from what they are, and is
-    no use of theirs.
-    """
+    # The model takes one itself, as a force. What goes through weights backwards is no use of them.
     node = getattr(torch._C, "_current_autograd_node", lambda: None)
     return node() is not None
 
@@ -255,11 +250,17 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         # All are read before the rule runs: an operation in place changes what is on record.
         depends_on_input = state.depends_on_input(inputs)
         source_params = state.source_params(inputs)
-        operands = frozenset[str]() if name in _CHOICES else state.operand_params(inputs)
+        unchosen = state.operand_params(inputs)
+        operands = frozenset[str]() if name in _CHOICES else unchosen
+        gates = [state.activation(t).sigmoid_of for t in inputs if state.depends_on_input([t])]
+        alone = all(gates) and name not in _CHOICES
+        sigmoid_of = frozenset[str]().union(*gates) if alone else frozenset[str]()
         call = OpCall(name.rstrip("_") if mutable else name, args, inputs, outputs)
         before = _multiplied(state, call, kwargs)
         info = _rule(func, call.name)(state, call)
         replaced = info.source_params
+        if replaced is not None and call.name in (*MATMUL_ARGUMENTS, "convolution"):
+            operands |= sigmoid_of  # what a weight sums over chooses nothing
         if depends_on_input:  # a spectral norm's iterations are no result
             state.record_result(source_params, operands, outputs)
         activation = ActivationInfo(
@@ -268,6 +269,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
             elementwise_products=info.elementwise_products,
             groups=info.groups,
             operand_params=operands if replaced is None else replaced,
+            sigmoid_of=unchosen if name == "sigmoid" else sigmoid_of,
             factor=before.factor,
             multiplied=before.multiplied,
             contractions=info.contractions or before.contractions,
@@ -277,10 +279,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
 
 def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> ActivationInfo:
-    """What is true of the output too: the numbers so far, and the bare products that it is.
-
-    Numbers that the operation itself multiplies by are recorded, with the line of code.
-    """
+    """The numbers that the output is multiplied by so far, and the bare products that it is."""
     # addmm and baddbmm multiply their product by `alpha`.
     if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
         state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.running.name)
@@ -304,7 +303,6 @@ def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> Acti
 
 
 def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None:
-    """Record the number that the later operands of a sum are multiplied by."""
     number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
     if number and number != 1:
         recorded = state.numbers.record("multiplies by", number, state.running.name)
@@ -583,10 +581,7 @@ class Tracer:
 
 
 def _parameters(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
-    """Parameters by their first name, and the other names of each.
-
-    The prefix that `torch.compile` gives to names is left out.
-    """
+    """Parameters by their first name, and the other names of each."""
     first_names: dict[int, str] = {}
     parameters: dict[str, Tensor] = {}
     tied: dict[str, tuple[str, ...]] = {}
@@ -660,7 +655,6 @@ def _of_sibling(name: str, state: TraceState) -> list[Use]:
 
 
 def _untraced(shapes: ModelTrace, failures: list[_Failed]) -> ModelTrace:
-    """Shapes alone, and why: the last attempt tells most, unless it was not made."""
     large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
     others = [str(failed) for failed in failures if not isinstance(failed.__cause__, TooLarge)]
     return replace(shapes, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
@@ -672,7 +666,6 @@ def described(sizes: Sizes) -> str:
 
 
 def _reason(error: Exception, place: Place) -> str:
-    """Where a model's own code failed, and why, in a line."""
     # The user's frame is what helps: the last one outside of torch and of the modules here.
     package = Path(__file__).parents[1]
     skipped = (

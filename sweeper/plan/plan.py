@@ -145,7 +145,8 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     """
     trained = [setting for setting in plan.absorbed() if not setting.frozen]
     decaying = [setting for setting in trained if setting.weight_decay]
-    spared = [*dict.fromkeys(NUMBER.sub("*", s.name) for s in trained if not s.weight_decay)]
+    starred = _starred({s.name: s.weight_decay > 0 for s in trained})
+    spared = [*dict.fromkeys(starred[s.name] for s in trained if not s.weight_decay)]
     names = ", ".join([*spared[:3], *["..."] * (len(spared) > 3)])
     where = f"{len(decaying)} of {len(trained)} parameters, not on {names} (optimizer.decayed)"
     over = spread(setting.weight_decay / setting.lr for setting in decaying)
@@ -528,7 +529,6 @@ def built_optimizer(spec: PluginSpec) -> Optimizer:
 
 
 def _file(path: str | Path) -> Path:
-    """The file of a plan, itself or in its folder."""
     file = Path(path).expanduser()
     return TargetFolder(file).plan if file.is_dir() else file
 
@@ -584,7 +584,6 @@ def make_plan(
 
 
 def _lawful(hps: PlainHps, law: AppliedLaw | None) -> PlainHps:
-    """The hyperparameters at the target: those at the base, times the law's factors."""
     return hps if law is None else as_used(law.apply(log2(hps)))
 
 
@@ -671,7 +670,6 @@ def plan_of(
 
 
 def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> PlannedParameter:
-    """The parameter, its gradient's own factor left out where the model had no place for it."""
     if f"{parameter.name.rpartition('.')[0]}.backward_multiplier" in buffers:
         return parameter
     target, base = (

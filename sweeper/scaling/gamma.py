@@ -182,7 +182,6 @@ def _places(names: Iterable[str]) -> dict[str, float]:
 
 
 def _stack(name: str) -> str:
-    """What stands before the layer's number."""
     match = NUMBER.search(name)
     return name[: match.start()] if match else name
 

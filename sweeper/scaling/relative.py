@@ -82,19 +82,17 @@ class Relative(BaseParameterization):
 
         A vector is an embedding: it contracts nothing. A projection up is one too, and one down
         moves as a readout does, whose outputs are as few. But neither is an end: no module
-        multiplies them. An embedding's a is shifted to 0 by the abc symmetry; a projection down is
-        a readout of (0, 1/2), which starts as hidden weights do, with outputs of order 1, which
-        what follows is to work on. From that b its c follows: steps that go as the weight are
-        n^-1/2 already, and n of them, aligned, want another n^-1/2.
+        multiplies them, so that a is shifted to 0 by the abc symmetry. A projection down starts as
+        hidden weights do, with outputs of order 1, which what follows is to work on; a step that
+        goes as the weight is n^-1/2 already, and n of its entries, aligned, want n^-1/2 more.
         """
-        ab, alignment = self.ab_exponents(), self.alignment or "full"
-        if spec.role is Role.DOWN:
-            e = exponents({READOUT: (0, sum(ab[HIDDEN]))}, READOUT, update, alignment)
-        elif spec.role in (Role.VECTOR, Role.UP):
-            e = exponents(ab, EMBEDDING, update, alignment)
-            e = shift(e, -e.a, update)
-        else:
-            e = exponents(ab, spec.role, update, alignment)
+        ab, alignment, role = self.ab_exponents(), self.alignment or "full", spec.role
+        if role is Role.DOWN:
+            ab, role = {READOUT: (0, sum(ab[HIDDEN]))}, READOUT
+        elif role in (Role.VECTOR, Role.UP):
+            role = EMBEDDING
+        e = exponents(ab, role, update, alignment)
+        e = e if role is spec.role else shift(e, -e.a, update)
         return replace(e, c=0.0, g=0.0) if self.alignment is None else e
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
@@ -102,31 +100,28 @@ class Relative(BaseParameterization):
         base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
         depth_lr, depth_gradient = self.depth_factors(spec, update)
         gradient, step = self.uneven(spec, e, update)
-        width = m**-e.c * step
-        lr = base.lr * width * depth_lr
+        lr = base.lr * m**-e.c * depth_lr * step
         return replace(
             base,
             init_std=base.init_std * m**-e.b,
             multiplier=base.multiplier * m**-e.a,
             lr=lr,
-            eps=m**-e.g * depth_gradient * gradient if self.epsilon == "scaled" else 1.0,
-            weight_decay=decay_factor(self.decay, hps["eta"], lr, width),
+            eps=m**-e.g * depth_gradient / gradient if self.epsilon == "scaled" else 1.0,
+            weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c * step),
         )
 
     def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
-        """Factors on a hidden matrix's gradient and rate where its sides do not grow alike.
+        """Of a hidden matrix whose sides do not grow alike: 1 / the gradient's factor, the rate's.
 
-        A gradient's entries go as the multiplier, m^-a, times the gradient of the outputs, which
-        goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
-        output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
-        inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
-        Updates of matrices need what a matrix of this shape does beyond one of the base's.
+        A gradient's entries go as m^-a times those of the outputs, n_out^-(g - a): where the output
+        grows r times as much as the input, r^-(g - a) is left. SGD's step has that factor and needs
+        its inverse, as MuSGD has it (microsoft/mup); Adam's has not, but eps follows the gradient.
         """
         if spec.role is not HIDDEN or self.alignment is None:
             return 1.0, 1.0
-        gradient = (spec.fan_out / spec.base_fan_out / spec.width_ratio) ** (e.a - e.g)
+        gradient = (spec.fan_out / spec.base_fan_out / spec.width_ratio) ** (e.g - e.a)
         if update is Update.GRADIENT:
-            return gradient, 1 / gradient
+            return gradient, gradient
         at, base = (
             shape_factor(s.outputs / s.fan_in, update, self.alignment)
             for s in (spec, spec.at_base())
@@ -247,9 +242,8 @@ class ScaledEmbedding(BaseParameterization):
     factor of width". The `factor` is the width itself, or its ratio m to the base's, with which
     the base model trains as `standard` does. Gains and biases have the shared rate.
 
-    With `shared` = "kept", the rule as printed, an embedding moves by eta m, and so does what
-    hidden weights and the readout sum over m times as many entries. One rate suits all layers,
-    and the best one goes as 1/m. With "over_width" the shared rate is eta/m, and the best eta
+    With `shared` = "kept", the rule as printed, an embedding moves by eta m, and so does what the
+    other layers sum: the best eta goes as 1/m. With "over_width" the shared rate is eta/m, and it
     should stay: all but gains, biases and eps train as under `standard` with full alignment.
     """
 

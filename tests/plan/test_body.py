@@ -86,7 +86,7 @@ class Recurrent(Adapter):
     def forward(self, x: Tensor) -> Tensor:
         state = torch.zeros(len(x), RANK)
         for now in x.unbind(1):
-            state = self.a(torch.relu(self.first(now) + self.b(state)))
+            state = torch.sigmoid(self.a(torch.relu(self.first(now) + self.b(state))))
         return state @ torch.ones(RANK, 999)
 
 

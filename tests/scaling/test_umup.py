@@ -109,6 +109,8 @@ def test_learning_rates_by_hand() -> None:
     assert UMuP().scale(embedding, DEFAULTS).lr == 0.0625
     assert UMuP(scaled_embedding_lr=False).scale(embedding, DEFAULTS).lr == 1.0
     assert UMuP().scale(spec(Role.READOUT, 1000, 256), DEFAULTS).lr == 1.0
+    fixed = UMuP().scale(spec(Role.FIXED, 7, 16), DEFAULTS)
+    assert (fixed.init_std, fixed.multiplier, fixed.lr) == (1.0, 0.25, 0.25)
 
 
 @pytest.mark.parametrize("role", Role)

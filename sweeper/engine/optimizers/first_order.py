@@ -188,12 +188,10 @@ class Adafactor(BaseOptimizer):
 
 
 def _factored(param: Tensor) -> bool:
-    """Whether a trial's slice is a matrix, or a stack of them."""
     return param.dim() > 2
 
 
 def _rms(values: Tensor) -> Tensor:
-    """Root mean square of each trial's slice, [K, 1, ..., 1]."""
     return unsqueeze_like(values.reshape(len(values), -1).square().mean(1).sqrt(), values)
 
 
@@ -206,7 +204,6 @@ def _move(average: Tensor, values: Tensor, weight: Tensor) -> None:
 
 
 def _root(row: Tensor, column: Tensor, full: Tensor, eps: Tensor) -> Tensor:
-    """sqrt(v) of the parameter's shape."""
     if full.numel():
         return full.sqrt()
     # The outer product of the row and column means, over the mean of all: exact for v of rank 1.

@@ -51,11 +51,9 @@ class Muon(MatrixOptimizer):
     all of O brought back to the norm that it had (NorMuon, arXiv:2510.05491, with 0.95).
 
     Nothing here multiplies O by a function of the shape: the parameterization does, as it knows
-    which side is the fan-in. `parameterization=spectral` has every published rule by name
-    (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In parameterizations relative to a
-    base model the ratio of a matrix's sides belongs to the base, and how it grows to their
-    exponents. A rule of shapes sees the whole parameter, also where `split` takes it apart: for
-    three square matrices in one, sqrt(d_out/d_in) is sqrt(3) at every width.
+    which side is the fan-in (`scaling/spectral.py: RULES`, `scaling/abc.py: shape_factor`). It sees
+    the whole parameter, also where `split` takes it apart: for three square matrices in one,
+    sqrt(d_out/d_in) is sqrt(3) at every width.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
