@@ -111,7 +111,7 @@ class Relative(BaseParameterization):
         )
 
     def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
-        """Of a hidden matrix whose sides do not grow alike: 1 / the gradient's factor, the rate's.
+        """What a hidden matrix's eps is over, and its rate times, where its sides grow apart.
 
         A gradient's entries go as m^-a times those of the outputs, n_out^-(g - a): where the output
         grows r times as much as the input, r^-(g - a) is left. SGD's step has that factor and needs
