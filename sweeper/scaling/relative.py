@@ -134,9 +134,8 @@ class Standard(Relative):
     """The standard parameterization, with fan-in init; Everett et al., Table 1, first row.
 
     Without an `alignment` there is one learning rate and one epsilon for all widths: the
-    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). With `full`
-    or `none` every layer's learning rate follows the width (`full`, with Adam, is the
-    recommendation of Everett et al.).
+    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). `full`, with
+    Adam, is the recommendation of Everett et al.
     """
 
     alignment: Alignment | None = None
@@ -279,11 +278,7 @@ class ScaledEmbedding(BaseParameterization):
         )
 
     def growth(self, spec: ParamSpec) -> float:
-        """Factor of width on the learning rate, relative to the base: m or 1, over m where shared.
-
-        Vectors and what sums over an input have the shared rate; their m is that of their own
-        dimension, as in every parameterization.
-        """
+        """Factor of width on the learning rate, relative to the base: m or 1; over m if shared."""
         if spec.role is Role.FIXED:
             return 1.0
         embedding = spec.width_ratio if spec.role is Role.EMBEDDING else 1.0
