@@ -111,7 +111,7 @@ class Relative(BaseParameterization):
         )
 
     def uneven(self, spec: ParamSpec, e: Exponents, update: Update) -> tuple[float, float]:
-        """Of a hidden matrix whose sides do not grow alike: 1 / the gradient's factor, the rate's.
+        """What a hidden matrix's eps is over, and its rate times, where its sides grow apart.
 
         A gradient's entries go as m^-a times those of the outputs, n_out^-(g - a): where the output
         grows r times as much as the input, r^-(g - a) is left. SGD's step has that factor and needs
@@ -134,9 +134,8 @@ class Standard(Relative):
     """The standard parameterization, with fan-in init; Everett et al., Table 1, first row.
 
     Without an `alignment` there is one learning rate and one epsilon for all widths: the
-    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). With `full`
-    or `none` every layer's learning rate follows the width (`full`, with Adam, is the
-    recommendation of Everett et al.).
+    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). `full`, with
+    Adam, is the recommendation of Everett et al.
     """
 
     alignment: Alignment | None = None
@@ -279,11 +278,7 @@ class ScaledEmbedding(BaseParameterization):
         )
 
     def growth(self, spec: ParamSpec) -> float:
-        """Factor of width on the learning rate, relative to the base: m or 1, over m where shared.
-
-        Vectors and what sums over an input have the shared rate; their m is that of their own
-        dimension, as in every parameterization.
-        """
+        """Factor of width on the learning rate, relative to the base: m or 1; over m if shared."""
         if spec.role is Role.FIXED:
             return 1.0
         embedding = spec.width_ratio if spec.role is Role.EMBEDDING else 1.0

@@ -124,7 +124,6 @@ class UMuP:
                 lr = 1 / sqrt(spec.fan_out) if self.scaled_embedding_lr else 1.0
                 return ParamScale(init_std=1.0, lr=lr)
             case Role.HIDDEN | Role.DOWN | Role.UP | Role.FIXED:
-                # A sum over a fixed number of entries is one, too; the rest has a fan-in of 1.
                 summed = spec.role is not Role.FIXED or (spec.projection and spec.init == "normal")
                 root = 1 / sqrt(spec.fan_in) if summed else 1.0
                 return ParamScale(init_std=1.0, multiplier=root, lr=root * depth)
