@@ -49,8 +49,9 @@ def test_after_a_search_and_its_dry_run(study: Path, sweeper: Run) -> None:
     done = sweeper("search", *TINY, "study=a")
     [validation] = type_next(sweeper, done)
     assert "transfer --study a --to-width 64 --validate" in done.next
-    type_next(sweeper, validation)
-    type_next(sweeper, sweeper("search", *TINY, "study=a", "--dry-run"))
+    again = sweeper("search", *TINY, "study=a", "--dry-run")
+    for dry in (validation, again):
+        assert "Next, to train them: the same without --dry-run." in dry.out
 
 
 @pytest.mark.parametrize(
@@ -78,23 +79,28 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
 
 
 @pytest.mark.parametrize(
-    ("words", "of", "where"),
+    ("words", "of", "where", "goes_on"),
     [
-        (["search", *LONG, "study=b", "--json"], "base_search.Sweep.search", "search"),
-        (VALIDATE, "ladders.Sweep.ladder", "validate"),
+        (
+            ["search", *LONG, "study=b", "--json"],
+            "base_search.Sweep.search",
+            "search",
+            ["--study", "b"],
+        ),
+        (VALIDATE, "ladders.Sweep.ladder", "validate", ["--to-width", "--validate", "32"]),
     ],
 )
 def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
-    ladder_study: Path, sweeper: Run, words: list[str], of: str, where: str
+    ladder_study: Path, sweeper: Run, words: list[str], of: str, where: str, goes_on: list[str]
 ) -> None:
+    """The study keeps the settings of both."""
     with patch(f"sweeper.sweep.{of}", side_effect=KeyboardInterrupt):
         assert sweeper(*words).code == 130
     name = "b" if words[0] == "search" else "a"
     status = sweeper("status", "--study", name)
     assert f"No driver is running; {where} was stopped at 0/" in status.out
-    # As it was typed, the study first.
     verb, *typed = shlex.split(status.next)[1:]
-    assert (verb, sorted(typed)) == (words[0], sorted({*words[1:]} - {"--json"}))
+    assert (verb, sorted(typed)) == (words[0], goes_on)
     if name == "a":  # whatever comes to its end takes it back
         assert sweeper(*words).code == 0
         assert "was stopped" not in sweeper("status", "--study", "a").out
@@ -120,7 +126,7 @@ def test_a_command_with_words_of_its_own_goes_on_as_typed(monkeypatch: pytest.Mo
 
 def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -> None:
     [ladder] = type_next(sweeper, sweeper("transfer", "--to-width", "32", "--study", "a"))
-    assert type_next(sweeper, ladder)[0].next == ladder.next
+    assert "Next, to train them: the same without --dry-run." in ladder.out
 
 
 def test_after_a_verdict_that_holds(ladder_study: Path, sweeper: Run) -> None:
