@@ -201,7 +201,8 @@ def _recorded(folder: Path, line: object, why: str) -> Next | None:
     command = Next.recorded(line, why)
     if command is None or not isinstance(command.request, SearchRequest) or not config_tree(folder):
         return command
-    return search_on(folder, why=why, config_dir=command.request.config_dir)
+    request = command.request
+    return search_on(folder, why=why, config_dir=request.config_dir, detach=request.detach)
 
 
 def validated_by(folder: Path, axis: str = "") -> Next | None:
