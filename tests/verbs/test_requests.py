@@ -12,6 +12,7 @@ import typer
 
 import sweeper
 from sweeper.api.keywords import request_of
+from sweeper.api.words import setting_names
 from sweeper.cli.app import app
 from sweeper.cli.options import SHOWN
 from sweeper.cli.options import request_of as typed_request
@@ -58,8 +59,9 @@ def test_every_option_is_a_field(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", IN_PYTHON)
 def test_every_keyword_of_python_is_a_field(verb: str) -> None:
-    own = {"model", "command", "studies", "settings"}
     parameters = inspect.signature(IN_PYTHON[verb]).parameters
+    own = {"model", "command", "studies", "settings"}
+    own |= {*setting_names(verb)} if "settings" in parameters else set()
     options = options_of(REQUESTS[verb])
     assert {*parameters} - own <= {*options}
     assert {*options} - {*parameters} <= {"overrides", "name", "names", "study"}
