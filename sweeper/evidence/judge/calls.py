@@ -17,7 +17,7 @@ from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import worded_judged
-from sweeper.evidence.rates.page import rates_figure, rates_record, rates_report, rates_tables
+from sweeper.evidence.rates.page import rates_record, rates_report, rates_tables
 from sweeper.evidence.rates.words import rates_lines, rates_notes
 from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
@@ -96,12 +96,8 @@ class Rates(Answer):
         """The batches of the target, else the sizes that were run, a row each."""
         return rates_tables(self.law)[0].to_frame()
 
-    def plot(self) -> list[Axes]:
-        """The law, a panel for the rate and one for the batch."""
-        return drawn(lambda: rates_figure(self.law))
-
     def _repr_html_(self) -> str:
-        return html(rates_report(self.law, self.facts, rates_figure(self.law)))
+        return html(rates_report(self.law, self.facts))
 
 
 @keywords_of(JudgeRequest)

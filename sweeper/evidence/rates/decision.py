@@ -221,7 +221,6 @@ class RateLaw:
     code: Code
     model: str
     horizon: str
-    varied: tuple[str, ...] = field(metadata=NOT_WRITTEN)
     cells: tuple[CellOptimum, ...]
     usable: int
     needed: int
@@ -276,7 +275,6 @@ def law_of(
         code="too_few_cells",
         model=runs.model,
         horizon=runs.horizon,
-        varied=runs.varied,
         cells=tuple(map(CellOptimum.of, runs.cells, cell_optima)),
         usable=len(inside),
         needed=len(runs.varied) + BEYOND_LAW,

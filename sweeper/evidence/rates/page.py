@@ -1,4 +1,4 @@
-"""The rate and the batch for any model and horizon: tables, a picture, the page."""
+"""The rate and the batch for any model and horizon: tables, the page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from sweeper.errors import SHELL, as_text, spelled
 from sweeper.evidence.judge.decision import SIDES
@@ -21,40 +17,23 @@ from sweeper.evidence.rates.words import (
     chosen_batch,
     rates_lines,
     rates_notes,
-    sized,
     target_text,
 )
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.drawing import (
-    INK,
-    LINE_COLOR,
-    STAR,
-    STYLE,
-    error_bar,
-    legend_key,
-    look_of,
-    new_panels,
-    powers,
-)
 from sweeper.report.page import paged
-from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
+from sweeper.report.sections import Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table
 
-MOST_LINES = 8
-"""Models that are drawn."""
-
 
 def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
-    """The answer with its tables; the page and the picture are written to `place`."""
-    figure = rates_figure(law)
+    """The answer with its tables; the page is written to `place`."""
     return paged(
-        rates_report(law, facts, figure),
+        rates_report(law, facts),
         place,
         "rates",
         rates_record(law, facts),
-        drawn={"rates": figure},
         kind="verdict",
         before=(reading_text(law.runs, facts["source"], law.columns),),
     )
@@ -67,12 +46,8 @@ def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"answer": law.answer, **record, **facts, "sentences": sentences}
 
 
-def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Report:
-    """The answer, the picture, and what it rests on."""
-    caption = (
-        "Points: the best of every size with its 95 % interval; triangles: bounds. Lines: the law "
-        "at each model."
-    )
+def rates_report(law: RateLaw, facts: Mapping[str, Any]) -> Report:
+    """The answer, its tables, and what it rests on."""
     rests = {
         **table_facts(facts["source"], facts["sha256"], facts["where"], law.columns, law.runs),
         "noise": f"{law.noise:.4g} {law.unit} a run" if math.isfinite(law.noise) else "unknown",
@@ -87,10 +62,7 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
         answer=lines[-1],
         sections=[
             Section("The answer", sentences, is_answer=True, code=code),
-            Section(
-                "What was measured",
-                [Drawing(lambda: figure, caption=caption), *rates_tables(law)],
-            ),
+            Section("What was measured", rates_tables(law)),
             rests_on(rests),
         ],
         notes=[*law.notes, *rates_notes(law)],
@@ -161,54 +133,3 @@ def _told(estimate: Estimate, end: int, text: Callable[[Estimate], str]) -> str:
     if end:
         return f"{SIDES[end]} {text(estimate).partition(' (')[0]}"
     return text(estimate) if math.isfinite(estimate.low) else text(estimate).partition(" (")[0]
-
-
-@rc_context(STYLE)
-def rates_figure(law: RateLaw) -> Figure:
-    """The best rate, and the best batch, over the horizon, a line a model; a star at the target."""
-    batches = any(cell.batch is not None for cell in law.cells)
-    figure, panels = new_panels(1 + batches, 2.8, edge=0.5, sharey=False)
-    models = sorted({cell.sizes[law.model] for cell in law.cells})
-    drawn_models = models[:: math.ceil(len(models) / MOST_LINES)]
-    handles = []
-    for index, model in enumerate(drawn_models):
-        color, marker = look_of(index, len(drawn_models))
-        for response, ax in enumerate(panels[: 1 + batches]):
-            _draw_model(ax, law, model, response, {"color": color, "marker": marker})
-        text = sized(law.model, model)
-        handles.append(legend_key(text, color=color, marker=marker, linestyle=""))
-    if (prediction := law.prediction) is not None:
-        for response, best in enumerate((prediction.eta, prediction.batch)):
-            if best is not None:
-                look = {"color": INK, "linewidth": 1, "capsize": 3, **STAR}
-                error_bar(panels[response], math.log2(prediction.horizon), best, **look)
-        handles.append(legend_key("target", color=LINE_COLOR, **STAR))
-    for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
-        ax.set(ylabel=f"best {what}", xlabel=axis_text(law.horizon))
-        powers(ax.xaxis, ax.yaxis)
-    figure.legend(handles=handles, loc="outside right upper", fontsize=7)
-    return figure
-
-
-def _draw_model(ax: Any, law: RateLaw, model: int, response: int, look: Mapping[str, Any]) -> None:
-    """A model's optima with their intervals, bounds as triangles, and the law through them."""
-    cells = [cell for cell in law.cells if cell.sizes[law.model] == model]
-    for cell in cells:
-        best, end = (cell.batch, cell.batch_end) if response else (cell.eta, cell.eta_end)
-        if best is None or not math.isfinite(best.value):
-            continue
-        x, small = math.log2(cell.sizes[law.horizon]), {"markersize": 3.5, "linewidth": 0.9}
-        if end:
-            ax.plot([x], [best.value], **{**look, **small, "marker": "^" if end > 0 else "v"})
-            continue
-        ends = [abs(best.value - each) for each in (best.low, best.high)]
-        off = np.reshape([each if math.isfinite(each) else 0.0 for each in ends], (2, 1))
-        ax.errorbar([x], [best.value], off, linestyle="", capsize=2, **look, **small)
-    # A law that has the batch as a size, too, is no line over the horizon.
-    if law.law is None or not {*law.varied} <= {law.model, law.horizon}:
-        return
-    horizons = [cell.sizes[law.horizon] for cell in cells]
-    line = np.geomspace(min(horizons), max(horizons), 2)
-    at = [np.log2([{law.model: model, law.horizon: x}[a] for a in law.varied]) for x in line]
-    values = [float(law.law.middle(x)[:, response].mean()) for x in at]
-    ax.plot(np.log2(line), values, color=look["color"], linewidth=1)
