@@ -18,7 +18,7 @@ from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import worded_judged
 from sweeper.evidence.rates.page import rates_record, rates_report, rates_tables
-from sweeper.evidence.rates.words import rates_lines, rates_notes
+from sweeper.evidence.rates.words import rates_lines
 from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
 from sweeper.report.notebook import html
@@ -87,10 +87,9 @@ class Rates(Answer):
         """Show what was found."""
         self.law, self.facts = answer.law, answer.facts
         self.document = rates_record(answer.law, answer.facts)
-        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(answer.law))
-        self.text = "\n".join(
-            [*rates_lines(answer.law), *(f"Note: {note}." for note in self.notes)]
-        )
+        self.notes = tuple(spelled(as_text(note), PYTHON) for note in answer.law.notes)
+        lines = [*rates_lines(answer.law), *(f"Note: {note}." for note in self.notes)]
+        self.text = "\n".join(lines)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The batches of the target, else the sizes that were run, a row each."""

@@ -213,8 +213,6 @@ class PowerLaw:
 class RateLaw:
     """What a table of rates over models and horizons says; `code` tells what it rests on.
 
-    `scatter` is how far optima lie off the law, in octaves: the eta's, the batch's. `slopes` are
-    what the rate changes by, in octaves, where the batch doubles, below the best one and above.
     `usable` cells have an optimum, of which `needed` are needed.
     """
 
@@ -225,8 +223,6 @@ class RateLaw:
     usable: int
     needed: int
     powers: tuple[Power, ...] = ()
-    scatter: tuple[Estimate, ...] = ()
-    slopes: tuple[Estimate, ...] = ()
     noise: float = math.nan
     unit: str = "nats"
     runs: int = 0
@@ -303,16 +299,13 @@ def law_of(
         # The ridge is read off cells that have both optima: the others do not show where it lies.
         ridge = Ridge.of([cell for cell, _ in inside], [optimum for _, optimum in inside], DRAWS)
     names: tuple[Literal["eta"], Literal["batch"]] = ("eta", "batch")
-    deviations = np.sqrt(np.diagonal(powers.scatter, axis1=1, axis2=2)).T
     law = replace(
         law,
         powers=tuple(
             Power(of=of, axis=axis, exponent=Estimate.mean_of(powers.draws[:, response, 1 + place]))
-            for response, of in enumerate(names[: len(deviations)])
+            for response, of in enumerate(names[: powers.draws.shape[1]])
             for place, axis in enumerate(runs.varied)
         ),
-        scatter=tuple(Estimate.from_draws(float(np.median(each)), each) for each in deviations),
-        slopes=() if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
         law=powers,
     )
     # Draws that break bounds are thrown out: if hardly any is left, no such law holds.

@@ -268,11 +268,6 @@ class Ridge:
         """The loss above the least at each of `offsets` [draw]."""
         return offsets**2 * self._side(self.costs, offsets)
 
-    def slope(self, side: int) -> Estimate:
-        """Octaves of rate an octave of batch, below (-1) or above (1) the best."""
-        column = self.slopes[:, (side + 1) // 2]
-        return Estimate.from_draws(float(column[0]), column[1:])
-
     @staticmethod
     def _side(table: Array, offsets: Array) -> Array:
         of_side: Array = table[np.arange(len(offsets)) % len(table), (offsets > 0).astype(int)]

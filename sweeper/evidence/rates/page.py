@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import SHELL, as_text, spelled
 from sweeper.evidence.judge.decision import SIDES
 from sweeper.evidence.judge.words import range_text
 from sweeper.evidence.rates.decision import RateLaw, RatePrediction
@@ -16,7 +15,6 @@ from sweeper.evidence.rates.words import (
     batch_text,
     chosen_batch,
     rates_lines,
-    rates_notes,
     target_text,
 )
 from sweeper.evidence.runs.words import reading_text, table_facts
@@ -42,8 +40,7 @@ def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
 def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Plain JSON, with what it says in sentences."""
     record: dict[str, Any] = to_json(law)
-    sentences = [spelled(as_text(line), SHELL) for line in (*rates_lines(law), *rates_notes(law))]
-    return {"answer": law.answer, **record, **facts, "sentences": sentences}
+    return {"answer": law.answer, **record, **facts, "sentences": rates_lines(law)}
 
 
 def rates_report(law: RateLaw, facts: Mapping[str, Any]) -> Report:
@@ -65,7 +62,7 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any]) -> Report:
             Section("What was measured", rates_tables(law)),
             rests_on(rests),
         ],
-        notes=[*law.notes, *rates_notes(law)],
+        notes=law.notes,
     )
 
 

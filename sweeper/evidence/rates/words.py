@@ -1,4 +1,4 @@
-"""What is said of a law of the rate and the batch: the answer, and what stands against it."""
+"""What is said of a law of the rate and the batch."""
 
 from __future__ import annotations
 
@@ -56,12 +56,6 @@ def rates_lines(law: RateLaw) -> list[str]:
             "the others. Runs beyond these ends would tell."
         ]
     lines = [_powers_text(law)] if law.powers else []
-    if law.slopes:
-        below, above = (f"{slope.value:+.2f}" for slope in law.slopes)
-        lines.append(
-            f"With a batch below the best one the rate goes as batch^{below}, above it as "
-            f"batch^{above}."
-        )
     if law.prediction is None:
         return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
     lines += _prediction_lines(law, law.prediction)
@@ -108,21 +102,3 @@ def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
     elif prediction.batch is not None:
         answer += f" at a batch of {batch_text(prediction.batch)}"
     return [*lines, f"{answer}."]
-
-
-def rates_notes(law: RateLaw) -> list[str]:
-    """Notes on bounds, and on how far the sizes are off the law."""
-    notes: list[str] = []
-    ends = sum(bool(cell.eta_end or cell.batch_end) for cell in law.cells)
-    if ends:
-        notes.append(
-            f"{counted(ends, 'size')} whose best lies at an end of what was run: a bound, and no "
-            "value, as the table of sizes says"
-        )
-    if law.scatter:
-        rate = law.scatter[0]
-        notes.append(
-            f"sizes scatter about the law by {rate.value:.2f} octaves of rate ({rate.low:.2f} to "
-            f"{rate.high:.2f}), which the intervals hold"
-        )
-    return notes
