@@ -96,13 +96,12 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class AtBatch:
-    """A batch at the target with log2 of its rate, the loss above the plan's, and its steps."""
+    """A batch at the target with log2 of its rate, the loss above the plan's; steps if known."""
 
     batch: float
     eta: Estimate
     loss: Estimate
     steps: float
-    times_steps: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,10 @@ class Miss:
 
 @dataclass(frozen=True, kw_only=True)
 class RatePrediction:
-    """log2 of the rate and of the batch at the target, with prediction intervals."""
+    """log2 of the rate and of the batch at the target, with prediction intervals.
+
+    The rate is that at `at_batch`, where one was asked for or each batch has its own.
+    """
 
     model: float
     horizon: float
@@ -412,14 +414,15 @@ def _predict(
             eta=Estimate.mean_of(rates),
             loss=Estimate.mean_of(ridge.cost(away) - lowest),
             steps=steps / 2.0**log2,
-            times_steps=2.0 ** (planned - log2),
         )
         if log2 == planned:
             eta, lost = each.eta, curvature * (rates - each.eta.value) ** 2 + lowest
         if log2 != planned or batch:
             ridge_rows.append(each)
     miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-    return RatePrediction(eta=eta, batch=best, miss=miss, ridge=tuple(ridge_rows), **common)
+    return RatePrediction(
+        eta=eta, batch=best, miss=miss, at_batch=batch, ridge=tuple(ridge_rows), **common
+    )
 
 
 def _spread(values: Sequence[float]) -> Estimate:

@@ -13,7 +13,6 @@ from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.evidence.rates.words import (
     axis_text,
     batch_text,
-    chosen_batch,
     rates_lines,
     target_text,
 )
@@ -77,12 +76,9 @@ def rates_tables(law: RateLaw) -> list[Table]:
 
 def ridge_table(law: RateLaw, prediction: RatePrediction) -> Table:
     """A row a batch: the rate that goes with it, and what it costs."""
-    chosen = chosen_batch(prediction)
-    planned = (
-        chosen.batch
-        if chosen
-        else 2.0 ** (math.nan if prediction.batch is None else prediction.batch.value)
-    )
+    planned = prediction.at_batch
+    if planned is None and prediction.batch is not None:
+        planned = 2.0**prediction.batch.value
     steps = all(math.isfinite(each.steps) for each in prediction.ridge)
     table = Table(
         f"At {target_text(law, prediction)}",
@@ -90,13 +86,13 @@ def ridge_table(law: RateLaw, prediction: RatePrediction) -> Table:
             Column("batch", left=True),
             Column("learning rate", left=True),
             Column("loss more", unit=law.unit, form="+z.4f", left=True),
-            Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
+            *[Column("steps", form=",.0f")] * steps,
         ],
         legend=[f"Loss more than at a batch of {planned:.0f}."],
     )
     for each in prediction.ridge:
-        taken = each.steps if steps else each.times_steps
-        table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, taken)
+        taken = [each.steps] * steps
+        table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, *taken)
     return table
 
 

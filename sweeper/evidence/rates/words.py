@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sweeper.evidence.judge.words import range_text
-from sweeper.evidence.rates.decision import AtBatch, RateLaw, RatePrediction
+from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
@@ -33,13 +33,6 @@ def batch_text(estimate: Estimate) -> str:
     """A batch of which log2 is given, with its interval."""
     value, low, high = (2.0**log2 for log2 in (estimate.value, estimate.low, estimate.high))
     return f"{value:.0f} ({low:.0f} to {high:.0f})"
-
-
-def chosen_batch(prediction: RatePrediction) -> AtBatch | None:
-    """The batch that was asked for."""
-    return next(
-        (at for at in prediction.ridge if at.times_steps == 1 and at.eta == prediction.eta), None
-    )
 
 
 def rates_lines(law: RateLaw) -> list[str]:
@@ -95,10 +88,7 @@ def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
     answer += range_text(prediction.eta)
     if prediction.at_batch is not None:
         answer += f" at the batch of {prediction.at_batch:.0f}"
-    if prediction.batch is not None and (chosen := chosen_batch(prediction)) is not None:
-        answer += (
-            f" at the batch of {chosen.batch:.0f}; the best batch is {batch_text(prediction.batch)}"
-        )
-    elif prediction.batch is not None:
-        answer += f" at a batch of {batch_text(prediction.batch)}"
+    if prediction.batch is not None:
+        answer += " at a batch of " if prediction.at_batch is None else "; the best batch is "
+        answer += batch_text(prediction.batch)
     return [*lines, f"{answer}."]

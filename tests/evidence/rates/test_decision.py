@@ -64,7 +64,7 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     assert "at the batch of 64; the best batch is " in rates_lines(asked)[-1]
     chosen = asked.prediction
     row = next(each for each in chosen.ridge if each.batch == 64)
-    assert row.times_steps == 1 and row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
+    assert row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
     assert chosen.eta == row.eta and row.loss.value == pytest.approx(0, abs=1e-9)
     assert chosen.eta.value == pytest.approx(eta + 0.5 * (6 - batch), abs=0.3)
     with pytest.raises(BadInput, match="known by their params"):
