@@ -163,8 +163,6 @@ class Prediction:
     inputs: Inputs
     law: LossLawValues
     noise: float
-    misfit: float
-    widened: float
     back_test: tuple[LossBackTest, ...]
     target: LossTarget | None = None
     prediction: RunLoss | None = None
@@ -177,7 +175,6 @@ class Prediction:
     settle_flops: float = 0.0
     band: Band | None = None
     no_band: str = ""
-    floor: Estimate | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
@@ -330,8 +327,6 @@ def predict_runs(
         ),
         law=values,
         noise=law.noise,
-        misfit=law.misfit,
-        widened=law.widened,
         back_test=tuple(tested),
         target=target,
         prediction=RunLoss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
@@ -342,7 +337,6 @@ def predict_runs(
         notes=(*notes, *thinned, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
-        floor=law.floor(),
         fixed=dict(question.fixed),
         versions={
             "sweeper": __version__,

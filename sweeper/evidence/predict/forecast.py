@@ -121,9 +121,8 @@ class RungMiss:
 class LossLaw:
     """A law fitted to `runs`, its draws under each likely covariance.
 
-    `noise` is the standard deviation of log L over seeds, `misfit` that of (N, D) around the law
-    beyond it. Intervals are `widened` by what back-tested runs asked for. `strays` are places of
-    runs far off the law.
+    `noise` is the standard deviation of log L over seeds. Intervals are `widened` by what
+    back-tested runs asked for. `strays` are places of runs far off the law.
     """
 
     runs: LossRuns
@@ -131,7 +130,6 @@ class LossLaw:
     form: LossForm
     members: tuple[Member, ...]
     noise: float
-    misfit: float
     strays: tuple[int, ...]
     seed: int
     widened: float = 1.0
@@ -247,9 +245,8 @@ def fit_law(
     pools = [_proposed(best, misfit, runs, points, prior, doubt, seed) for misfit in ranked]
     members = _drawn(pools, runs, points, draws, seed)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
-    shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
     strays = tuple(np.flatnonzero(doubt > STRAY / FAR).tolist())
-    return LossLaw(runs, design, form, members, noise, shared, strays, seed)
+    return LossLaw(runs, design, form, members, noise, strays, seed)
 
 
 def _off(laws: LossLaws, runs: LossRuns) -> Array:
@@ -349,15 +346,14 @@ class LossBackTest:
     """The law without the farthest rungs, held against them.
 
     `left_out` names them. Of their mean log loss: `predicted` with its interval, `measured`, both
-    as losses; `z` in standard deviations of the prediction. `within` of `count` runs lie in
-    their own intervals. `reducible`: the miss as a share of the loss above the floor; `compute`:
-    how many times the compute would give the loss that was measured.
+    as losses. `within` of `count` runs lie in their own intervals. `reducible`: the miss as a share
+    of the loss above the floor; `compute`: how many times the compute would give the loss that was
+    measured.
     """
 
     left_out: tuple[str, ...]
     predicted: Estimate
     measured: float
-    z: float
     within: int
     count: int
     nats: float
@@ -458,16 +454,13 @@ def back_test(
     of_runs = far.params, far.tokens, len(np.unique(far.trainings))
     off = np.concatenate([member.mean_deviation(*of_runs) for member in law.members])
     means = logs + law.widened * off * random.standard_normal(len(logs))
-    middle, mean = float(np.median(logs)), float(measured.mean())
-    deviation = max(float(np.std(means)), 1e-12)
     params, tokens = middle_of(far.params), middle_of(far.tokens)
-    predicted, real = math.exp(middle), math.exp(mean)
+    predicted, real = math.exp(float(np.median(logs))), math.exp(float(measured.mean()))
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
         left_out=rungs.names[kept:],
         predicted=estimate_of(np.exp(means), predicted),
         measured=real,
-        z=(mean - middle) / deviation,
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
         nats=real - predicted,

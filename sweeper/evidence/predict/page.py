@@ -279,9 +279,9 @@ def prediction_figure(
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
     span = _span(prediction, runs)
     # A floor far below all runs would press them together, and is told by the table.
-    if prediction.floor is not None and prediction.floor.value > span[0]:
+    if (floor := prediction.law.E.value) > span[0]:
         style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-        ax.axhline(prediction.floor.value, label="the floor E", **style)
+        ax.axhline(floor, label="the floor E", **style)
     what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
     ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
     handles, labels = ax.get_legend_handles_labels()
@@ -337,7 +337,6 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
             f"{inputs.flops_per_parameter_and_token:.4g}" if inputs.flops_known else "not known"
         ),
         "noise of a run": f"{prediction.noise:.2%}".replace("%", " % of the loss"),
-        "far off the law": ", ".join(inputs.strays),
         "left out": "; ".join(f"{name}: {why}" for name, why in inputs.left_out),
         "command": prediction.command,
         "made": prediction.time,

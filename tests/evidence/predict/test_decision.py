@@ -245,11 +245,9 @@ def test_the_floor_is_below_the_law_that_is_drawn() -> None:
     frame = {"params": sizes, "tokens": np.full(12, 3.2e5), "loss": 2.82 + 5.6 / sizes**0.35}
     frame["loss"] += noise
     made = predict(frame, to_params=2.5e7, to_tokens=3.2e5)
-    assert isinstance(made, Prediction) and made.floor is not None and made.prediction is not None
-    assert made.floor.value < made.prediction.loss
-    assert made.floor.value < min(point.loss.value for point in made.curve)
-    # The reason and the table tell one interval.
-    assert (made.floor.low, made.floor.high) == (made.law.E.low, made.law.E.high)
+    assert isinstance(made, Prediction) and made.prediction is not None
+    assert made.law.E.value < made.prediction.loss
+    assert made.law.E.value < min(point.loss.value for point in made.curve)
 
 
 def test_rows_of_two_data_sets_are_refused_and_names_of_models_are_not() -> None:
