@@ -320,7 +320,7 @@ def judge(out: Path, count: int) -> None:
     prediction = predicted(out)
     said, band = prediction.prediction, prediction.band
     print(f"predicted {said.loss:.4f} ({said.low:.4f} to {said.high:.4f}), {prediction.answer}")
-    print(f"{band.collapse}, white {band.white:.2f}")
+    print(f"misfit {band.misfit:.4f}, white {band.white:.2f}")
     healthy = np.array([np.load(out / f"{TARGET}-{s}.npy") for s in range(TARGET_SEEDS)], float)
     trained = [followed(prediction, losses) for losses in healthy]
     rules = ("alarm", "threshold", "sigmas")

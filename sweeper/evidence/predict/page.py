@@ -147,20 +147,6 @@ def settle_text(settle: Sequence[Proposed], unit: str) -> str:
     return f"{more} (parameters x {unit}): {runs}"
 
 
-def band_text(prediction: Prediction) -> str:
-    """How well the ladder's curves fall on one another, or why there is no band; else empty."""
-    if prediction.band is None:
-        return f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
-    band, seen = prediction.band, prediction.band.collapse
-    sentence = (
-        f"Curves of {band.runs} runs, normalized by their ends: seeds lie {seen.seeds:.2%} of the "
-        f"loss apart, {band.sizes} sizes {seen.sizes:.2%}"
-    )
-    if not seen.good:
-        sentence += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
-    return sentence.replace("%", " %") + "."
-
-
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
     made, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
@@ -302,7 +288,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     caption += " Crosses are runs that the law leaves out." * left_out
     is_said, sentence = prediction.answer == PREDICTED, answer_text(prediction)
     lines = [*unlike_text(prediction), *reasons_text(prediction)]
-    band = band_text(prediction)
+    no_band = f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
     post = "Post the digest before the run begins: it shows afterwards that this was said before."
     inputs = {**_inputs(prediction), "SHA-256 of prediction.json": prediction.sha256}
     strays = prediction.inputs.strays
@@ -322,7 +308,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
                 "Loss over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), *tables(prediction)],
             ),
-            rests_on(inputs, *[Sentence(band)] * bool(band), Sentence(post)),
+            rests_on(inputs, *[Sentence(no_band)] * bool(no_band), Sentence(post)),
         ],
         notes=[*prediction.notes, *far],
     )
