@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.evidence.predict.budget import BudgetOptimum
 from sweeper.evidence.predict.decision import (
     MOST_FITTED,
     PREDICTED,
@@ -88,7 +87,7 @@ def answer_text(prediction: Prediction) -> str:
             f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
             f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
-        half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
+        half, twice = best.valley
         unit = unit_of(prediction.inputs.columns.get("loss", ""))
         parts.append(
             f"Half the size costs {half.gap.value:.4f} {unit}, twice {twice.gap.value:.4f}."
@@ -148,13 +147,11 @@ def settle_text(settle: Sequence[Proposed], unit: str) -> str:
 
 
 def tables(prediction: Prediction) -> list[Table]:
-    """The law, the back-test, and what other sizes cost."""
+    """The law, and the back-test."""
     made, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
     if prediction.back_test:
         made.append(back_test_table(prediction.back_test, unit))
     made.append(law_table(prediction))
-    if prediction.optimum:
-        made.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
     return made
 
 
@@ -206,34 +203,6 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
             test.compute,
             f"{test.within} of {test.count}",
         )
-    return table
-
-
-def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
-    """What a budget gives at other sizes."""
-    table = Table(
-        f"Other sizes at {best.flops:.3g} FLOPs",
-        [
-            Column("size", left=True),
-            Column("parameters", form=".3g"),
-            Column(horizon, form=".3g"),
-            Column("loss", form=".4f"),
-            Column("more", unit=unit, form=".4f"),
-            Column("worth", form=".2f"),
-        ],
-        legend=[
-            f"More: {unit} above the best size. Worth: the share of the compute that is not lost."
-        ],
-    )
-    # The valley is sizes below and above the best: None is where that one stands between them.
-    rows = [*best.valley[:2], None, *best.valley[2:]]
-    for row in rows:
-        if row is None:
-            size, tokens = best.params.value, best.tokens.value
-            table.add("best", size, tokens, best.loss.value, 0.0, 1.0)
-        else:
-            times = f"{row.times:g} times"
-            table.add(times, row.params, row.tokens, row.loss, row.gap, row.compute)
     return table
 
 

@@ -235,7 +235,7 @@ def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
     frame = surface().rename(columns={"loss": "val_bpb"})
     made = predicted(frame, flops=1e22)
     units = [column.unit for table in tables(made) for column in table.columns]
-    assert units.count("bits/byte") == 2 and "nats" not in units
+    assert units.count("bits/byte") == 1 and "nats" not in units
 
 
 def test_the_floor_is_below_the_law_that_is_drawn() -> None:
