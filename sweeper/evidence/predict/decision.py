@@ -402,10 +402,8 @@ class BackTestedLaw:
 
 def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
-    params, tokens = question.params, question.tokens
     # Before anything is fitted: the back-test is of the runs that are like the one to come.
-    place = (params, tokens) if params and tokens else None
-    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question))
     design = Design.of(runs)
     fixed = _fixed(design, question, runs)
     asked: dict[str, Any] = {"draws": question.draws, "seed": question.seed, "fixed": fixed}

@@ -118,11 +118,10 @@ def unlike_text(prediction: Prediction) -> list[str]:
     which["small"] = f"of less than {unlike.flops:.3g} FLOPs"
     which["both"] = f"{which['undertrained']} or {which['small']}"
     misses = f"{100 * unlike.miss_all:.2g} %, without by {100 * unlike.miss:.2g} %"
-    line = f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
-    line += f"fits miss the farthest runs by {misses}"
-    if unlike.loss is not None and unlike.loss_all is not None:
-        line += f", and say {unlike.loss_all:.4f} and {unlike.loss:.4f} of the run to come"
-    return [f"{line}."]
+    return [
+        f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
+        f"fits miss the farthest runs by {misses}."
+    ]
 
 
 def reasons_text(prediction: Prediction) -> list[str]:
