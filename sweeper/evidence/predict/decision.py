@@ -236,7 +236,6 @@ class LossQuestion:
     flops: float | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """ConfigError for a number that is none."""
@@ -246,8 +245,6 @@ class LossQuestion:
                 raise ConfigError(Keyword(keyword), value, "a positive number")
             if value is not None and not 1 <= value <= LARGEST:
                 raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
-        if self.seed < 0:
-            raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
 
 
 LARGEST = 1e40
@@ -406,7 +403,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question))
     design = Design.of(runs)
     fixed = _fixed(design, question, runs)
-    asked: dict[str, Any] = {"draws": question.draws, "seed": question.seed, "fixed": fixed}
+    asked: dict[str, Any] = {"draws": question.draws, "fixed": fixed}
     law = fit_law(runs, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)

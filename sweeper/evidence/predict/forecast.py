@@ -131,7 +131,6 @@ class LossLaw:
     members: tuple[Member, ...]
     noise: float
     strays: tuple[int, ...]
-    seed: int
     widened: float = 1.0
 
     def log_losses(self, params: Array, tokens: Array) -> Array:
@@ -140,7 +139,7 @@ class LossLaw:
 
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
-        random = np.random.default_rng([self.seed, 6])
+        random = np.random.default_rng([0, 6])
         return self._widened([member.paths(params, tokens, random) for member in self.members])
 
     def _widened(self, parts: Sequence[Array]) -> Array:
@@ -151,7 +150,7 @@ class LossLaw:
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
         # Seeds of their own for each kind of draw: what is asked first does not change the rest.
-        random = np.random.default_rng([self.seed, 1])
+        random = np.random.default_rng([0, 1])
         off = np.concatenate([member.deviation(params, tokens) for member in self.members])
         off = off * random.standard_normal(off.shape)
         return self.log_losses(params, tokens) + self.widened * off
@@ -206,7 +205,7 @@ class LossLaw:
 
 
 def fit_law(
-    runs: LossRuns, *, draws: int = DRAWS, seed: int = 0, fixed: Mapping[str, float] | None = None
+    runs: LossRuns, *, draws: int = DRAWS, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
@@ -242,11 +241,11 @@ def fit_law(
         doubt = _doubted(process, ranked[0].noise, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
         best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, prior=prior)
-    pools = [_proposed(best, misfit, runs, points, prior, doubt, seed) for misfit in ranked]
-    members = _drawn(pools, runs, points, draws, seed)
+    pools = [_proposed(best, misfit, runs, points, prior, doubt) for misfit in ranked]
+    members = _drawn(pools, runs, points, draws)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
     strays = tuple(np.flatnonzero(doubt > STRAY / FAR).tolist())
-    return LossLaw(runs, design, form, members, noise, strays, seed)
+    return LossLaw(runs, design, form, members, noise, strays)
 
 
 def _off(laws: LossLaws, runs: LossRuns) -> Array:
@@ -289,7 +288,6 @@ def _proposed(
     points: RunPoints,
     prior: LossLawPrior,
     doubt: Array,
-    seed: int,
 ) -> _Pool:
     at = runs.params, runs.tokens
     whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
@@ -297,7 +295,7 @@ def _proposed(
     slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
     root = np.linalg.cholesky(slopes @ slopes.T + np.diag(prior.deviation**-2.0))
     # Student's t about the likeliest law, along the curvature there: its tails reach beyond.
-    random, width = np.random.default_rng([seed, 0]), len(root)
+    random, width = np.random.default_rng([0, 0]), len(root)
     steps = random.standard_normal((PROPOSED, width))
     steps *= np.sqrt(TAILS / random.chisquare(TAILS, (PROPOSED, 1)))
     proposed = replace(best, values=best.values + steps @ np.linalg.inv(root))
@@ -312,10 +310,10 @@ def _proposed(
 
 
 def _drawn(
-    pools: Sequence[_Pool], runs: LossRuns, points: RunPoints, draws: int, seed: int
+    pools: Sequence[_Pool], runs: LossRuns, points: RunPoints, draws: int
 ) -> tuple[Member, ...]:
     """Draws laws of all pools, each as often as it is likely; the likeliest pool comes first."""
-    random = np.random.default_rng([seed, 5])
+    random = np.random.default_rng([0, 5])
     scores = np.array([pool.scores for pool in pools])
     shares = np.exp(scores - scores.max())
     # Evenly spaced over the shares' sum: no law comes more often than its share asks for.
@@ -385,7 +383,6 @@ def short_laws(
     rungs: Rungs,
     *,
     draws: int = DRAWS,
-    seed: int = 0,
     fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLadderLaw]:
@@ -405,7 +402,7 @@ def short_laws(
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
         try:
-            law = fit_law(near, draws=draws, seed=seed, fixed=fixed)
+            law = fit_law(near, draws=draws, fixed=fixed)
             # A rung that the short law's own design has no way to reach tells nothing of it.
             for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
@@ -450,7 +447,7 @@ def back_test(
     measured = np.log(far.loss)
     low, high = _ends(drawn)
     logs = law.log_losses(far.params, far.tokens).mean(1)
-    random = np.random.default_rng([law.seed, 2])
+    random = np.random.default_rng([0, 2])
     of_runs = far.params, far.tokens, len(np.unique(far.trainings))
     off = np.concatenate([member.mean_deviation(*of_runs) for member in law.members])
     means = logs + law.widened * off * random.standard_normal(len(logs))

@@ -126,7 +126,8 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws
         # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
-        fits = [_fitted(runs, some, best) for some in near]
+        shorter = map(runs.only, near)
+        fits = [regress(best, some.params, some.tokens, some.loss)[0] for some in shorter]
         # Every farther rung, not the next alone: the run to come lies far beyond.
         for rung in range(nearer, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
@@ -142,8 +143,3 @@ def _lacking(runs: LossRuns, kept: Kept) -> bool:
     """Whether runs have not been varied in both, or are too few for a law of both."""
     some = runs.only(kept)
     return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)
-
-
-def _fitted(runs: LossRuns, kept: Kept, best: LossLaws) -> LossLaws:
-    some = runs.only(kept)
-    return regress(best, some.params, some.tokens, some.loss)[0]

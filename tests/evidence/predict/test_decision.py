@@ -215,7 +215,6 @@ def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: 
     "asked",
     [
         {"to_params": -1.0, "to_tokens": 1e9},
-        {"seed": -1},
         {"to_params": 1e308, "to_tokens": 1e9},
         {"flops": 1e-9},
     ],
