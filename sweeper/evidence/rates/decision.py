@@ -105,15 +105,6 @@ class AtBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Miss:
-    """The loss, in its unit, by a rate an octave too low, too high, and by the plan."""
-
-    too_low: Estimate
-    too_high: Estimate
-    plan: Estimate
-
-
-@dataclass(frozen=True, kw_only=True)
 class RatePrediction:
     """log2 of the rate and of the batch at the target, with prediction intervals.
 
@@ -124,7 +115,6 @@ class RatePrediction:
     horizon: float
     eta: Estimate
     batch: Estimate | None
-    miss: Miss
     at_batch: float | None = None
     ridge: tuple[AtBatch, ...] = ()
 
@@ -316,9 +306,7 @@ def law_of(
     if target is None:
         return replace(law, code="law")
     at, taken = _target(runs, target)
-    predicted = _predict(
-        runs, powers, ridge, at, target.batch, [optimum.gaps for _, optimum in inside]
-    )
+    predicted = _predict(runs, powers, ridge, at, target.batch)
     wide = predicted.eta.high - predicted.eta.low > WIDEST
     return replace(
         law,
@@ -385,20 +373,14 @@ def _predict(
     ridge: Ridge | None,
     at: Mapping[str, float],
     batch: float | None,
-    gaps: Sequence[tuple[float, float]],
 ) -> RatePrediction:
     drawn = law.at(runs.log2(at))
-    low, high = (_spread([gap[side] for gap in gaps]) for side in (0, 1))
-    # A parabola through what an octave costs on both sides.
-    curvature = (low.value + high.value) / 2
     common: dict[str, Any] = {"model": at[runs.model], "horizon": at[runs.horizon]}
     eta = Estimate.mean_of(drawn[:, 0])
     best = Estimate.mean_of(drawn[:, 1]) if runs.tells_batch else None
     if ridge is None or best is None:
-        lost = curvature * (drawn[:, 0] - eta.value) ** 2
-        miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
         at_batch = at["batch_size"] if "batch_size" in runs.varied else None
-        return RatePrediction(eta=eta, batch=best, miss=miss, at_batch=at_batch, **common)
+        return RatePrediction(eta=eta, batch=best, at_batch=at_batch, **common)
     planned = math.log2(batch) if batch else best.value
     lowest = ridge.cost(planned - drawn[:, 1])
     steps = at[runs.horizon] / runs.length if runs.length > 0 else math.nan
@@ -416,18 +398,7 @@ def _predict(
             steps=steps / 2.0**log2,
         )
         if log2 == planned:
-            eta, lost = each.eta, curvature * (rates - each.eta.value) ** 2 + lowest
+            eta = each.eta
         if log2 != planned or batch:
             ridge_rows.append(each)
-    miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-    return RatePrediction(
-        eta=eta, batch=best, miss=miss, at_batch=batch, ridge=tuple(ridge_rows), **common
-    )
-
-
-def _spread(values: Sequence[float]) -> Estimate:
-    """The middle of cells, and what 95 % of them lie between."""
-    there = np.array([value for value in values if math.isfinite(value)])
-    if not len(there):
-        return Estimate(value=math.nan, low=0.0, high=math.inf)
-    return Estimate.from_draws(float(np.median(there)), there)
+    return RatePrediction(eta=eta, batch=best, at_batch=batch, ridge=tuple(ridge_rows), **common)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from sweeper.evidence.judge.words import range_text
 from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.stats.estimate import Estimate
@@ -51,7 +49,7 @@ def rates_lines(law: RateLaw) -> list[str]:
     lines = [_powers_text(law)] if law.powers else []
     if law.prediction is None:
         return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
-    lines += _prediction_lines(law, law.prediction)
+    lines.append(_prediction_text(law, law.prediction))
     if law.code == "too_wide":
         octaves = law.prediction.eta.high - law.prediction.eta.low
         lines.append(
@@ -76,14 +74,7 @@ def _powers_text(law: RateLaw) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
-    miss, lines = prediction.miss, []
-    if math.isfinite(miss.too_low.value + miss.too_high.value):
-        lines.append(
-            f"At the target a rate half as high loses about {miss.too_low.value:.4f} {law.unit}, "
-            f"one twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
-            f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
-        )
+def _prediction_text(law: RateLaw, prediction: RatePrediction) -> str:
     answer = f"At {target_text(law, prediction).replace(', ', ' and ')} the learning rate is "
     answer += range_text(prediction.eta)
     if prediction.at_batch is not None:
@@ -91,4 +82,4 @@ def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
     if prediction.batch is not None:
         answer += " at a batch of " if prediction.at_batch is None else "; the best batch is "
         answer += batch_text(prediction.batch)
-    return [*lines, f"{answer}."]
+    return f"{answer}."

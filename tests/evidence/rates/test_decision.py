@@ -58,7 +58,6 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     truth = {("eta", "params"): -0.9, ("eta", "tokens"): 0.3}
     truth |= {("batch", "params"): -0.4, ("batch", "tokens"): 0.6}
     assert powers == pytest.approx(truth, abs=0.15)
-    assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
     # Half the batch takes twice the steps, and a smaller rate.
     asked = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64))
     assert "at the batch of 64; the best batch is " in rates_lines(asked)[-1]
