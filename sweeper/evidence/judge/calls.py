@@ -10,7 +10,7 @@ from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, drawn
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
-from sweeper.evidence.batch.page import critical_lines, critical_record
+from sweeper.evidence.batch.page import critical_record, critical_text
 from sweeper.evidence.each.page import each_text
 from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown, trend_lines
 from sweeper.evidence.judge.page import tables as judged_tables
@@ -43,7 +43,7 @@ class Judgement(Answer):
         self.notes = (*self.judged.notes, *beside)
         lines = [*headline(self.judged), *trend_lines(self.judged)]
         if answer.critical is not None:
-            lines += critical_lines(answer.critical)
+            lines.append(critical_text(answer.critical))
             self.document["critical_batch"] = to_json(answer.critical)
         self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
 
