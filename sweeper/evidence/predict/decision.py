@@ -241,8 +241,6 @@ class LossQuestion:
         """ConfigError for a number that is none."""
         for name, keyword in POSITIVE.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(Keyword(keyword), value, "a positive number")
             if value is not None and not 1 <= value <= LARGEST:
                 raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
 

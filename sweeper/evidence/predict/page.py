@@ -35,7 +35,6 @@ from sweeper.report.drawing import (
     INK,
     LINE_COLOR,
     STAR,
-    STOPPED,
     STRIP,
     STYLE,
     error_bar,
@@ -206,9 +205,7 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
 
 
 @rc_context(STYLE)
-def prediction_figure(
-    prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None = None
-) -> Figure:
+def prediction_figure(prediction: Prediction, runs: LossRuns, rungs: Rungs) -> Figure:
     """Loss over compute: the law with its band, the runs, the target."""
     figure = Figure(figsize=(6.8, 3.9), layout="constrained")
     ax = figure.subplots()
@@ -221,10 +218,6 @@ def prediction_figure(
         of = rungs.index == index
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
         ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
-    if left_out is not None:
-        # Those far off the optimum would press all others together.
-        near = left_out.loss < 1.15 * runs.loss.max()
-        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
     if prediction.aim is not None and prediction.prediction is not None:
         aim, loss = prediction.aim.flops, prediction.prediction.estimate
         label = "the run to come" if prediction.answer == PREDICTED else "cannot say yet"
@@ -243,7 +236,7 @@ def prediction_figure(
     return figure
 
 
-def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
+def prediction_report(prediction: Prediction, figure: Figure) -> Report:
     """The answer, the law with its back-test, and what it rests on."""
     of_sizes = bool(prediction.law.A and prediction.law.B)
     best = " at the best split of each budget into size and tokens" * of_sizes
@@ -253,7 +246,6 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     )
     more = prediction.inputs.runs - MOST_FITTED
     caption += f" {more:,} more runs are not drawn." * (more > 0)
-    caption += " Crosses are runs that the law leaves out." * left_out
     is_said, sentence = prediction.answer == PREDICTED, answer_text(prediction)
     lines = [*unlike_text(prediction), *reasons_text(prediction)]
     no_band = f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
@@ -361,7 +353,7 @@ def predicted_shown(
         return _too_few(result.prediction, scales.unit, before, following)
     if not settle and TargetFolder(result.folder).plan.is_file():
         following = None
-    made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
+    made = _written(result.prediction, runs, result.folder, before, following)
     made = replace(made, folder=study.folder)
     from sweeper.report.study_page import write_report  # it loads torch, and tables have none
 
@@ -401,7 +393,6 @@ def _written(
     runs: LossRuns,
     folder: Path,
     before: Sequence[str],
-    left_out: LossRuns | None = None,
     following: Next | None = None,
 ) -> Shown:
     prediction = prediction.dated(folder)
@@ -410,9 +401,9 @@ def _written(
     rungs = Rungs.of(drawn, Design.of(drawn))
     private_folder(folder)
     record = prediction.write(folder)
-    figure = prediction_figure(prediction, drawn, rungs, left_out)
+    figure = prediction_figure(prediction, drawn, rungs)
     made = paged(
-        prediction_report(prediction, figure, left_out=left_out is not None),
+        prediction_report(prediction, figure),
         folder,
         "prediction",
         # The file's content with its digest, which the file cannot hold itself.

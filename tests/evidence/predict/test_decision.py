@@ -225,7 +225,7 @@ def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
     for none in (-1.0, 0.0, math.inf, math.nan):
         with raises_config_error("flops") as caught:
             LossQuestion(flops=none)
-        assert caught.value.allowed == "a positive number"
+        assert caught.value.allowed == "a number from 1 to 1e+40"
 
 
 def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
