@@ -85,7 +85,6 @@ class EachAnswer:
     axis: str = ""
     sizes: tuple[float, ...] = ()
     noise: float = math.nan
-    noise_by: Literal["", "seeds", "curves", "given"] = ""
     seen: float = math.nan
     unit: str = "nats"
     runs: int = 0
@@ -124,7 +123,6 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         axis=varied.axis,
         sizes=tuple(sizes),
         noise=noises[sizes[0]].deviation,
-        noise_by=noises[sizes[0]].by,
         seen=seen,
         unit=varied.unit,
         runs=varied.used,
@@ -152,7 +150,6 @@ class RunNoise:
 
     spread: KnownNoise | None
     paired: bool
-    by: Literal["", "seeds", "curves", "given"]
 
     @property
     def deviation(self) -> float:
@@ -163,20 +160,20 @@ class RunNoise:
     def of(cls, lines: Sequence[SettingLine], noise: float | None) -> RunNoise:
         """The noise that seeds show, else what smooth curves leave."""
         if noise is not None:
-            return cls(KnownNoise(deviation=noise, freedom=10**6), True, "given")
+            return cls(KnownNoise(deviation=noise, freedom=10**6), True)
         if spread := _pooled([*chain.from_iterable(map(_beside, lines))]):
-            return cls(spread, True, "seeds")
+            return cls(spread, True)
         if spread := _pooled(_within(lines)):
-            return cls(spread, False, "seeds")
+            return cls(spread, False)
         # One run a cell: what a cubic leaves. A line that no cubic fits would make it all too
         # large, so it is the median, which tells as much as 2 / pi of the lines.
         rests = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
         squares, freedoms = rests.T
         if freedoms.sum() < 2 or not squares.sum() > 0:
-            return cls(None, True, "")
+            return cls(None, True)
         level = float(np.median(squares / stats.chi2.median(freedoms)))
         freedom = max(1, round(2 / math.pi * freedoms.sum()))
-        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True, "curves")
+        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True)
 
 
 def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:

@@ -107,16 +107,14 @@ def cells_table(law: RateLaw) -> Table:
             Column("learning rate", left=True),
             *[Column("batch", left=True)] * batches,
             Column("loss", unit=law.unit, form=".4f"),
-            Column("at an end", left=True),
         ],
-        legend=["What lies at an end of what was run is a bound, and no value."],
+        legend=["At or above, at or below: the best lies at an end of what was run."],
         detail=law.prediction is not None,
     )
     for cell in law.cells:
-        ends = [name for name, end in (("rate", cell.eta_end), ("batch", cell.batch_end)) if end]
         batch = [] if cell.batch is None else [_told(cell.batch, cell.batch_end, batch_text)]
         rate = _told(cell.eta, cell.eta_end, range_text)
-        table.add(*cell.sizes.values(), rate, *batch, cell.loss, ", ".join(ends))
+        table.add(*cell.sizes.values(), rate, *batch, cell.loss)
     return table
 
 
