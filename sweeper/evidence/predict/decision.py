@@ -386,7 +386,7 @@ class BackTestedLaw:
         aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
-            floor = law.floor()
+            floor = law.values()["E"]
             reasons.append(
                 f"the floor E is known as {floor.low:.2f} to {floor.high:.2f} alone, the run is "
                 f"{aim.beyond:.3g} times the compute of the largest: its loss may come to lie "

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import gmean
 from scipy.stats import t as student
 
 from sweeper.evidence.predict.misfit import FEWEST, NOISE, LossMisfit, RunPoints, likely
@@ -179,10 +180,6 @@ class LossLaw:
                 values = np.minimum(values, float(self.runs.loss.min()))
             estimates[name] = estimate_of(values, float(best[name][0]))
         return estimates
-
-    def floor(self) -> Estimate:
-        """E."""
-        return self.values()["E"]
 
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
         """How many times the compute of (N, D) the law's loss would be `loss` at.
@@ -451,7 +448,7 @@ def back_test(
     of_runs = far.params, far.tokens, len(np.unique(far.trainings))
     off = np.concatenate([member.mean_deviation(*of_runs) for member in law.members])
     means = logs + law.widened * off * random.standard_normal(len(logs))
-    params, tokens = middle_of(far.params), middle_of(far.tokens)
+    params, tokens = float(gmean(far.params)), float(gmean(far.tokens))
     predicted, real = math.exp(float(np.median(logs))), math.exp(float(measured.mean()))
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
@@ -461,7 +458,7 @@ def back_test(
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
         nats=real - predicted,
-        reducible=share_above(real - predicted, predicted, law.floor().value),
+        reducible=share_above(real - predicted, predicted, law.values()["E"].value),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
 
@@ -512,8 +509,3 @@ def _ends(drawn: Array) -> Array:
     tail = 50 * (1 - LEVEL)
     # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
     return np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
-
-
-def middle_of(values: Array) -> float:
-    """The geometric mean."""
-    return float(np.exp(np.log(values).mean()))

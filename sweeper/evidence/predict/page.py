@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -20,7 +19,6 @@ from sweeper.evidence.predict.decision import (
     Proposed,
 )
 from sweeper.evidence.predict.forecast import LossBackTest
-from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.evidence.runs.run import unit_of
@@ -44,7 +42,6 @@ from sweeper.report.next import Next, again
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Column, Table, answer, counted, duration
 from sweeper.verbs.requests import TransferRequest
@@ -315,29 +312,7 @@ def presented(answer: PredictAnswer | TablePrediction) -> Shown:
     if isinstance(answer.prediction, NoLossLaw):
         # Why so few of a table's runs count is told by its notes alone.
         return replace(_too_few(answer.prediction, "tokens", before), notes=answer.notes)
-    return _written(
-        answer.prediction, runs, answer.folder, before, following=_larger(answer.prediction, runs)
-    )
-
-
-def _larger(prediction: Prediction, runs: LossRuns) -> Next | None:
-    """What asks for a run ten times as large, where a law was asked for alone."""
-    # Of what came by a pipe nothing is left to be read again.
-    if prediction.target or prediction.optimum or prediction.inputs.source == "stdin":
-        return None
-    design = Design.of(runs)
-    params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
-    tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
-    asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
-    # Along one line, or at one number of tokens, they follow from the size.
-    if len(design.form.terms) > 1 or not asked:
-        asked["to_tokens"] = _round(tokens)
-    command = Next.recorded(prediction.command, "to predict a larger run", PredictRequest)
-    return command and replace(command, request=replace(command.request, **asked))
-
-
-def _round(count: float) -> float:
-    return float(f"{count:.2g}")
+    return _written(answer.prediction, runs, answer.folder, before)
 
 
 def predicted_shown(
