@@ -143,11 +143,9 @@ def settle_text(settle: Sequence[Proposed], unit: str) -> str:
 
 def tables(prediction: Prediction) -> list[Table]:
     """The law, and the back-test."""
-    made, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
-    if prediction.back_test:
-        made.append(back_test_table(prediction.back_test, unit))
-    made.append(law_table(prediction))
-    return made
+    unit = unit_of(prediction.inputs.columns.get("loss", ""))
+    tests = prediction.back_test
+    return [*[back_test_table(tests, unit)] * bool(tests), law_table(prediction)]
 
 
 def law_table(prediction: Prediction) -> Table:
