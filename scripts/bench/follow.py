@@ -288,7 +288,7 @@ def made_up(count: int) -> list[Followed]:
     smooth = np.linalg.cholesky(np.exp(-0.5 * (distance / 0.3) ** 2) + 1e-6 * np.eye(STEPS))
     path = np.linalg.cholesky(np.exp(-distance / 0.3) + 1e-9 * np.eye(STEPS))
     sizes = np.log([1e5, 2e5, 4e5, 8e5, 1.6e6])
-    for number in range(count):
+    for _ in range(count):
         misfit, bend = 0.01 * random.random(), 0.02 * random.standard_normal()
         rows, ends = [], []
         for place, size in enumerate(sizes):
@@ -305,7 +305,7 @@ def made_up(count: int) -> list[Followed]:
         params, tokens = np.exp(sizes[cell]), np.full(len(cell), 1e7)
         ends, names = np.array(ends[:-1]), [""] * len(cell)
         table = LossRuns(params, tokens, ends, 6 * params * tokens, cell, names)
-        aim = LossQuestion(params=math.exp(sizes[-1]), tokens=1e7, draws=200, seed=number)
+        aim = LossQuestion(params=math.exp(sizes[-1]), tokens=1e7, draws=200)
         curves, lengths = [curve(row) for row in rows[:-1]], [STEPS] * len(cell)
         known = Curves(np.log(params), np.log(tokens), cell, curves, lengths, ends)
         lr = SETTINGS.lr_factors(range(STEPS))
@@ -320,7 +320,7 @@ def judge(out: Path, count: int) -> None:
     prediction = predicted(out)
     said, band = prediction.prediction, prediction.band
     print(f"predicted {said.loss:.4f} ({said.low:.4f} to {said.high:.4f}), {prediction.answer}")
-    print(f"{band.collapse}, white {band.white:.2f}")
+    print(f"misfit {band.misfit:.4f}, white {band.white:.2f}")
     healthy = np.array([np.load(out / f"{TARGET}-{s}.npy") for s in range(TARGET_SEEDS)], float)
     trained = [followed(prediction, losses) for losses in healthy]
     rules = ("alarm", "threshold", "sigmas")

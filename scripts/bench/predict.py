@@ -164,7 +164,7 @@ def play(kind: Kind, count: int) -> dict[str, float]:
         size = math.sqrt(budget / 6 / RATIO) if along else best
         horizon = budget / 6 / size
         asked = LossQuestion(
-            params=size, tokens=horizon, flops=None if along else budget, draws=300, seed=index
+            params=size, tokens=horizon, flops=None if along else budget, draws=300
         )
         made = predict_runs(runs, asked)
         assert made.prediction is not None

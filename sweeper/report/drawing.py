@@ -69,7 +69,6 @@ TICK_STEPS = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
 STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
-STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 
 

@@ -2,7 +2,7 @@
 
 S steps of a batch B reach a loss where (S / S_min - 1) (E / E_min - 1) = 1, E = S B the examples
 (arXiv:1812.06162, eq. 2.7). So S = S_min (1 + B_crit / B) with B_crit = E_min / S_min: at B_crit
-twice the fewest steps are taken, and twice the fewest examples. Both are fitted to log S by least
+twice the fewest steps are taken, and twice the fewest examples. It is fitted to log S by least
 squares; the interval of B_crit is where an F test does not refuse it.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.stats.estimate import Array, Estimate
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 
 FEWEST_BATCHES = 3
 """Batches, and one run more in all, from which two unknowns and a noise are told."""
@@ -23,26 +23,21 @@ BEYOND = 2.0**12
 LEAST_ERROR = 0.01
 """Of the logarithm of steps: losses are logged now and then, and read off between."""
 Code = Literal["critical", "at_least", "at_most", "too_few", "open"]
-NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalBatch:
-    """B_crit in examples a step with what `code` says of it, and the least steps and examples.
+    """B_crit in examples a step with what `code` says of it.
 
     `at_least`, `at_most`: it lies beyond the batches that were run, and the interval is open there.
-    `error` is the standard deviation of a run's steps, as a fraction. `points` are batch and steps
-    of every run.
+    `points` are batch and steps of every run.
     """
 
     code: Code
     loss: float
     batches: tuple[int, ...]
     runs: int
-    batch: Estimate = NOTHING
-    least_steps: Estimate = NOTHING
-    least_examples: Estimate = NOTHING
-    error: float = math.nan
+    batch: Estimate = UNKNOWN
     points: tuple[tuple[float, float], ...] = ()
 
     def steps_at(self, batches: Array, critical: float) -> Array:
@@ -61,24 +56,20 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     if len(levels) < FEWEST_BATCHES or len(batches) <= FEWEST_BATCHES:
         return CriticalBatch(code="too_few", loss=loss, batches=levels, runs=len(batches))
 
-    def residuals(log_critical: float) -> Array:
-        """Log S less its shape: log S_min, and what the runs are off."""
-        return np.asarray(np.log(steps) - np.log1p(np.exp(log_critical) / batches))
+    def off(log_critical: Array | float) -> Array:
+        """Log S less its shape, and less what that is in the mean: log S_min."""
+        rest = np.log(steps) - np.log1p(np.exp(log_critical) / batches)
+        return np.asarray(rest - rest.mean())
 
     ends = math.log(levels[0] / BEYOND), math.log(levels[-1] * BEYOND)
-    fit = least_squares(
-        lambda p: residuals(p[1]) - p[0],
-        (np.log(steps).mean(), np.log(batches).mean()),
-        bounds=([-math.inf, ends[0]], [math.inf, ends[1]]),
-    )
-    best, freedom = float(fit.x[1]), len(batches) - 2
+    fit = least_squares(off, np.log(batches).mean(), bounds=ends)
+    best, freedom = float(fit.x[0]), len(batches) - 2
     variance = max(2 * fit.cost / freedom, LEAST_ERROR**2)
     student = float(t.ppf(0.975, freedom))
 
     def refused(log_critical: float) -> float:
         """Above 0 where the runs are too far off; F(1, freedom) is Student's t squared."""
-        off = residuals(log_critical) - residuals(log_critical).mean()
-        return float(off @ off - 2 * fit.cost - variance * student**2)
+        return float((off(log_critical) ** 2).sum() - 2 * fit.cost - variance * student**2)
 
     # An interval that reaches an end is cut there by what was looked at, not by the runs.
     low_open, high_open = (refused(end) <= 0 for end in ends)
@@ -87,11 +78,6 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     code: Code = "critical"
     if low_open or high_open:
         code = "open" if low_open and high_open else "at_most" if low_open else "at_least"
-    # The interval is of B_crit; what the mean itself is off by comes on top.
-    error = math.exp(math.sqrt(variance / len(batches)) * student)
-    fewest = [math.exp(residuals(each).mean()) for each in (best, low, high)]
-    examples = [steps * math.exp(at) for steps, at in zip(fewest, (best, low, high), strict=True)]
-    # At an end that is open steps or examples are as few as anything.
     return CriticalBatch(
         code=code,
         loss=loss,
@@ -102,17 +88,6 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
             low=0.0 if low_open else math.exp(low),
             high=math.inf if high_open else math.exp(high),
         ),
-        least_steps=Estimate(
-            value=fewest[0],
-            low=0.0 if high_open else fewest[2] / error,
-            high=fewest[1] * error,
-        ),
-        least_examples=Estimate(
-            value=examples[0],
-            low=0.0 if low_open else examples[1] / error,
-            high=examples[2] * error,
-        ),
-        error=math.sqrt(variance),
         points=tuple(zip(batches.tolist(), steps.tolist(), strict=True)),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,44 +16,36 @@ from sweeper.records import to_json
 from sweeper.report.drawing import DOTTED, INK, LINE_COLOR, STRIP, STYLE, new_panels
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
-from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
 
-def critical_lines(critical: CriticalBatch) -> list[str]:
-    """Sentences on the critical batch, the answer last."""
+def critical_text(critical: CriticalBatch) -> str:
+    """The critical batch in a sentence."""
     batch, batches = critical.batch, critical.batches
     ran = f"batches {batches[0]} to {batches[-1]}" if batches else "no batch"
     where = f"at a loss of {critical.loss:.4g}, by {counted(critical.runs, 'run')} of {ran}"
     match critical.code:
         case "too_few":
-            return [
+            return (
                 f"No critical batch: that takes {FEWEST_BATCHES} batches and a run more that reach "
                 f"one loss, and there are {critical.runs} runs of {len(batches)}."
-            ]
+            )
         case "open":
-            return [f"The critical batch cannot be said {where}: steps scatter too much."]
+            return f"The critical batch cannot be said {where}: steps scatter too much."
         case "at_least":
-            return [
+            return (
                 f"The critical batch is at least {batch.low:.3g} {where}: larger ones still "
                 "save steps nearly in proportion."
-            ]
+            )
         case "at_most":
-            return [
+            return (
                 f"The critical batch is at most {batch.high:.3g} {where}: larger ones save "
                 "hardly any steps."
-            ]
-    return [
-        f"The loss takes {_range(critical.least_steps)} steps at least, and "
-        f"{_range(critical.least_examples)} examples at least; a run's steps scatter by "
-        f"{critical.error:.1%}.".replace("%", " %"),
-        f"The critical batch is {_range(batch)} {where}: there it takes twice the least of both.",
-    ]
-
-
-def _range(estimate: Estimate) -> str:
-    high = f"{estimate.high:.3g}" if math.isfinite(estimate.high) else "any"
-    return f"{estimate.value:.3g} ({estimate.low:.3g} to {high})"
+            )
+    return (
+        f"The critical batch is {batch.value:.3g} ({batch.low:.3g} to {batch.high:.3g}) {where}: "
+        "there it takes twice the least of both."
+    )
 
 
 def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
@@ -63,7 +54,7 @@ def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
         "answer": answer.critical.code,
         "critical_batch": to_json(answer.critical),
         **answer.facts,
-        "sentences": critical_lines(answer.critical),
+        "sentences": [critical_text(answer.critical)],
         "notes": [spelled(note, SHELL) for note in answer.notes],
     }
 
@@ -74,7 +65,7 @@ def critical_shown(answer: CriticalAnswer) -> Shown:
     report = Report(
         title="How large a batch?",
         about="Steps and examples for one loss. Nothing was trained.",
-        answer=" ".join(critical_lines(critical)),
+        answer=critical_text(critical),
         sections=[replace(critical_section(critical), is_answer=True), rests_on(answer.facts)],
         notes=answer.notes,
     )
@@ -84,12 +75,12 @@ def critical_shown(answer: CriticalAnswer) -> Shown:
 
 
 def critical_section(critical: CriticalBatch) -> Section:
-    """The sentences, and the picture where there are points."""
+    """The sentence, and the picture where there are points."""
     caption = (
         "Points: runs, by the steps that they take to one loss. Line and band: what these follow, "
         "with the 95 % of the critical batch, which is dotted and shaded."
     )
-    sentence = Sentence(" ".join(critical_lines(critical)))
+    sentence = Sentence(critical_text(critical))
     drawing = Drawing(lambda: critical_figure(critical), caption=caption)
     return Section("The critical batch", [sentence, *[drawing] * bool(critical.points)])
 

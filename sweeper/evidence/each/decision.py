@@ -45,15 +45,6 @@ ERROR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class GainAtSize:
-    """The gain of the base's best value at a `size`, with 90 %, and the optimum there in log2."""
-
-    size: float
-    gain: Estimate
-    optimum_log2: Estimate = UNKNOWN
-
-
-@dataclass(frozen=True, kw_only=True)
 class TellingRuns:
     """Runs that would tell: so many seeds of each of `values` at each of `sizes`."""
 
@@ -66,10 +57,8 @@ class TellingRuns:
 class HyperparameterGain:
     """A hyperparameter's `answer`, and what it rests on.
 
-    `best` of `values` gains `gain` over `default` at the base, in the loss's unit; it `seemed` to
-    gain so much in the runs that chose it. `error` is the chance of so much evidence of any gain
-    without one, that of all hyperparameters together. Of what gains, the base's optimum is told,
-    and by how many `octaves_per_doubling` of the size it moves.
+    `best` gains `gain` over `default` at the base, in the loss's unit. The optimum of what gains
+    moves by so many `octaves_per_doubling` of the size.
     `at_end`: the best value is the first or last one, so that there may be more beyond it.
     `lacking` says what an open answer lacks, or why a gain is not carried.
     """
@@ -79,13 +68,7 @@ class HyperparameterGain:
     default: float | str
     best: float | str
     gain: Estimate
-    seemed: float
-    error: float
     octaves_per_doubling: Estimate = UNKNOWN
-    optimum_log2: Estimate = UNKNOWN
-    sizes: tuple[GainAtSize, ...] = ()
-    values: int = 0
-    seeds: int = 0
     at_end: bool = False
     lacking: Lacking = ""
     next: tuple[TellingRuns, ...] = ()
@@ -102,7 +85,6 @@ class EachAnswer:
     axis: str = ""
     sizes: tuple[float, ...] = ()
     noise: float = math.nan
-    noise_by: Literal["", "seeds", "curves", "given"] = ""
     seen: float = math.nan
     unit: str = "nats"
     runs: int = 0
@@ -141,7 +123,6 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         axis=varied.axis,
         sizes=tuple(sizes),
         noise=noises[sizes[0]].deviation,
-        noise_by=noises[sizes[0]].by,
         seen=seen,
         unit=varied.unit,
         runs=varied.used,
@@ -169,7 +150,6 @@ class RunNoise:
 
     spread: KnownNoise | None
     paired: bool
-    by: Literal["", "seeds", "curves", "given"]
 
     @property
     def deviation(self) -> float:
@@ -180,20 +160,20 @@ class RunNoise:
     def of(cls, lines: Sequence[SettingLine], noise: float | None) -> RunNoise:
         """The noise that seeds show, else what smooth curves leave."""
         if noise is not None:
-            return cls(KnownNoise(deviation=noise, freedom=10**6), True, "given")
+            return cls(KnownNoise(deviation=noise, freedom=10**6), True)
         if spread := _pooled([*chain.from_iterable(map(_beside, lines))]):
-            return cls(spread, True, "seeds")
+            return cls(spread, True)
         if spread := _pooled(_within(lines)):
-            return cls(spread, False, "seeds")
+            return cls(spread, False)
         # One run a cell: what a cubic leaves. A line that no cubic fits would make it all too
         # large, so it is the median, which tells as much as 2 / pi of the lines.
         rests = np.array([rest for line in lines if (rest := _rest(line))[1]]).reshape(-1, 2)
         squares, freedoms = rests.T
         if freedoms.sum() < 2 or not squares.sum() > 0:
-            return cls(None, True, "")
+            return cls(None, True)
         level = float(np.median(squares / stats.chi2.median(freedoms)))
         freedom = max(1, round(2 / math.pi * freedoms.sum()))
-        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True, "curves")
+        return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True)
 
 
 def _pooled(rests: Sequence[tuple[Array, tuple[int, ...]]]) -> KnownNoise | None:
@@ -453,10 +433,6 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
         default=_shown(base, base.default),
         best=_shown(base, best),
         gain=gains.estimate(max(1, tests)) if gains else UNKNOWN,
-        seemed=float(gains.gains.max()) if gains else math.nan,
-        error=error,
-        values=len(values),
-        seeds=gains.seeds if gains else min(map(len, base.losses.values())),
         at_end=not base.choices and best in (values[0], values[-1]) and len(values) > 2,
     )
 
@@ -470,7 +446,8 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
     around, place = [base.default, best], values.index(best)
     around += values[max(0, place - 1) : place + 2]
     if gains is None:
-        return lacks("runs around", (base.default, best), (base.size,), max(3, 2 * result.seeds))
+        seeds = min(map(len, base.losses.values()))
+        return lacks("runs around", (base.default, best), (base.size,), max(3, 2 * seeds))
     if everywhere is None:
         # Without any noise three seeds of the default are the cheapest runs that show it.
         return lacks("noise", (base.default,), (base.size,), 3)
@@ -478,19 +455,13 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
     if error <= ERROR and not base.choices:
         moved = movement(tried.lines, tried.noises)
     else:  # where nothing is gained there is no optimum that could move
-        moved = Moved({}, UNKNOWN, UNKNOWN, UNKNOWN)
-    at_sizes = {size: other.at(best) for size, other in tried.larger.items()}
+        moved = Moved(UNKNOWN, UNKNOWN, UNKNOWN)
     result = replace(
         result,
         gain=replace(gain, low=max(0.0, gain.low), value=max(0.0, gain.value))
         if error <= ERROR
         else gain,
         octaves_per_doubling=moved.slope,
-        optimum_log2=moved.optima.get(base.size, UNKNOWN),
-        sizes=tuple(
-            GainAtSize(size=size, gain=at, optimum_log2=moved.optima.get(size, UNKNOWN))
-            for size, at in at_sizes.items()
-        ),
     )
     # All sizes together say that no value gains what would be seen: that settles it, moved or not.
     if everywhere.high() < seen:
@@ -503,12 +474,13 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
         ways += [(gain.high - gain.value) / (seen - gain.value)] if gain.value < seen else []
         times = max(1.5, min(ways, default=math.inf)) ** 2
         return lacks("seeds", at, (base.size,), int(min(MOST_SEEDS, gains.seeds * times)))
-    if not at_sizes:
+    if not tried.larger:
         return lacks("sizes", around, (2 * base.size, 4 * base.size), gains.seeds)
-    size, there = [*at_sizes.items()][-1]
+    size, largest = [*tried.larger.items()][-1]
+    there = largest.at(best)
     # It moves for sure, by what is seen at the largest size, and something is to be gained there.
     moves = moved.slope.low > 0 or moved.slope.high < 0
-    if moves and moved.regret.value > seen and min(_holm(tried.larger[size].errors())) <= ERROR:
+    if moves and moved.regret.value > seen and min(_holm(largest.errors())) <= ERROR:
         return replace(result, answer="retune")
     if there.high < seen:
         return replace(result, answer="leave", lacking="fades")
@@ -518,7 +490,7 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
     stays = stays or result.at_end or moved.regret.value <= max(seen, there.value / 2)
     if there.low > 0 and stays:
         return replace(result, answer="carry")
-    return lacks("seeds at sizes", around, (size,), 2 * tried.larger[size].seeds)
+    return lacks("seeds at sizes", around, (size,), 2 * largest.seeds)
 
 
 def _shown(line: SettingLine, place: float) -> float | str:
@@ -531,12 +503,11 @@ def _shown(line: SettingLine, place: float) -> float | str:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Optima in log2 by size, octaves a doubling of the size, and from the base to the largest.
+    """Octaves a doubling of the size, and from the base to the largest size.
 
     `regret` is lost there at the base's optimum. UNKNOWN with one optimum.
     """
 
-    optima: Mapping[float, Estimate]
     slope: Estimate
     shift: Estimate
     regret: Estimate
@@ -545,18 +516,16 @@ class Moved:
 def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> Moved:
     """The movement of a hyperparameter's optimum over its lines, ascending in size."""
     fits = {line.size: optimum_fit(line, noises[line.size]) for line in lines}
-    optima = {size: fit.optimum for size, fit in fits.items() if fit}
     inner = {s: f for s, f in fits.items() if f and not f.at_end and not f.noise_unknown}
     # Size 0 stands for runs of one size that nobody named: it has no logarithm.
     if len(inner) < 2 or 0 in inner:
-        return Moved(optima, UNKNOWN, UNKNOWN, UNKNOWN)
+        return Moved(UNKNOWN, UNKNOWN, UNKNOWN)
     x = np.log2([*inner])
     values = np.array([fit.optimum.value for fit in inner.values()])
     draws = np.stack([fit.free_optimum_draws for fit in inner.values()])
     slope = fit_plane(np.stack([np.ones(len(x)), x - x.mean()]), values, draws)[1]
     first, last = min(inner), max(inner)
     return Moved(
-        optima,
         Estimate.from_draws(float(slope[0]), slope[1:]),
         Estimate.from_draws(float(values[-1] - values[0]), draws[-1] - draws[0]),
         inner[last].loss_gap(inner[first].optimum.value),

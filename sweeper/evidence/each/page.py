@@ -108,24 +108,9 @@ def telling_text(runs: TellingRuns) -> str:
 
 
 def each_items(each: EachAnswer) -> list[Item]:
-    """The table of an answer; where the noise of a run is from."""
-    items: list[Item] = [each_table(each)]
+    """The table of an answer, and its reasons."""
     whys = [f"{gain.name}: {why}" for gain in each.hyperparameters if (why := why_text(gain))]
-    items += [Sentence(why, listed=True) for why in whys]
-    return [*items, Sentence(noise_text(each), detail=True)]
-
-
-def noise_text(each: EachAnswer) -> str:
-    """The noise of a run at the base, and what shows it."""
-    how = {
-        "seeds": "by its seeds",
-        "curves": "by what smooth curves leave",
-        "given": "given",
-        "": "",
-    }[each.noise_by]
-    if not how:
-        return "Nothing shows the noise of a run: repeat the default with three seeds."
-    return f"A run's noise at the base: {each.noise:.2g} {each.unit}, {how}."
+    return [each_table(each), *(Sentence(why, listed=True) for why in whys)]
 
 
 def each_text(each: EachAnswer) -> str:

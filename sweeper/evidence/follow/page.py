@@ -86,14 +86,12 @@ def follow_report(watch: Watch, figure: Figure, notes: Sequence[str] = ()) -> Re
         f"{seen.end_is}, as it was predicted before the run began, and as it is forecast by the "
         "run so far. The warm-up is shaded; it is not tested."
     )
-    apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
     prediction = watch.prediction
     facts = {
         "held against": prediction.source
         if isinstance(prediction, Expectation)
         else f"SHA-256 {prediction.sha256}",
-        "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
-        f"{apart.replace('%', ' %')}",
+        "the ladder": f"{band.runs} runs of {band.sizes} sizes",
         "schedule": band.schedule,
         "chance of a false alarm": f"at most {watch.alarm:.2g} a run",
     }

@@ -17,9 +17,6 @@ def unchecked(watch: Watch) -> list[str]:
     if watch.band.schedule == OWN:
         taken = "the same: the ladder's is its script's own, and not known"
     notes = [f"the run's schedule over its {watch.steps:,} steps is taken {taken}"]
-    if not watch.band.collapse.good:
-        wide = "the ladder's curves do not quite fall on one another: the band is as wide as that"
-        notes.append(wide)
     reasons = watch.prediction.reasons[:1]
     return [*notes, *(f"the prediction itself cannot say yet: {reason}" for reason in reasons)]
 

@@ -10,15 +10,15 @@ from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, drawn
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
-from sweeper.evidence.batch.page import critical_lines, critical_record
+from sweeper.evidence.batch.page import critical_record, critical_text
 from sweeper.evidence.each.page import each_text
 from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown, trend_lines
 from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import worded_judged
-from sweeper.evidence.rates.page import rates_figure, rates_record, rates_report, rates_tables
-from sweeper.evidence.rates.words import rates_lines, rates_notes
+from sweeper.evidence.rates.page import rates_record, rates_report, rates_tables
+from sweeper.evidence.rates.words import rates_lines
 from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
 from sweeper.report.notebook import html
@@ -43,7 +43,7 @@ class Judgement(Answer):
         self.notes = (*self.judged.notes, *beside)
         lines = [*headline(self.judged), *trend_lines(self.judged)]
         if answer.critical is not None:
-            lines += critical_lines(answer.critical)
+            lines.append(critical_text(answer.critical))
             self.document["critical_batch"] = to_json(answer.critical)
         self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
 
@@ -87,21 +87,16 @@ class Rates(Answer):
         """Show what was found."""
         self.law, self.facts = answer.law, answer.facts
         self.document = rates_record(answer.law, answer.facts)
-        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(answer.law))
-        self.text = "\n".join(
-            [*rates_lines(answer.law), *(f"Note: {note}." for note in self.notes)]
-        )
+        self.notes = tuple(spelled(as_text(note), PYTHON) for note in answer.law.notes)
+        lines = [*rates_lines(answer.law), *(f"Note: {note}." for note in self.notes)]
+        self.text = "\n".join(lines)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The batches of the target, else the sizes that were run, a row each."""
         return rates_tables(self.law)[0].to_frame()
 
-    def plot(self) -> list[Axes]:
-        """The law, a panel for the rate and one for the batch."""
-        return drawn(lambda: rates_figure(self.law))
-
     def _repr_html_(self) -> str:
-        return html(rates_report(self.law, self.facts, rates_figure(self.law)))
+        return html(rates_report(self.law, self.facts))
 
 
 @keywords_of(JudgeRequest)

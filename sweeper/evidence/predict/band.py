@@ -38,26 +38,6 @@ LEAST_SPREAD = 1e-6
 """Of seeds, in log loss: copies of a run spread less, and tell nothing of another."""
 MOST_WIDE = 0.1
 """Standard deviation of a shape, in log loss, beyond which the band says nothing."""
-COLLAPSED = 2.0
-"""Sizes lie on one another when they differ by at most this many times what seeds do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collapse:
-    """How well normalized curves fall on one another: standard deviations, as shares of the loss.
-
-    Of means over tenths of the run: of `seeds` about their size's, of `sizes` beyond that, and of
-    what a line in log size leaves of it, `misfit`.
-    """
-
-    seeds: float
-    sizes: float
-    misfit: float
-
-    @property
-    def good(self) -> bool:
-        """Whether sizes differ hardly more than seeds."""
-        return self.sizes <= COLLAPSED * self.seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +80,6 @@ class Band:
     freedom: int
     runs: int
     sizes: int
-    collapse: Collapse
     places: tuple[float, ...] = ()
     """Where the readings of each stretch lay, as shares of the run; empty: around its middle."""
 
@@ -220,8 +199,7 @@ def fit_band(curves: Curves, course: TrainingCourse, log_params: float, log_toke
     fitted = inverse @ design.T @ shapes
     mean = aim @ fitted
     first = np.array([int(np.flatnonzero(curves.cell == cell)[0]) for cell in range(cells)])
-    size_shapes = means - (means @ weights)[:, None]
-    off = size_shapes - design[first] @ fitted
+    off = means - (means @ weights)[:, None] - design[first] @ fitted
     # The seeds' part of what sizes differ by, behind the warm-up; then the rest.
     inner = slice(round(course.warmup * count), None)
     seeds = np.bincount(curves.cell).mean()
@@ -253,7 +231,6 @@ def fit_band(curves: Curves, course: TrainingCourse, log_params: float, log_toke
         freedom=free,
         runs=len(logs),
         sizes=cells,
-        collapse=_collapse(shapes, curves.cell, size_shapes, misfit),
     )
     # Without the level's doubt: what remains is of the shape, which has to be known.
     wide = float(np.median(np.sqrt(np.diag(band.covariance(0.0)[0]))))
@@ -381,21 +358,3 @@ def _relative_variance(spread: Array, correlation: Array, weights: Array) -> Arr
     whole = correlation[lags] * np.outer(spread, spread)
     relative = np.eye(len(spread)) - weights
     return np.diag(relative @ whole @ relative.T)
-
-
-def _collapse(
-    shapes: Array, cell: np.ndarray[tuple[int], np.dtype[np.int64]], means: Array, misfit: float
-) -> Collapse:
-    every, ten = stretch_edges(0, shapes.shape[1]), stretch_edges(0, 10)
-    # Tenths, as stretches are noise; without the first, the warm-up's, and the last, the divisor.
-    tenths = [
-        np.array([rebinned(row, every, ten) for row in rows])[:, 1:9] for rows in (shapes, means)
-    ]
-    runs, sizes = tenths
-    cells = len(sizes)
-    seeds = math.sqrt(float(((runs - sizes[cell]) ** 2).sum(0).mean()) / (len(runs) - cells))
-    between = float(sizes.var(0, ddof=1).mean()) if cells > 1 else 0.0
-    each = len(runs) / cells
-    return Collapse(
-        seeds=seeds, sizes=math.sqrt(max(between - seeds**2 / each, 0.0)), misfit=misfit
-    )

@@ -18,14 +18,10 @@ WIDTH = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class Valley:
-    """What another size costs at the budget: `times` the best size, its loss, the loss lost."""
+    """What another size costs at the budget: `times` the best size, and the loss lost."""
 
     times: float
-    params: float
-    tokens: float
-    loss: float
     gap: Estimate
-    compute: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +64,14 @@ def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
         tokens=estimate_of(product / params, product / size),
         # Of the size that is planned, not of each draw's own best: that is what one will get.
         loss=law.loss(size, product / size),
-        valley=tuple(_valley(law, size, product, times) for times in (0.25, 0.5, 2.0, 4.0)),
+        valley=tuple(_valley(law, size, product, times) for times in (0.5, 2.0)),
     )
 
 
 def _valley(law: LossLaw, size: float, product: float, times: float) -> Valley:
     sizes = np.array([size, times * size])
     there = law.log_losses(sizes, product / sizes)
-    gap = estimate_of(np.exp(there[:, 1]) - np.exp(there[:, 0]))
-    loss = float(law.mean_loss(sizes, product / sizes)[1])
-    return Valley(
-        times=times,
-        params=times * size,
-        tokens=product / size / times,
-        loss=loss,
-        gap=gap,
-        compute=law.compute_for(size, product / size, loss),
-    )
+    return Valley(times=times, gap=estimate_of(np.exp(there[:, 1]) - np.exp(there[:, 0])))
 
 
 # The law over compute.

@@ -163,8 +163,6 @@ class Prediction:
     inputs: Inputs
     law: LossLawValues
     noise: float
-    misfit: float
-    widened: float
     back_test: tuple[LossBackTest, ...]
     target: LossTarget | None = None
     prediction: RunLoss | None = None
@@ -177,7 +175,6 @@ class Prediction:
     settle_flops: float = 0.0
     band: Band | None = None
     no_band: str = ""
-    floor: Estimate | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
@@ -239,18 +236,13 @@ class LossQuestion:
     flops: float | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """ConfigError for a number that is none."""
         for name, keyword in POSITIVE.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(Keyword(keyword), value, "a positive number")
             if value is not None and not 1 <= value <= LARGEST:
                 raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
-        if self.seed < 0:
-            raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
 
 
 LARGEST = 1e40
@@ -330,8 +322,6 @@ def predict_runs(
         ),
         law=values,
         noise=law.noise,
-        misfit=law.misfit,
-        widened=law.widened,
         back_test=tuple(tested),
         target=target,
         prediction=RunLoss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
@@ -342,7 +332,6 @@ def predict_runs(
         notes=(*notes, *thinned, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
-        floor=law.floor(),
         fixed=dict(question.fixed),
         versions={
             "sweeper": __version__,
@@ -397,7 +386,7 @@ class BackTestedLaw:
         aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
-            floor = law.floor()
+            floor = law.values()["E"]
             reasons.append(
                 f"the floor E is known as {floor.low:.2f} to {floor.high:.2f} alone, the run is "
                 f"{aim.beyond:.3g} times the compute of the largest: its loss may come to lie "
@@ -408,13 +397,11 @@ class BackTestedLaw:
 
 def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
-    params, tokens = question.params, question.tokens
     # Before anything is fitted: the back-test is of the runs that are like the one to come.
-    place = (params, tokens) if params and tokens else None
-    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question))
     design = Design.of(runs)
     fixed = _fixed(design, question, runs)
-    asked: dict[str, Any] = {"draws": question.draws, "seed": question.seed, "fixed": fixed}
+    asked: dict[str, Any] = {"draws": question.draws, "fixed": fixed}
     law = fit_law(runs, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)

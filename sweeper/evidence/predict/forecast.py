@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import gmean
 from scipy.stats import t as student
 
 from sweeper.evidence.predict.misfit import FEWEST, NOISE, LossMisfit, RunPoints, likely
@@ -121,9 +122,8 @@ class RungMiss:
 class LossLaw:
     """A law fitted to `runs`, its draws under each likely covariance.
 
-    `noise` is the standard deviation of log L over seeds, `misfit` that of (N, D) around the law
-    beyond it. Intervals are `widened` by what back-tested runs asked for. `strays` are places of
-    runs far off the law.
+    `noise` is the standard deviation of log L over seeds. Intervals are `widened` by what
+    back-tested runs asked for. `strays` are places of runs far off the law.
     """
 
     runs: LossRuns
@@ -131,9 +131,7 @@ class LossLaw:
     form: LossForm
     members: tuple[Member, ...]
     noise: float
-    misfit: float
     strays: tuple[int, ...]
-    seed: int
     widened: float = 1.0
 
     def log_losses(self, params: Array, tokens: Array) -> Array:
@@ -142,7 +140,7 @@ class LossLaw:
 
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
-        random = np.random.default_rng([self.seed, 6])
+        random = np.random.default_rng([0, 6])
         return self._widened([member.paths(params, tokens, random) for member in self.members])
 
     def _widened(self, parts: Sequence[Array]) -> Array:
@@ -153,7 +151,7 @@ class LossLaw:
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
         # Seeds of their own for each kind of draw: what is asked first does not change the rest.
-        random = np.random.default_rng([self.seed, 1])
+        random = np.random.default_rng([0, 1])
         off = np.concatenate([member.deviation(params, tokens) for member in self.members])
         off = off * random.standard_normal(off.shape)
         return self.log_losses(params, tokens) + self.widened * off
@@ -183,10 +181,6 @@ class LossLaw:
             estimates[name] = estimate_of(values, float(best[name][0]))
         return estimates
 
-    def floor(self) -> Estimate:
-        """E."""
-        return self.values()["E"]
-
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
         """How many times the compute of (N, D) the law's loss would be `loss` at.
 
@@ -208,7 +202,7 @@ class LossLaw:
 
 
 def fit_law(
-    runs: LossRuns, *, draws: int = DRAWS, seed: int = 0, fixed: Mapping[str, float] | None = None
+    runs: LossRuns, *, draws: int = DRAWS, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
@@ -244,12 +238,11 @@ def fit_law(
         doubt = _doubted(process, ranked[0].noise, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
         best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, prior=prior)
-    pools = [_proposed(best, misfit, runs, points, prior, doubt, seed) for misfit in ranked]
-    members = _drawn(pools, runs, points, draws, seed)
+    pools = [_proposed(best, misfit, runs, points, prior, doubt) for misfit in ranked]
+    members = _drawn(pools, runs, points, draws)
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
-    shared = math.sqrt(sum(m.weight * (m.misfit.noise * m.misfit.shared) ** 2 for m in members))
     strays = tuple(np.flatnonzero(doubt > STRAY / FAR).tolist())
-    return LossLaw(runs, design, form, members, noise, shared, strays, seed)
+    return LossLaw(runs, design, form, members, noise, strays)
 
 
 def _off(laws: LossLaws, runs: LossRuns) -> Array:
@@ -292,7 +285,6 @@ def _proposed(
     points: RunPoints,
     prior: LossLawPrior,
     doubt: Array,
-    seed: int,
 ) -> _Pool:
     at = runs.params, runs.tokens
     whiten = _whiten(misfit.process(points, _off(best, runs)[0], best.slopes(*at)[0], doubt))
@@ -300,7 +292,7 @@ def _proposed(
     slopes = best.slopes(*at)[0] @ whiten.T / misfit.noise
     root = np.linalg.cholesky(slopes @ slopes.T + np.diag(prior.deviation**-2.0))
     # Student's t about the likeliest law, along the curvature there: its tails reach beyond.
-    random, width = np.random.default_rng([seed, 0]), len(root)
+    random, width = np.random.default_rng([0, 0]), len(root)
     steps = random.standard_normal((PROPOSED, width))
     steps *= np.sqrt(TAILS / random.chisquare(TAILS, (PROPOSED, 1)))
     proposed = replace(best, values=best.values + steps @ np.linalg.inv(root))
@@ -315,10 +307,10 @@ def _proposed(
 
 
 def _drawn(
-    pools: Sequence[_Pool], runs: LossRuns, points: RunPoints, draws: int, seed: int
+    pools: Sequence[_Pool], runs: LossRuns, points: RunPoints, draws: int
 ) -> tuple[Member, ...]:
     """Draws laws of all pools, each as often as it is likely; the likeliest pool comes first."""
-    random = np.random.default_rng([seed, 5])
+    random = np.random.default_rng([0, 5])
     scores = np.array([pool.scores for pool in pools])
     shares = np.exp(scores - scores.max())
     # Evenly spaced over the shares' sum: no law comes more often than its share asks for.
@@ -349,15 +341,14 @@ class LossBackTest:
     """The law without the farthest rungs, held against them.
 
     `left_out` names them. Of their mean log loss: `predicted` with its interval, `measured`, both
-    as losses; `z` in standard deviations of the prediction. `within` of `count` runs lie in
-    their own intervals. `reducible`: the miss as a share of the loss above the floor; `compute`:
-    how many times the compute would give the loss that was measured.
+    as losses. `within` of `count` runs lie in their own intervals. `reducible`: the miss as a share
+    of the loss above the floor; `compute`: how many times the compute would give the loss that was
+    measured.
     """
 
     left_out: tuple[str, ...]
     predicted: Estimate
     measured: float
-    z: float
     within: int
     count: int
     nats: float
@@ -389,7 +380,6 @@ def short_laws(
     rungs: Rungs,
     *,
     draws: int = DRAWS,
-    seed: int = 0,
     fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLadderLaw]:
@@ -409,7 +399,7 @@ def short_laws(
         if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
         try:
-            law = fit_law(near, draws=draws, seed=seed, fixed=fixed)
+            law = fit_law(near, draws=draws, fixed=fixed)
             # A rung that the short law's own design has no way to reach tells nothing of it.
             for n, d in zip(farther.params, farther.tokens, strict=True):
                 law.design.check_target(near, n, d)
@@ -454,24 +444,21 @@ def back_test(
     measured = np.log(far.loss)
     low, high = _ends(drawn)
     logs = law.log_losses(far.params, far.tokens).mean(1)
-    random = np.random.default_rng([law.seed, 2])
+    random = np.random.default_rng([0, 2])
     of_runs = far.params, far.tokens, len(np.unique(far.trainings))
     off = np.concatenate([member.mean_deviation(*of_runs) for member in law.members])
     means = logs + law.widened * off * random.standard_normal(len(logs))
-    middle, mean = float(np.median(logs)), float(measured.mean())
-    deviation = max(float(np.std(means)), 1e-12)
-    params, tokens = middle_of(far.params), middle_of(far.tokens)
-    predicted, real = math.exp(middle), math.exp(mean)
+    params, tokens = float(gmean(far.params)), float(gmean(far.tokens))
+    predicted, real = math.exp(float(np.median(logs))), math.exp(float(measured.mean()))
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
         left_out=rungs.names[kept:],
         predicted=estimate_of(np.exp(means), predicted),
         measured=real,
-        z=(mean - middle) / deviation,
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
         nats=real - predicted,
-        reducible=share_above(real - predicted, predicted, law.floor().value),
+        reducible=share_above(real - predicted, predicted, law.values()["E"].value),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
 
@@ -522,8 +509,3 @@ def _ends(drawn: Array) -> Array:
     tail = 50 * (1 - LEVEL)
     # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
     return np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
-
-
-def middle_of(values: Array) -> float:
-    """The geometric mean."""
-    return float(np.exp(np.log(values).mean()))

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.evidence.predict.budget import BudgetOptimum
 from sweeper.evidence.predict.decision import (
     MOST_FITTED,
     PREDICTED,
@@ -21,7 +19,6 @@ from sweeper.evidence.predict.decision import (
     Proposed,
 )
 from sweeper.evidence.predict.forecast import LossBackTest
-from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.evidence.runs.run import unit_of
@@ -36,7 +33,6 @@ from sweeper.report.drawing import (
     INK,
     LINE_COLOR,
     STAR,
-    STOPPED,
     STRIP,
     STYLE,
     error_bar,
@@ -46,7 +42,6 @@ from sweeper.report.next import Next, again
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import TOKENS
 from sweeper.study.folder import TargetFolder
 from sweeper.table import Column, Table, answer, counted, duration
 from sweeper.verbs.requests import TransferRequest
@@ -88,7 +83,7 @@ def answer_text(prediction: Prediction) -> str:
             f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
             f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
-        half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
+        half, twice = best.valley
         unit = unit_of(prediction.inputs.columns.get("loss", ""))
         parts.append(
             f"Half the size costs {half.gap.value:.4f} {unit}, twice {twice.gap.value:.4f}."
@@ -119,11 +114,10 @@ def unlike_text(prediction: Prediction) -> list[str]:
     which["small"] = f"of less than {unlike.flops:.3g} FLOPs"
     which["both"] = f"{which['undertrained']} or {which['small']}"
     misses = f"{100 * unlike.miss_all:.2g} %, without by {100 * unlike.miss:.2g} %"
-    line = f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
-    line += f"fits miss the farthest runs by {misses}"
-    if unlike.loss is not None and unlike.loss_all is not None:
-        line += f", and say {unlike.loss_all:.4f} and {unlike.loss:.4f} of the run to come"
-    return [f"{line}."]
+    return [
+        f"Left out: {unlike.count} of {unlike.of} runs, {which[unlike.code]}: with them plain "
+        f"fits miss the farthest runs by {misses}."
+    ]
 
 
 def reasons_text(prediction: Prediction) -> list[str]:
@@ -147,29 +141,11 @@ def settle_text(settle: Sequence[Proposed], unit: str) -> str:
     return f"{more} (parameters x {unit}): {runs}"
 
 
-def band_text(prediction: Prediction) -> str:
-    """How well the ladder's curves fall on one another, or why there is no band; else empty."""
-    if prediction.band is None:
-        return f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
-    band, seen = prediction.band, prediction.band.collapse
-    sentence = (
-        f"Curves of {band.runs} runs, normalized by their ends: seeds lie {seen.seeds:.2%} of the "
-        f"loss apart, {band.sizes} sizes {seen.sizes:.2%}"
-    )
-    if not seen.good:
-        sentence += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
-    return sentence.replace("%", " %") + "."
-
-
 def tables(prediction: Prediction) -> list[Table]:
-    """The law, the back-test, and what other sizes cost."""
-    made, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
-    if prediction.back_test:
-        made.append(back_test_table(prediction.back_test, unit))
-    made.append(law_table(prediction))
-    if prediction.optimum:
-        made.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
-    return made
+    """The law, and the back-test."""
+    unit = unit_of(prediction.inputs.columns.get("loss", ""))
+    tests = prediction.back_test
+    return [*[back_test_table(tests, unit)] * bool(tests), law_table(prediction)]
 
 
 def law_table(prediction: Prediction) -> Table:
@@ -223,38 +199,8 @@ def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
     return table
 
 
-def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
-    """What a budget gives at other sizes."""
-    table = Table(
-        f"Other sizes at {best.flops:.3g} FLOPs",
-        [
-            Column("size", left=True),
-            Column("parameters", form=".3g"),
-            Column(horizon, form=".3g"),
-            Column("loss", form=".4f"),
-            Column("more", unit=unit, form=".4f"),
-            Column("worth", form=".2f"),
-        ],
-        legend=[
-            f"More: {unit} above the best size. Worth: the share of the compute that is not lost."
-        ],
-    )
-    # The valley is sizes below and above the best: None is where that one stands between them.
-    rows = [*best.valley[:2], None, *best.valley[2:]]
-    for row in rows:
-        if row is None:
-            size, tokens = best.params.value, best.tokens.value
-            table.add("best", size, tokens, best.loss.value, 0.0, 1.0)
-        else:
-            times = f"{row.times:g} times"
-            table.add(times, row.params, row.tokens, row.loss, row.gap, row.compute)
-    return table
-
-
 @rc_context(STYLE)
-def prediction_figure(
-    prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None = None
-) -> Figure:
+def prediction_figure(prediction: Prediction, runs: LossRuns, rungs: Rungs) -> Figure:
     """Loss over compute: the law with its band, the runs, the target."""
     figure = Figure(figsize=(6.8, 3.9), layout="constrained")
     ax = figure.subplots()
@@ -267,10 +213,6 @@ def prediction_figure(
         of = rungs.index == index
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
         ax.plot(runs.flops[of], runs.loss[of], marker=marker, label=name, **look)
-    if left_out is not None:
-        # Those far off the optimum would press all others together.
-        near = left_out.loss < 1.15 * runs.loss.max()
-        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
     if prediction.aim is not None and prediction.prediction is not None:
         aim, loss = prediction.aim.flops, prediction.prediction.estimate
         label = "the run to come" if prediction.answer == PREDICTED else "cannot say yet"
@@ -279,9 +221,9 @@ def prediction_figure(
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
     span = _span(prediction, runs)
     # A floor far below all runs would press them together, and is told by the table.
-    if prediction.floor is not None and prediction.floor.value > span[0]:
+    if (floor := prediction.law.E.value) > span[0]:
         style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
-        ax.axhline(prediction.floor.value, label="the floor E", **style)
+        ax.axhline(floor, label="the floor E", **style)
     what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
     ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=span)
     handles, labels = ax.get_legend_handles_labels()
@@ -289,7 +231,7 @@ def prediction_figure(
     return figure
 
 
-def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
+def prediction_report(prediction: Prediction, figure: Figure) -> Report:
     """The answer, the law with its back-test, and what it rests on."""
     of_sizes = bool(prediction.law.A and prediction.law.B)
     best = " at the best split of each budget into size and tokens" * of_sizes
@@ -299,10 +241,9 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     )
     more = prediction.inputs.runs - MOST_FITTED
     caption += f" {more:,} more runs are not drawn." * (more > 0)
-    caption += " Crosses are runs that the law leaves out." * left_out
     is_said, sentence = prediction.answer == PREDICTED, answer_text(prediction)
     lines = [*unlike_text(prediction), *reasons_text(prediction)]
-    band = band_text(prediction)
+    no_band = f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
     post = "Post the digest before the run begins: it shows afterwards that this was said before."
     inputs = {**_inputs(prediction), "SHA-256 of prediction.json": prediction.sha256}
     strays = prediction.inputs.strays
@@ -322,7 +263,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
                 "Loss over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), *tables(prediction)],
             ),
-            rests_on(inputs, *[Sentence(band)] * bool(band), Sentence(post)),
+            rests_on(inputs, *[Sentence(no_band)] * bool(no_band), Sentence(post)),
         ],
         notes=[*prediction.notes, *far],
     )
@@ -337,7 +278,6 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
             f"{inputs.flops_per_parameter_and_token:.4g}" if inputs.flops_known else "not known"
         ),
         "noise of a run": f"{prediction.noise:.2%}".replace("%", " % of the loss"),
-        "far off the law": ", ".join(inputs.strays),
         "left out": "; ".join(f"{name}: {why}" for name, why in inputs.left_out),
         "command": prediction.command,
         "made": prediction.time,
@@ -370,29 +310,7 @@ def presented(answer: PredictAnswer | TablePrediction) -> Shown:
     if isinstance(answer.prediction, NoLossLaw):
         # Why so few of a table's runs count is told by its notes alone.
         return replace(_too_few(answer.prediction, "tokens", before), notes=answer.notes)
-    return _written(
-        answer.prediction, runs, answer.folder, before, following=_larger(answer.prediction, runs)
-    )
-
-
-def _larger(prediction: Prediction, runs: LossRuns) -> Next | None:
-    """What asks for a run ten times as large, where a law was asked for alone."""
-    # Of what came by a pipe nothing is left to be read again.
-    if prediction.target or prediction.optimum or prediction.inputs.source == "stdin":
-        return None
-    design = Design.of(runs)
-    params, ratio = 10 * float(runs.params.max()), float(np.median(runs.tokens / runs.params))
-    tokens = 10 * float(runs.tokens.max()) if design.form is TOKENS else params * ratio
-    asked = {"to_params": _round(params)} if design.form is not TOKENS else {}
-    # Along one line, or at one number of tokens, they follow from the size.
-    if len(design.form.terms) > 1 or not asked:
-        asked["to_tokens"] = _round(tokens)
-    command = Next.recorded(prediction.command, "to predict a larger run", PredictRequest)
-    return command and replace(command, request=replace(command.request, **asked))
-
-
-def _round(count: float) -> float:
-    return float(f"{count:.2g}")
+    return _written(answer.prediction, runs, answer.folder, before)
 
 
 def predicted_shown(
@@ -408,7 +326,7 @@ def predicted_shown(
         return _too_few(result.prediction, scales.unit, before, following)
     if not settle and TargetFolder(result.folder).plan.is_file():
         following = None
-    made = _written(result.prediction, runs, result.folder, before, result.drawn, following)
+    made = _written(result.prediction, runs, result.folder, before, following)
     made = replace(made, folder=study.folder)
     from sweeper.report.study_page import write_report  # it loads torch, and tables have none
 
@@ -448,7 +366,6 @@ def _written(
     runs: LossRuns,
     folder: Path,
     before: Sequence[str],
-    left_out: LossRuns | None = None,
     following: Next | None = None,
 ) -> Shown:
     prediction = prediction.dated(folder)
@@ -457,9 +374,9 @@ def _written(
     rungs = Rungs.of(drawn, Design.of(drawn))
     private_folder(folder)
     record = prediction.write(folder)
-    figure = prediction_figure(prediction, drawn, rungs, left_out)
+    figure = prediction_figure(prediction, drawn, rungs)
     made = paged(
-        prediction_report(prediction, figure, left_out=left_out is not None),
+        prediction_report(prediction, figure),
         folder,
         "prediction",
         # The file's content with its digest, which the file cannot hold itself.

@@ -43,15 +43,14 @@ BUSY = "the study is being trained now: predict again when that has ended"
 class Predicted:
     """What the runs that there are predict: `prediction`, or why they allow no law.
 
-    `runs` are what the law rests on, `left_out` how many others there are, by why, `drawn` those of
-    them that a figure shows. `horizons` are the numbers of steps that were trained.
+    `runs` are what the law rests on, `left_out` how many others there are, by why. `horizons` are
+    the numbers of steps that were trained.
     """
 
     folder: Path
     runs: LossRuns
     prediction: Prediction | NoLossLaw
     left_out: Mapping[str, int]
-    drawn: LossRuns | None = None
     horizons: Sequence[int] = ()
     scales: Scales
     size: Size
@@ -89,7 +88,6 @@ def predict_trained(
         name = f"w{size.width}-d{size.depth}"
     lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    drawn = [result for reason in others.values() for result in reason if _has_end(result)]
     prediction = predict_runs(
         runs,
         asked,
@@ -107,17 +105,11 @@ def predict_trained(
         runs=runs,
         prediction=prediction,
         left_out=left_out,
-        drawn=law_runs_of(drawn, scales) if drawn else None,
         horizons=sorted({result.steps for result in trained}),
         scales=scales,
         size=size,
         study=study,
     )
-
-
-def _has_end(result: Result) -> bool:
-    whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
-    return whole and 0 < result.objective < math.inf
 
 
 def _with_band(

@@ -35,7 +35,7 @@ class LeftOut:
 
     They have fewer than `ratio` tokens a parameter ("undertrained"), less than `flops` FLOPs
     ("small"), or are either. The farthest rungs, tried backwards, missed by `miss_all` with them
-    and by `miss` without; at the run to come plain fits say `loss_all` and `loss`.
+    and by `miss` without.
     """
 
     code: str
@@ -45,8 +45,6 @@ class LeftOut:
     flops: float
     miss_all: float
     miss: float
-    loss_all: float | None = None
-    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,8 @@ class RunToCome:
         return ratios, tuple(span for span in SPANS if span >= self.beyond)
 
 
-def choose_runs(
-    runs: LossRuns, asked: RunToCome, place: tuple[float, float] | None = None
-) -> tuple[LossRuns, LeftOut | None]:
-    """The runs that the law of a run to come, at (N, D) `place`, is fitted to, and the others."""
+def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | None]:
+    """The runs that the law of a run to come is fitted to, and the others."""
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
     if len(design.form.terms) == 1:
@@ -89,10 +85,6 @@ def choose_runs(
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
     choice = choices[chosen]
-    with_all, without = None, None
-    if place is not None:
-        laws = [_fitted(runs, some.kept, best) for some in (choices[0], choice)]
-        with_all, without = (float(law.loss(*place)[0, 0]) for law in laws)
     few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
     return runs.only(choice.kept), LeftOut(
         code="both" if few and small else "undertrained" if few else "small",
@@ -102,8 +94,6 @@ def choose_runs(
         flops=choice.flops,
         miss_all=float(misses[0]),
         miss=float(misses[chosen]),
-        loss_all=with_all,
-        loss=without,
     )
 
 
@@ -136,7 +126,8 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws
         # One choice that has no fit there leaves the rung out for all: misses must compare.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
-        fits = [_fitted(runs, some, best) for some in near]
+        shorter = map(runs.only, near)
+        fits = [regress(best, some.params, some.tokens, some.loss)[0] for some in shorter]
         # Every farther rung, not the next alone: the run to come lies far beyond.
         for rung in range(nearer, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
@@ -152,8 +143,3 @@ def _lacking(runs: LossRuns, kept: Kept) -> bool:
     """Whether runs have not been varied in both, or are too few for a law of both."""
     some = runs.only(kept)
     return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)
-
-
-def _fitted(runs: LossRuns, kept: Kept, best: LossLaws) -> LossLaws:
-    some = runs.only(kept)
-    return regress(best, some.params, some.tokens, some.loss)[0]

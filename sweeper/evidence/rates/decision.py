@@ -96,33 +96,25 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class AtBatch:
-    """A batch at the target with log2 of its rate, the loss above the plan's, and its steps."""
+    """A batch at the target with log2 of its rate, the loss above the plan's; steps if known."""
 
     batch: float
     eta: Estimate
     loss: Estimate
     steps: float
-    times_steps: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Miss:
-    """The loss, in its unit, by a rate an octave too low, too high, and by the plan."""
-
-    too_low: Estimate
-    too_high: Estimate
-    plan: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatePrediction:
-    """log2 of the rate and of the batch at the target, with prediction intervals."""
+    """log2 of the rate and of the batch at the target, with prediction intervals.
+
+    The rate is that at `at_batch`, where one was asked for or each batch has its own.
+    """
 
     model: float
     horizon: float
     eta: Estimate
     batch: Estimate | None
-    miss: Miss
     at_batch: float | None = None
     ridge: tuple[AtBatch, ...] = ()
 
@@ -213,21 +205,16 @@ class PowerLaw:
 class RateLaw:
     """What a table of rates over models and horizons says; `code` tells what it rests on.
 
-    `scatter` is how far optima lie off the law, in octaves: the eta's, the batch's. `slopes` are
-    what the rate changes by, in octaves, where the batch doubles, below the best one and above.
     `usable` cells have an optimum, of which `needed` are needed.
     """
 
     code: Code
     model: str
     horizon: str
-    varied: tuple[str, ...] = field(metadata=NOT_WRITTEN)
     cells: tuple[CellOptimum, ...]
     usable: int
     needed: int
     powers: tuple[Power, ...] = ()
-    scatter: tuple[Estimate, ...] = ()
-    slopes: tuple[Estimate, ...] = ()
     noise: float = math.nan
     unit: str = "nats"
     runs: int = 0
@@ -276,7 +263,6 @@ def law_of(
         code="too_few_cells",
         model=runs.model,
         horizon=runs.horizon,
-        varied=runs.varied,
         cells=tuple(map(CellOptimum.of, runs.cells, cell_optima)),
         usable=len(inside),
         needed=len(runs.varied) + BEYOND_LAW,
@@ -305,16 +291,13 @@ def law_of(
         # The ridge is read off cells that have both optima: the others do not show where it lies.
         ridge = Ridge.of([cell for cell, _ in inside], [optimum for _, optimum in inside], DRAWS)
     names: tuple[Literal["eta"], Literal["batch"]] = ("eta", "batch")
-    deviations = np.sqrt(np.diagonal(powers.scatter, axis1=1, axis2=2)).T
     law = replace(
         law,
         powers=tuple(
             Power(of=of, axis=axis, exponent=Estimate.mean_of(powers.draws[:, response, 1 + place]))
-            for response, of in enumerate(names[: len(deviations)])
+            for response, of in enumerate(names[: powers.draws.shape[1]])
             for place, axis in enumerate(runs.varied)
         ),
-        scatter=tuple(Estimate.from_draws(float(np.median(each)), each) for each in deviations),
-        slopes=() if ridge is None else tuple(ridge.slope(side) for side in (-1, 1)),
         law=powers,
     )
     # Draws that break bounds are thrown out: if hardly any is left, no such law holds.
@@ -323,9 +306,7 @@ def law_of(
     if target is None:
         return replace(law, code="law")
     at, taken = _target(runs, target)
-    predicted = _predict(
-        runs, powers, ridge, at, target.batch, [optimum.gaps for _, optimum in inside]
-    )
+    predicted = _predict(runs, powers, ridge, at, target.batch)
     wide = predicted.eta.high - predicted.eta.low > WIDEST
     return replace(
         law,
@@ -392,20 +373,14 @@ def _predict(
     ridge: Ridge | None,
     at: Mapping[str, float],
     batch: float | None,
-    gaps: Sequence[tuple[float, float]],
 ) -> RatePrediction:
     drawn = law.at(runs.log2(at))
-    low, high = (_spread([gap[side] for gap in gaps]) for side in (0, 1))
-    # A parabola through what an octave costs on both sides.
-    curvature = (low.value + high.value) / 2
     common: dict[str, Any] = {"model": at[runs.model], "horizon": at[runs.horizon]}
     eta = Estimate.mean_of(drawn[:, 0])
     best = Estimate.mean_of(drawn[:, 1]) if runs.tells_batch else None
     if ridge is None or best is None:
-        lost = curvature * (drawn[:, 0] - eta.value) ** 2
-        miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
         at_batch = at["batch_size"] if "batch_size" in runs.varied else None
-        return RatePrediction(eta=eta, batch=best, miss=miss, at_batch=at_batch, **common)
+        return RatePrediction(eta=eta, batch=best, at_batch=at_batch, **common)
     planned = math.log2(batch) if batch else best.value
     lowest = ridge.cost(planned - drawn[:, 1])
     steps = at[runs.horizon] / runs.length if runs.length > 0 else math.nan
@@ -421,19 +396,9 @@ def _predict(
             eta=Estimate.mean_of(rates),
             loss=Estimate.mean_of(ridge.cost(away) - lowest),
             steps=steps / 2.0**log2,
-            times_steps=2.0 ** (planned - log2),
         )
         if log2 == planned:
-            eta, lost = each.eta, curvature * (rates - each.eta.value) ** 2 + lowest
+            eta = each.eta
         if log2 != planned or batch:
             ridge_rows.append(each)
-    miss = Miss(too_low=low, too_high=high, plan=Estimate.mean_of(lost))
-    return RatePrediction(eta=eta, batch=best, miss=miss, ridge=tuple(ridge_rows), **common)
-
-
-def _spread(values: Sequence[float]) -> Estimate:
-    """The middle of cells, and what 95 % of them lie between."""
-    there = np.array([value for value in values if math.isfinite(value)])
-    if not len(there):
-        return Estimate(value=math.nan, low=0.0, high=math.inf)
-    return Estimate.from_draws(float(np.median(there)), there)
+    return RatePrediction(eta=eta, batch=best, at_batch=batch, ridge=tuple(ridge_rows), **common)

@@ -42,16 +42,14 @@ class RateCell:
 class RateOptimum:
     """A cell's best: log2 of rate and batch [response], draws of it [DRAWS, response], its loss.
 
-    `ends` say of each that it lies at the lowest (-1) or highest (1) value that was run. `gaps` are
-    what a rate an octave lower and higher loses, NaN where nothing near was run. `noise` is a run's
-    standard deviation; NaN where there are too few runs to tell it.
+    `ends` say of each that it lies at the lowest (-1) or highest (1) value that was run. `noise` is
+    a run's standard deviation; NaN where there are too few runs to tell it.
     """
 
     best: Array
     draws: Array
     ends: tuple[int, ...]
     loss: float
-    gaps: tuple[float, float]
     noise: float
 
     @property
@@ -181,19 +179,11 @@ def _optimum(
     errors = scale * root @ generator.normal(size=(len(root), draws))
     values = losses[:, None] + _terms(points - fit.centre, 3) @ errors
     drawn = points[values.argmin(axis=0)]
-    least = float(losses.min())
-    gaps = []
-    for side in (-1.0, 1.0):
-        at = np.clip(best + side * np.eye(len(best))[0], low, high)
-        reached = abs(at[0] - best[0])
-        # Up to half an octave short of it a parabola through the best carries on.
-        gap = (float(fit.at(at[None])[0]) - least) / max(reached, 1e-9) ** 2
-        gaps.append(gap if reached >= 0.5 else math.nan)
     ends = tuple(
         _end(cell.x[:, k], best[k], drawn[:, k], float(cell.x[int(np.argmin(cell.losses)), k]))
         for k in range(len(best))
     )
-    return RateOptimum(best, drawn, ends, least, (gaps[0], gaps[1]), noise)
+    return RateOptimum(best, drawn, ends, float(losses.min()), noise)
 
 
 def _grid(low: Array, high: Array, runs: Array) -> Array:
@@ -267,11 +257,6 @@ class Ridge:
     def cost(self, offsets: Array) -> Array:
         """The loss above the least at each of `offsets` [draw]."""
         return offsets**2 * self._side(self.costs, offsets)
-
-    def slope(self, side: int) -> Estimate:
-        """Octaves of rate an octave of batch, below (-1) or above (1) the best."""
-        column = self.slopes[:, (side + 1) // 2]
-        return Estimate.from_draws(float(column[0]), column[1:])
 
     @staticmethod
     def _side(table: Array, offsets: Array) -> Array:

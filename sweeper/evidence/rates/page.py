@@ -1,4 +1,4 @@
-"""The rate and the batch for any model and horizon: tables, a picture, the page."""
+"""The rate and the batch for any model and horizon: tables, the page."""
 
 from __future__ import annotations
 
@@ -7,54 +7,30 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
-from sweeper.errors import SHELL, as_text, spelled
 from sweeper.evidence.judge.decision import SIDES
 from sweeper.evidence.judge.words import range_text
 from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.evidence.rates.words import (
     axis_text,
     batch_text,
-    chosen_batch,
     rates_lines,
-    rates_notes,
-    sized,
     target_text,
 )
 from sweeper.evidence.runs.words import reading_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.drawing import (
-    INK,
-    LINE_COLOR,
-    STAR,
-    STYLE,
-    error_bar,
-    legend_key,
-    look_of,
-    new_panels,
-    powers,
-)
 from sweeper.report.page import paged
-from sweeper.report.sections import Drawing, Report, Section, Sentence, Shown, rests_on
+from sweeper.report.sections import Report, Section, Sentence, Shown, rests_on
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Column, Table
 
-MOST_LINES = 8
-"""Models that are drawn."""
-
 
 def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
-    """The answer with its tables; the page and the picture are written to `place`."""
-    figure = rates_figure(law)
+    """The answer with its tables; the page is written to `place`."""
     return paged(
-        rates_report(law, facts, figure),
+        rates_report(law, facts),
         place,
         "rates",
         rates_record(law, facts),
-        drawn={"rates": figure},
         kind="verdict",
         before=(reading_text(law.runs, facts["source"], law.columns),),
     )
@@ -63,16 +39,11 @@ def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Path) -> Shown:
 def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Plain JSON, with what it says in sentences."""
     record: dict[str, Any] = to_json(law)
-    sentences = [spelled(as_text(line), SHELL) for line in (*rates_lines(law), *rates_notes(law))]
-    return {"answer": law.answer, **record, **facts, "sentences": sentences}
+    return {"answer": law.answer, **record, **facts, "sentences": rates_lines(law)}
 
 
-def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Report:
-    """The answer, the picture, and what it rests on."""
-    caption = (
-        "Points: the best of every size with its 95 % interval; triangles: bounds. Lines: the law "
-        "at each model."
-    )
+def rates_report(law: RateLaw, facts: Mapping[str, Any]) -> Report:
+    """The answer, its tables, and what it rests on."""
     rests = {
         **table_facts(facts["source"], facts["sha256"], facts["where"], law.columns, law.runs),
         "noise": f"{law.noise:.4g} {law.unit} a run" if math.isfinite(law.noise) else "unknown",
@@ -87,13 +58,10 @@ def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Repo
         answer=lines[-1],
         sections=[
             Section("The answer", sentences, is_answer=True, code=code),
-            Section(
-                "What was measured",
-                [Drawing(lambda: figure, caption=caption), *rates_tables(law)],
-            ),
+            Section("What was measured", rates_tables(law)),
             rests_on(rests),
         ],
-        notes=[*law.notes, *rates_notes(law)],
+        notes=law.notes,
     )
 
 
@@ -108,12 +76,9 @@ def rates_tables(law: RateLaw) -> list[Table]:
 
 def ridge_table(law: RateLaw, prediction: RatePrediction) -> Table:
     """A row a batch: the rate that goes with it, and what it costs."""
-    chosen = chosen_batch(prediction)
-    planned = (
-        chosen.batch
-        if chosen
-        else 2.0 ** (math.nan if prediction.batch is None else prediction.batch.value)
-    )
+    planned = prediction.at_batch
+    if planned is None and prediction.batch is not None:
+        planned = 2.0**prediction.batch.value
     steps = all(math.isfinite(each.steps) for each in prediction.ridge)
     table = Table(
         f"At {target_text(law, prediction)}",
@@ -121,13 +86,13 @@ def ridge_table(law: RateLaw, prediction: RatePrediction) -> Table:
             Column("batch", left=True),
             Column("learning rate", left=True),
             Column("loss more", unit=law.unit, form="+z.4f", left=True),
-            Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
+            *[Column("steps", form=",.0f")] * steps,
         ],
         legend=[f"Loss more than at a batch of {planned:.0f}."],
     )
     for each in prediction.ridge:
-        taken = each.steps if steps else each.times_steps
-        table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, taken)
+        taken = [each.steps] * steps
+        table.add(f"{each.batch:.0f}", range_text(each.eta), each.loss, *taken)
     return table
 
 
@@ -142,16 +107,14 @@ def cells_table(law: RateLaw) -> Table:
             Column("learning rate", left=True),
             *[Column("batch", left=True)] * batches,
             Column("loss", unit=law.unit, form=".4f"),
-            Column("at an end", left=True),
         ],
-        legend=["What lies at an end of what was run is a bound, and no value."],
+        legend=["At or above, at or below: the best lies at an end of what was run."],
         detail=law.prediction is not None,
     )
     for cell in law.cells:
-        ends = [name for name, end in (("rate", cell.eta_end), ("batch", cell.batch_end)) if end]
         batch = [] if cell.batch is None else [_told(cell.batch, cell.batch_end, batch_text)]
         rate = _told(cell.eta, cell.eta_end, range_text)
-        table.add(*cell.sizes.values(), rate, *batch, cell.loss, ", ".join(ends))
+        table.add(*cell.sizes.values(), rate, *batch, cell.loss)
     return table
 
 
@@ -161,54 +124,3 @@ def _told(estimate: Estimate, end: int, text: Callable[[Estimate], str]) -> str:
     if end:
         return f"{SIDES[end]} {text(estimate).partition(' (')[0]}"
     return text(estimate) if math.isfinite(estimate.low) else text(estimate).partition(" (")[0]
-
-
-@rc_context(STYLE)
-def rates_figure(law: RateLaw) -> Figure:
-    """The best rate, and the best batch, over the horizon, a line a model; a star at the target."""
-    batches = any(cell.batch is not None for cell in law.cells)
-    figure, panels = new_panels(1 + batches, 2.8, edge=0.5, sharey=False)
-    models = sorted({cell.sizes[law.model] for cell in law.cells})
-    drawn_models = models[:: math.ceil(len(models) / MOST_LINES)]
-    handles = []
-    for index, model in enumerate(drawn_models):
-        color, marker = look_of(index, len(drawn_models))
-        for response, ax in enumerate(panels[: 1 + batches]):
-            _draw_model(ax, law, model, response, {"color": color, "marker": marker})
-        text = sized(law.model, model)
-        handles.append(legend_key(text, color=color, marker=marker, linestyle=""))
-    if (prediction := law.prediction) is not None:
-        for response, best in enumerate((prediction.eta, prediction.batch)):
-            if best is not None:
-                look = {"color": INK, "linewidth": 1, "capsize": 3, **STAR}
-                error_bar(panels[response], math.log2(prediction.horizon), best, **look)
-        handles.append(legend_key("target", color=LINE_COLOR, **STAR))
-    for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
-        ax.set(ylabel=f"best {what}", xlabel=axis_text(law.horizon))
-        powers(ax.xaxis, ax.yaxis)
-    figure.legend(handles=handles, loc="outside right upper", fontsize=7)
-    return figure
-
-
-def _draw_model(ax: Any, law: RateLaw, model: int, response: int, look: Mapping[str, Any]) -> None:
-    """A model's optima with their intervals, bounds as triangles, and the law through them."""
-    cells = [cell for cell in law.cells if cell.sizes[law.model] == model]
-    for cell in cells:
-        best, end = (cell.batch, cell.batch_end) if response else (cell.eta, cell.eta_end)
-        if best is None or not math.isfinite(best.value):
-            continue
-        x, small = math.log2(cell.sizes[law.horizon]), {"markersize": 3.5, "linewidth": 0.9}
-        if end:
-            ax.plot([x], [best.value], **{**look, **small, "marker": "^" if end > 0 else "v"})
-            continue
-        ends = [abs(best.value - each) for each in (best.low, best.high)]
-        off = np.reshape([each if math.isfinite(each) else 0.0 for each in ends], (2, 1))
-        ax.errorbar([x], [best.value], off, linestyle="", capsize=2, **look, **small)
-    # A law that has the batch as a size, too, is no line over the horizon.
-    if law.law is None or not {*law.varied} <= {law.model, law.horizon}:
-        return
-    horizons = [cell.sizes[law.horizon] for cell in cells]
-    line = np.geomspace(min(horizons), max(horizons), 2)
-    at = [np.log2([{law.model: model, law.horizon: x}[a] for a in law.varied]) for x in line]
-    values = [float(law.law.middle(x)[:, response].mean()) for x in at]
-    ax.plot(np.log2(line), values, color=look["color"], linewidth=1)

@@ -1,11 +1,9 @@
-"""What is said of a law of the rate and the batch: the answer, and what stands against it."""
+"""What is said of a law of the rate and the batch."""
 
 from __future__ import annotations
 
-import math
-
 from sweeper.evidence.judge.words import range_text
-from sweeper.evidence.rates.decision import AtBatch, RateLaw, RatePrediction
+from sweeper.evidence.rates.decision import RateLaw, RatePrediction
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
@@ -35,13 +33,6 @@ def batch_text(estimate: Estimate) -> str:
     return f"{value:.0f} ({low:.0f} to {high:.0f})"
 
 
-def chosen_batch(prediction: RatePrediction) -> AtBatch | None:
-    """The batch that was asked for."""
-    return next(
-        (at for at in prediction.ridge if at.times_steps == 1 and at.eta == prediction.eta), None
-    )
-
-
 def rates_lines(law: RateLaw) -> list[str]:
     """The sentences of a law, the answer last."""
     if law.code == "too_few_cells":
@@ -56,15 +47,9 @@ def rates_lines(law: RateLaw) -> list[str]:
             "the others. Runs beyond these ends would tell."
         ]
     lines = [_powers_text(law)] if law.powers else []
-    if law.slopes:
-        below, above = (f"{slope.value:+.2f}" for slope in law.slopes)
-        lines.append(
-            f"With a batch below the best one the rate goes as batch^{below}, above it as "
-            f"batch^{above}."
-        )
     if law.prediction is None:
         return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
-    lines += _prediction_lines(law, law.prediction)
+    lines.append(_prediction_text(law, law.prediction))
     if law.code == "too_wide":
         octaves = law.prediction.eta.high - law.prediction.eta.low
         lines.append(
@@ -89,40 +74,12 @@ def _powers_text(law: RateLaw) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _prediction_lines(law: RateLaw, prediction: RatePrediction) -> list[str]:
-    miss, lines = prediction.miss, []
-    if math.isfinite(miss.too_low.value + miss.too_high.value):
-        lines.append(
-            f"At the target a rate half as high loses about {miss.too_low.value:.4f} {law.unit}, "
-            f"one twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
-            f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
-        )
+def _prediction_text(law: RateLaw, prediction: RatePrediction) -> str:
     answer = f"At {target_text(law, prediction).replace(', ', ' and ')} the learning rate is "
     answer += range_text(prediction.eta)
     if prediction.at_batch is not None:
         answer += f" at the batch of {prediction.at_batch:.0f}"
-    if prediction.batch is not None and (chosen := chosen_batch(prediction)) is not None:
-        answer += (
-            f" at the batch of {chosen.batch:.0f}; the best batch is {batch_text(prediction.batch)}"
-        )
-    elif prediction.batch is not None:
-        answer += f" at a batch of {batch_text(prediction.batch)}"
-    return [*lines, f"{answer}."]
-
-
-def rates_notes(law: RateLaw) -> list[str]:
-    """Notes on bounds, and on how far the sizes are off the law."""
-    notes: list[str] = []
-    ends = sum(bool(cell.eta_end or cell.batch_end) for cell in law.cells)
-    if ends:
-        notes.append(
-            f"{counted(ends, 'size')} whose best lies at an end of what was run: a bound, and no "
-            "value, as the table of sizes says"
-        )
-    if law.scatter:
-        rate = law.scatter[0]
-        notes.append(
-            f"sizes scatter about the law by {rate.value:.2f} octaves of rate ({rate.low:.2f} to "
-            f"{rate.high:.2f}), which the intervals hold"
-        )
-    return notes
+    if prediction.batch is not None:
+        answer += " at a batch of " if prediction.at_batch is None else "; the best batch is "
+        answer += batch_text(prediction.batch)
+    return f"{answer}."

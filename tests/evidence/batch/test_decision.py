@@ -18,15 +18,12 @@ def steps(critical: float, generator: np.random.Generator, noise: float = 0.03) 
 
 
 def test_intervals_hold_it_in_95_of_100() -> None:
-    generator, inside, ends, critical = np.random.default_rng(100), [], [], 100.0
+    generator, inside, critical = np.random.default_rng(100), [], 100.0
     for _ in range(40):
         result = critical_batch(BATCHES, steps(critical, generator), 3.0)
         assert result.code == "critical" and result.runs == 12
-        least = result.least_examples.low <= 700 * critical <= result.least_examples.high
-        fewest = result.least_steps.low <= 700 <= result.least_steps.high
-        ends.append(least and fewest)
         inside.append(result.batch.low <= critical <= result.batch.high)
-    assert np.mean(inside) >= 0.9 and np.mean(ends) >= 0.9
+    assert np.mean(inside) >= 0.9
 
 
 def test_beyond_the_batches_it_is_a_bound() -> None:
@@ -48,7 +45,6 @@ def test_units_of_batch_and_steps(seed: int, octaves: int, times: float) -> None
     second = critical_batch(BATCHES[order] * 2.0**octaves, taken[order] * times, 3.0)
     if 8 * 2.0**octaves >= 1:
         assert second.batch.value == pytest.approx(2.0**octaves * first.batch.value, rel=0.02)
-        assert second.least_steps.value == pytest.approx(times * first.least_steps.value, rel=0.02)
 
 
 def test_steps_are_read_off_a_noisy_curve() -> None:

@@ -67,8 +67,7 @@ def test_what_gains_at_every_size_is_carried_and_what_does_nothing_is_not() -> N
     assert settled.best == 2.0 and settled.default == 1.0
     assert settled.gain.low < GAIN < settled.gain.high and settled.gain.low > 0
     assert settled.octaves_per_doubling.low < 0 < settled.octaves_per_doubling.high
-    assert [at.size for at in settled.sizes] == [128.0, 256.0]
-    assert each.noise == pytest.approx(NOISE, rel=0.25) and each.noise_by == "seeds"
+    assert each.noise == pytest.approx(NOISE, rel=0.25)
 
 
 def test_an_optimum_that_moves_is_retuned_by_what_it_moves() -> None:
@@ -93,7 +92,7 @@ def test_one_size_leaves_open_what_gains_and_proposes_a_ladder() -> None:
 
 def test_single_runs_tell_by_smooth_curves_and_without_noise_nothing() -> None:
     each = judge_each(made(seeds=1, gain=0.012))
-    assert each.noise_by == "curves" and each.named("carry") == ["h0"]
+    assert each.named("carry") == ["h0"]
     few = made(seeds=1, sizes=1, count=1)
     line = replace(few.lines[0], losses={v: few.lines[0].losses[v] for v in (0.0, 1.0)})
     settled = of(judge_each(replace(few, lines=(line,))))
@@ -126,7 +125,7 @@ def test_a_default_that_was_not_run_is_asked_for() -> None:
 
 
 def test_the_luckiest_of_many_is_taken_out() -> None:
-    noise = RunNoise(KnownNoise(deviation=NOISE, freedom=1000), True, "given")
+    noise = RunNoise(KnownNoise(deviation=NOISE, freedom=1000), True)
     generator, seemed, thinned = np.random.default_rng(3), list[float](), list[float]()
     for _ in range(80):
         cells = {

@@ -23,14 +23,12 @@ def isoflops(*, bend: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
     return LossRuns(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
 
 
-def test_runs_that_bend_are_left_out_and_what_that_changes_is_told() -> None:
+def test_runs_that_bend_are_left_out() -> None:
     runs = isoflops(bend=0.08)
-    kept, rest = choose_runs(runs, RunToCome(ratio=20, beyond=10), (1e9, 2e10))
+    kept, rest = choose_runs(runs, RunToCome(ratio=20, beyond=10))
     assert rest is not None and rest.code == "undertrained" and rest.ratio == 3
     assert rest.count == int((runs.tokens / runs.params < 3).sum()) == len(runs) - len(kept)
     assert rest.of == len(runs) and rest.miss < BETTER * rest.miss_all
-    real = float(truth(np.array(1e9), np.array(2e10)))
-    assert abs(rest.loss - real) < 0.01 * real < abs(rest.loss_all - real)
 
 
 def test_no_run_is_left_out_of_a_law_that_holds_of_all() -> None:

@@ -58,15 +58,12 @@ def test_rate_and_batch_of_a_larger_model_and_the_ridge() -> None:
     truth = {("eta", "params"): -0.9, ("eta", "tokens"): 0.3}
     truth |= {("batch", "params"): -0.4, ("batch", "tokens"): 0.6}
     assert powers == pytest.approx(truth, abs=0.15)
-    below, above = law.slopes
-    assert below.value == pytest.approx(0.5, abs=0.15) and above.value == pytest.approx(0, abs=0.1)
-    assert predicted.miss.too_low.value == pytest.approx(0.02, abs=0.005)
     # Half the batch takes twice the steps, and a smaller rate.
     asked = rate_law(runs, RateTarget(params=8e8, tokens=4e10, batch=64))
     assert "at the batch of 64; the best batch is " in rates_lines(asked)[-1]
     chosen = asked.prediction
     row = next(each for each in chosen.ridge if each.batch == 64)
-    assert row.times_steps == 1 and row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
+    assert row.steps == pytest.approx(4e10 / LENGTH / 64, rel=0.01)
     assert chosen.eta == row.eta and row.loss.value == pytest.approx(0, abs=1e-9)
     assert chosen.eta.value == pytest.approx(eta + 0.5 * (6 - batch), abs=0.3)
     with pytest.raises(BadInput, match="known by their params"):
