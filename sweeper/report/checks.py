@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -23,33 +23,17 @@ from sweeper.check.judge import (
 )
 from sweeper.check.recursion import KernelRow
 from sweeper.engine.measurements import RANGES, OperandScale
+from sweeper.report.console import collapsed
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
 from sweeper.report.sections import Drawing, Item, Section, Sentence
 from sweeper.report.sentences import check_sentence
-from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
 
-T = TypeVar("T")
 COLUMNS = 4
 MOST_LETTERS = 11
 RED, AMBER = "#b2182b", "#a06000"
 ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
-
-
-def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """Values whose names differ in a layer's number alone, under one name with their range."""
-    # "layers.0.q" and "layers.3.q" are one group "layers.#.q", shown as "layers.0-3.q".
-    groups: dict[str, list[tuple[str, T]]] = {}
-    for name, value in named:
-        groups.setdefault(with_layer(name, "#"), []).append((name, value))
-    collapsed_values = {}
-    for members in groups.values():
-        first = members[0][0]
-        numbers = sorted({int(layer_of(name) or 0) for name, _ in members})
-        layers = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
-        collapsed_values[with_layer(first, layers)] = [value for _, value in members]
-    return collapsed_values
 
 
 def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item]:
@@ -66,7 +50,7 @@ def _slopes(check: CoordinateCheck, rule: CheckRule) -> list[Item]:
     """The slopes of an axis, where a failure begins, and the modules by what they fail of."""
     items: list[Item] = [coordinate_table(check, rule.threshold), *_at_fault(check)]
     reasons: dict[str, list[str]] = {}
-    for name, members in collapsed((m.name, m) for m in check.modules).items():
+    for name, members in collapsed((m.name, m) for m in check.modules):
         if (member := _worst(members)).answer != "pass":
             reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
     return items + [
@@ -112,12 +96,11 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
         f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}",
         [
             Column("module", left=True),
-            Column("role", left=True, secondary=True),
             *(Column(name, form="+.2f", half=True) for name in kinds),
             Column("answer", left=True),
         ],
     )
-    for name, members in collapsed((m.name, m) for m in check.modules).items():
+    for name, members in collapsed((m.name, m) for m in check.modules):
         worst = _worst(members)
         cells = []
         for quantity, step in kinds.values():
@@ -135,31 +118,32 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
         # Each cell may be of another layer, so that no failing number hides behind the worst one.
         reason = f": {worst.worst.reason}" * (worst.answer != "pass")
         judged = replace(answer(worst.answer), small=reason)
-        table.add(name, str(worst.role or ""), *cells, judged)
-    note, *remarks = legend(check, threshold)
-    # The list's own dash is put before each remark again where the table is shown.
-    table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
+        table.add(name, *cells, judged)
+    table.legend, table.remarks = [LEGEND.format(threshold)], _expected(check)
     return table
 
 
-def legend(check: CoordinateCheck, threshold: float) -> list[str]:
-    """What the numbers are, and what is expected where it is not 0."""
+LEGEND = (
+    "Step: the whole change of an output by then; direct: by the module's own weights. "
+    "Pass: within {:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
+)
+
+
+def _expected(check: CoordinateCheck) -> list[str]:
+    """What is expected where it is not a slope of 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
-    lines = [
-        "Step: the whole change of an output by then; direct: by the module's own weights. "
-        f"Pass: within {threshold:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
-    ]
+    lines = []
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
     if shrinking:
         least = min(slope.expected for slope in slopes)
         lines.append(
-            f"- Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
+            f"Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
         )
     # slopes[0] is that of the output at initialization; elsewhere one-sided has other reasons.
     readouts = [m.name for m in check.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
-            f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
+            f"As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
         )
     return lines
 
@@ -173,7 +157,8 @@ def _at_fault(check: CoordinateCheck) -> list[Item]:
             "by calling the module that holds it, or put it in a module of its own"
         )
     if check.origins:
-        lines.append(f"Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
+        origins = [name for name, _ in collapsed((n, n) for n in check.origins)]
+        lines.append(f"Where it begins: {', '.join(origins)}")
     return [Sentence(line, listed=True) for line in lines]
 
 
@@ -190,7 +175,7 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
     rows = max(1, math.ceil(len(groups) / COLUMNS))
     figure = new_figure(WIDTH, 1.0 + 1.35 * rows)
     panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
-    for ax, (name, members) in zip(panels, groups.items(), strict=False):
+    for ax, (name, members) in zip(panels, groups, strict=False):
         _panel(ax, check, name, _worst(members))
     for ax in panels[len(groups) :]:
         ax.remove()
@@ -247,16 +232,15 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     A row an operand of products alike.
     """
     last = max(scale.step for scale in operands)
-    losses = [(name, loss) for name in RANGES for loss in ("underflow", "overflow")]
+    # What E5M2 cannot hold E4M3 cannot either.
+    losses = [(name, "underflow") for name in RANGES]
+    losses.insert(1, ("e4m3", "overflow"))
     columns = [Column("product", left=True), Column("operand", left=True)]
     columns += [Column("RMS at init"), Column(f"RMS, step {last}")]
     for name, loss in losses:
-        # What E5M2 cannot hold E4M3 cannot either.
-        secondary = (name, loss) == ("e5m2", "overflow")
-        text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
-        columns.append(Column(text, secondary=secondary))
+        columns.append(Column(f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"))
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
-    for product, members in collapsed((s.product, s) for s in operands).items():
+    for product, members in collapsed((s.product, s) for s in operands):
         for operand in OPERANDS:
             of_operand = [s for s in members if s.operand == operand]
             if not of_operand:

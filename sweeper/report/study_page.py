@@ -43,7 +43,6 @@ from sweeper.report.sections import (
 from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import ladder_table, trials_table
-from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import LadderSoFar, Size, extent
 from sweeper.study.cost import cost_table
 from sweeper.study.folder import StudyFolder, read_document
@@ -255,20 +254,18 @@ def _answer(documents: Documents, targets: Sequence[_Target], following: Next | 
 
 
 def _state(documents: Documents) -> str:
-    """How far a study is that has neither plan nor check."""
+    """How far the search is."""
     searched = documents.searched
-    if searched is not None and searched.finished:
-        return "The search is finished. No plan has been made from it yet."
     if searched is not None:
-        runs = searched.conclusion.runs
-        return f"The search has not finished. This is its state after {runs} runs."
+        done, so_far = ("is finished", "") if searched.finished else ("has not finished", " so far")
+        return f"The search {done}: {searched.conclusion.runs} runs{so_far}."
     if documents.trials.current:
         return "The search has not concluded anything yet."
     return "The search has not written any result yet."
 
 
 def best_section(documents: Documents) -> Section:
-    """The hyperparameters that the search chose, and what the base's own curve says of eta."""
+    """The hyperparameters that the search chose."""
     title, searched = "Best measured point", documents.searched
     if searched is None:
         return Section(title, [Sentence("None found yet.")])
@@ -279,39 +276,18 @@ def best_section(documents: Documents) -> Section:
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
     text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
-    texts = [text, *_measured_eta(documents)]
-    texts += [f"{note[:1].upper()}{note[1:]}." for note in accuracy_note(documents.trials.searched)]
+    notes = accuracy_note(documents.trials.searched)
+    texts = [text, *(f"{note[:1].upper()}{note[1:]}." for note in notes)]
     table = replace(best_table(conclusion, searched.space), title="")
     return Section(title, [*map(Sentence, texts), table])
-
-
-def _measured_eta(documents: Documents) -> list[str]:
-    """The best eta of the base by the newest ladder's curve, between the trained points, too."""
-    validations = [t.validation for t in reversed(documents.targets) if t.validation]
-    verdict = validations[0].over("width") if validations else None
-    sizes = verdict.sizes if verdict else ()
-    best = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
-    if not math.isfinite(best.value):
-        return []
-    ends = "no interval"
-    if math.isfinite(best.low) and math.isfinite(best.high):
-        ends = f"{2**best.low:.3g} to {2**best.high:.3g}, 95 % sure"
-    optimum = f"is at eta {2**best.value:.4g} ({ends})"
-    return [f"The optimum of the base's curve, between its points, {optimum}."]
 
 
 def _search(documents: Documents) -> Section:
     """How the search went: its trials, its figures, its notes."""
     searched, conclusion = documents.searched, documents.conclusion
-    if searched is not None and conclusion is not None:
-        done = "is finished" if searched.finished else "has not finished"
-        so_far = "" if searched.finished else " so far"
-        text = f"The search {done}: {conclusion.runs} runs{so_far}."
-    else:
-        text = _state(documents)
     trials = ", ".join(f"{documents.counts[status]} {status}" for status in STATUSES)
     items: list[Item] = [
-        Sentence(text),
+        Sentence(_state(documents)),
         Sentence(f"Trials of this study, validation included: {trials}."),
         *(Sentence(f"Note: {note}.") for note in clip_note(documents.trials.current)),
         *_search_drawings(documents),
@@ -346,14 +322,6 @@ def _search_drawings(documents: Documents) -> list[Item]:
 
 CAPTIONS = {
     "history": "Every trial's loss, and the best one so far. The first may lie above the axis.",
-    "importance": "Which hyperparameters matter, by Optuna's PED-ANOVA: how far the values of the "
-    "best tenth of the trials differ from all values that were tried. It ranks, and says nothing "
-    "of the loss; of a search by lines it says little, since these try one hyperparameter at a "
-    "time.",
-    "parallel": "Parallel coordinates: a line a trial, from its loss through its hyperparameters; "
-    "dark is low. What diverged, or has a loss far above the others, stands at the top.",
-    "contours": "The two hyperparameters that were tried most together, whatever the others were. "
-    "Dots are trials, the color between them is interpolated; dark is low.",
     "slices": "Slices: every trial's loss against one hyperparameter, whatever the others were. "
     "What diverged stands at the top.",
 }
@@ -528,8 +496,8 @@ def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") 
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter
         caption = (
-            f"{loss} against the {what}, one curve a size. Curves are means over the seeds "
-            "and bands their range. The dashed line is the transferred one"
+            f"{loss} against the {what}, one curve a size. Curves are means over the seeds. "
+            "The dashed line is the transferred one"
             f"{', at the base' if verdict.law else ''}."
         )
         drawn = partial(learning_rate_figure, validation, verdict)

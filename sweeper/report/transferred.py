@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.next import Next, after_plan, again, the_same
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -27,9 +26,8 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import counted, duration, short
+from sweeper.table import counted, short
 from sweeper.verbs.listed import REQUESTS
-from sweeper.verbs.requests import TransferRequest
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     EachTransferAnswer,
@@ -68,7 +66,7 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
             document={"study": settings.name, **queued},
-            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
+            next=[replace(same, why="to collect them, and go on")],
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
@@ -94,7 +92,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
             if isinstance(each, LadderCostAnswer)
             for cost in [sum((size.cost for size in each.cost.sizes), NOTHING)]
         ]
-        facts = "Each is a ladder over the study's sizes, the cheapest first."
+        facts = "Each is a ladder over the study's sizes."
         runs = sum(cost.trials for _, cost in costs)
         return Shown(
             items=console.dry_run("This would train", "ladder of", costs, "runs", facts),
@@ -139,6 +137,9 @@ def _planned(
     files = TargetFolder(answer.folder)
     stem = curves_stem(files.validation_of(hyperparameter))
     judged, beside = _beside(answer)
+    shown = verdicts or (answer.kept.axes if answer.kept else ())
+    before = "" if verdicts else ", as validated before,"
+    validated = f"the transfer{judged}{before} {_answers(shown)}"
     if ladders.trained is not None:
         notes += _trained_notes(ladders.trained)
         for verdict in verdicts:
@@ -159,13 +160,11 @@ def _planned(
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
-    if next_command is not None:
-        why = next_command.why + _cost_of(next_command, answer)
-        next_command = within(settings.folder, replace(next_command, why=why))
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
-        doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
-        note = f"Its eta is in doubt: {doubt}." if doubt else ""
+        targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}
+        doubts = [v for v in shown if v.answer != "holds" or v.axis in targets]
+        note = f"Its eta is in doubt: {_answers(doubts)}." if doubts else ""
         items += console.target_command(plan, note)
     places["plan"] = files.plan
     if verdicts:
@@ -175,7 +174,7 @@ def _planned(
     return Shown(
         items=items,
         notes=notes,
-        answer=f"Planned {target}{eta}; {_validated_text(verdicts, answer.kept, judged)}.",
+        answer=f"Planned {target}{eta}; {validated if shown else 'the transfer is not validated'}.",
         places=places,
         document=_document(answer),
         next=[next_command],
@@ -278,41 +277,13 @@ def _check_notes(quick: QuickCheck) -> list[Text]:
     return [("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")]
 
 
-def _doubt(verdicts: Sequence[Verdict]) -> str:
-    """Which verdicts do not hold, and speak against the eta; "" where all do."""
-    doubts = []
-    for verdict in verdicts:
-        axis, target = f"over {verdict.axis.replace('_', ' ')}", verdict.target
-        if verdict.answer != "holds":
-            doubts.append(f"{axis}: {verdict.answer}")
-        elif target is not None and target.answer != "holds":
-            doubts.append(f"{axis}, at the target: {target.answer}")
-    return "; ".join(doubts)
-
-
-def _cost_of(command: Next, answer: TransferAnswer) -> str:
-    """The runs that a command adds to the ladders, and their time, as far as that is known."""
-    settle = {each for v in answer.ladders.verdicts if v.target for each in v.target.settle}
-    runs = dict[tuple[str, int], int]()
-    # The command trains what is advised for the target, whose runs are counted there.
-    request = command.request
-    if not isinstance(request, TransferRequest):
-        return ""
-    if settle and settle <= {*request.overrides}:
-        for verdict in answer.ladders.verdicts:
-            advised = verdict.target.advice.runs if verdict.target else {}
-            runs |= {(verdict.axis, value): count for value, count in advised.items()}
-    elif request.validate and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
-        rule = answer.settings.up_to(request.to_width, request.overrides).transfer
-        for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
-            if axis in LADDER_AXES:
-                each = rule.points_per_line() * rule.seeds
-                runs |= {(axis, getattr(size, axis)): each for size in sizes}
-    if not runs:
-        return ""
-    seconds = sum(count * answer.seconds_at(*size) for size, count in runs.items())
-    time = "" if math.isnan(seconds) else f", about {duration(seconds)}"
-    return f" ({counted(sum(runs.values()), 'run')}{time})"
+def _answers(verdicts: Sequence[Verdict]) -> str:
+    """What verdicts say, on the ladder and at the target."""
+    return ", ".join(
+        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
+        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
+        for verdict in verdicts
+    )
 
 
 def _beside(answer: TransferAnswer) -> tuple[str, str]:
@@ -324,18 +295,6 @@ def _beside(answer: TransferAnswer) -> tuple[str, str]:
     judged = list(dict.fromkeys(judged))
     more = unjudged(answer.target.conclusion, settings.space, judged) if judged else {}
     return (f" of {judged[0]}", unjudged_text(more, judged)) if more else ("", "")
-
-
-def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None, of: str) -> str:
-    """What was validated now (`verdicts`), or by an earlier command on this plan (`kept`)."""
-    judged = verdicts or (kept.axes if kept else ())
-    answers = ", ".join(
-        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
-        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
-        for verdict in judged
-    )
-    before = "" if verdicts else ", as validated before,"
-    return f"the transfer{of}{before} {answers}" if judged else "the transfer is not validated"
 
 
 def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:

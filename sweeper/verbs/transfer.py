@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class TransferAnswer(AnswerAtTarget):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
-    `notice` is what a logger has to tell; `seconds_at` knows the seconds of a ladder's run.
+    `notice` is what a logger has to tell.
     """
 
     folder: Path
@@ -62,7 +62,6 @@ class TransferAnswer(AnswerAtTarget):
     unvalidated: Sequence[Unvalidated]
     removed: Sequence[StaleVerdict]
     notice: str
-    seconds_at: Callable[[str, int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class HorizonsAnswer(AnswerAtTarget):
 
 @dataclass(frozen=True, kw_only=True)
 class EachTransferAnswer(VerbAnswer):
-    """Ladders of several hyperparameters, cheapest first: each one's `answers` by its name.
+    """Ladders of several hyperparameters: each one's `answers` by its name.
 
     `gainless` ones would gain nothing that is seen, and have no ladder.
     """
@@ -184,7 +183,7 @@ def _several(request: TransferRequest) -> list[str] | None:
 
 
 def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> EachTransferAnswer:
-    """A ladder of each hyperparameter, cheapest first; of `all`, those that may gain anything."""
+    """A ladder of each hyperparameter; of `all`, those that may gain anything."""
     from sweeper.stats.line import FLAT
     from sweeper.study.searched import read_searched
 
@@ -225,14 +224,10 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
             overrides.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
         return replace(request, overrides=tuple(overrides))
 
-    costs = {name: _answered(replace(asked(name), dry_run=True), watcher) for name in names}
-    order = sorted(names, key=lambda name: _flops_of(costs[name]))
-    if request.dry_run:
-        chosen = {name: costs[name] for name in order}
-        return EachTransferAnswer(request=request, folder=folder, answers=chosen, gainless=gainless)
     answers = dict[str, AnswerAtTarget]()
-    for at, name in enumerate(order):
-        watcher.tell(f"{name}: the ladder {at + 1} of {len(order)}")
+    for at, name in enumerate(names):
+        if not request.dry_run:
+            watcher.tell(f"{name}: the ladder {at + 1} of {len(names)}")
         # The coordinate check is the same for all ladders of a model: it comes with the first.
         overrides = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
         wanted = asked(name)
@@ -254,13 +249,6 @@ def _answered(request: TransferRequest, watcher: Watcher) -> AnswerAtTarget:
     answer = transfer(request, watcher)
     assert isinstance(answer, AnswerAtTarget)
     return answer
-
-
-def _flops_of(answer: AnswerAtTarget) -> float:
-    """What a ladder lacks; runs where no FLOPs are known."""
-    assert isinstance(answer, LadderCostAnswer)
-    flops = sum(size.cost.flops for size in answer.cost.sizes)
-    return flops if math.isfinite(flops) else float(answer.cost.missing)
 
 
 def _horizons(
@@ -413,7 +401,6 @@ def _planned(
     from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
-    from sweeper.sweep.ladder_cost import seconds_at
     from sweeper.sweep.planning import unvalidated
 
     experiment, settings, files = (
@@ -455,5 +442,4 @@ def _planned(
         unvalidated=open_axes,
         removed=removed,
         notice=notice or "",
-        seconds_at=seconds_at(experiment, results),
     )
