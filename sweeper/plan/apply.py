@@ -81,7 +81,7 @@ def match_parameters(
             "which keeps the names, and search again"
         )
     if problems := [
-        f"{what}: {_listed(names, MAX_NAMES)}" for what, names in kinds.items() if names
+        f"{what}: {first_few(names, MAX_NAMES)}" for what, names in kinds.items() if names
     ]:
         hint = "Is it the model, width and depth that the plan was made for?"
         if reshaped:
@@ -227,7 +227,7 @@ def _refuse_other_matrices(settings: Iterable[AbsorbedParam], muon: str) -> None
     """ConfigError where an implementation orthogonalizes other matrices than the plan's."""
     other = [s for s in settings if not s.frozen and _flat(s, muon) is None]
     if other:
-        names = _listed([f"{s.name} {list(s.shape)}" for s in other])
+        names = first_few([f"{s.name} {list(s.shape)}" for s in other])
         allowed = (
             "an implementation that makes the plan's matrices of parameters of more than two "
             f"dimensions, which {muon} does not of {names}: a convolution is one matrix "
@@ -394,7 +394,7 @@ def check(
             if not isclose(actual, planned, rel_tol=tolerance):
                 line = f"{_short(pair.label)} has {actual:.3g}, planned {planned:.3g}"
                 lines.setdefault(planned, line)
-        return _listed([*lines.values()])
+        return first_few([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
     eps_of_groups = ((pair, pair.group.get("eps")) for pair in pairs if pair.planned.eps)
@@ -453,13 +453,13 @@ def _pairs_by_name(
             )
     if strange:
         problems.append(
-            f"these groups are not those of plan.param_groups: {_listed(strange)}; call "
+            f"these groups are not those of plan.param_groups: {first_few(strange)}; call "
             "plan.check(optimizer, model) to go by the parameters"
         )
     if lost := [
         setting.name for rest in waiting.values() for members in rest for setting in members
     ]:
-        problems.append(f"these parameters are in no group of the plan's: {_listed(lost)}")
+        problems.append(f"these parameters are in no group of the plan's: {first_few(lost)}")
     return pairs
 
 
@@ -488,7 +488,7 @@ def _pairs_by_parameter(
         "these parameters are in groups more than once": twice,
         "these parameters are frozen in the plan, and in a group": frozen,
     }
-    problems += [f"{problem}: {_listed(names)}" for problem, names in kinds.items() if names]
+    problems += [f"{problem}: {first_few(names)}" for problem, names in kinds.items() if names]
     if lost and any(setting.update.orthogonal for setting in settings):
         problems.append(SPLIT)
     # What is left was claimed by no parameter of the model.
@@ -511,7 +511,7 @@ def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
     for (name, is_, wanted), labels in wrong.items():
         of_norm = any(pair.planned.update.holds_norm for pair in pairs)
         advice = SPLIT_HELD if of_norm else SPLIT
-        yield f"{name}'s updates are {is_}, the plan's {wanted}: {_listed(labels)}; {advice}"
+        yield f"{name}'s updates are {is_}, the plan's {wanted}: {first_few(labels)}; {advice}"
     own_kind = [p for p in pairs if p.planned.update.orthogonal or p.planned.update.holds_norm]
     for name in sorted({pair.owner.name for pair in own_kind if pair.owner.does is None}):
         warnings.warn(
@@ -544,7 +544,7 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
             f"Orthogonal updates are multiplied by {', '.join(sorted(own))} here: make the groups "
             f"for it, plan.param_groups(model, muon=...), one of {', '.join(CONVENTIONS)}. {advice}"
         )
-    return [f"{what}; {same}: {_listed([*lines.values()])}. {advice}"]
+    return [f"{what}; {same}: {first_few([*lines.values()])}. {advice}"]
 
 
 def _decays(pairs: Sequence[Pair], scale: float | None) -> Iterator[tuple[Pair, float, float]]:
@@ -600,6 +600,7 @@ def _short(label: str) -> str:
     return label if len(label) <= 40 else f"{label[:37]}..."
 
 
-def _listed(items: Sequence[str], most: int = MAX_GROUPS) -> str:
+def first_few(items: Sequence[str], most: int = MAX_GROUPS) -> str:
+    """The first items, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return f"{'; '.join(items[:most])}{more}"
