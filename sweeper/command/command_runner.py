@@ -463,31 +463,24 @@ def reports_no_loss(tree: Mapping[str, Any]) -> bool:
     return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
 
 
-DECAY_WORDS = ("weight_decay", "wd")
 CLIP_WORDS = ("grad_clip", "clip_grad_norm", "clip_grad_norm_", "max_norm", "max_grad_norm")
 OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
-def overruled(tree: Mapping[str, Any]) -> list[str]:
-    """Settings of a command's script that a plan overrules, or that undo its scales.
+def clips_scales(tree: Mapping[str, Any]) -> list[str]:
+    """A note on clipping by a command's script, which undoes a plan's scales.
 
-    Its text, its words or arguments name them; those that a word or an argument turns off are off.
+    Its text, its words or arguments name it, and none of these turns it off.
     """
     command: Sequence[str] = tree["runner"].get("command") or ()
     arguments = flat(tree["runner"].get("arguments") or {})
     line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
     text = line + _text(command, Path(tree["runner"].get("cwd") or "."))
-
-    def mentioned(names: Sequence[str]) -> str:
-        if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in names):
-            return ""
-        return ", ".join(name for name in names if _mentions(text, name))
-
-    unused, clip = mentioned(DECAY_WORDS), mentioned(CLIP_WORDS)
-    notes = [f"{unused} has no effect where it takes plan.param_groups"] if unused else []
-    if clip:
-        notes.append(f"{clip}, one norm over all parameters, undoes the plan's scales: turn it off")
-    return [f"of the script's own settings {'; '.join(notes)}"] if notes else []
+    if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in CLIP_WORDS):
+        return []
+    clip = ", ".join(name for name in CLIP_WORDS if _mentions(text, name))
+    undoes = "one norm over all parameters, undoes the plan's scales: turn it off"
+    return [f"of the script's own settings {clip}, {undoes}"] if clip else []
 
 
 def _text(command: Sequence[str], cwd: Path) -> str:
