@@ -61,7 +61,6 @@ IN_GROUPS = ("muon", "adamh", "muonh")
 LAW_WIDTH = 96
 ONE_MINUS = "one_minus_"
 """Hyperparameters of these names are factors on the distance of an optimizer's setting from 1."""
-NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def plan_table(plan: TransferPlan) -> str:
@@ -88,7 +87,14 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     table = Table("", [Column(name, left=name in texts) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
     for first, names, members in alike:
-        settings, name_lines = first.absorbed(), _name_lines(names, members)
+        settings, tail = first.absorbed(), f" ... {members} in all"
+        name_lines = wrap(
+            ", ".join(names),
+            NAMES_WIDTH,
+            break_on_hyphens=False,
+            max_lines=NAMES_LINES,
+            placeholder=tail,
+        )
         if len(name_lines) > room:
             break
         room -= len(name_lines)
@@ -218,21 +224,6 @@ def _with_stars(name: str, stars: Collection[int]) -> str:
     """The name with * in the place of those of its numbers, counted from 0."""
     places = count()
     return NUMBER.sub(lambda number: "*" if next(places) in stars else number[0], name)
-
-
-def _name_lines(names: Sequence[str], members: int) -> list[str]:
-    """Names on at most `NAMES_LINES` lines; what has no room is counted."""
-    first, tail = [*names], ""
-    # The count must not be broken over two lines: `wrap` breaks at spaces of any other kind.
-    while len(lines := _wrapped(first, tail)) > NAMES_LINES and len(first) > 1:
-        first.pop()
-        tail = f", ...{NO_BREAK}{members}{NO_BREAK}in{NO_BREAK}all"
-    return lines
-
-
-def _wrapped(names: Sequence[str], tail: str) -> list[str]:
-    lines = wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
-    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 PLAN_VERSION = 2
