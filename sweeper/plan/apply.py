@@ -264,17 +264,6 @@ EXACT_TOLERANCE = 1e-5
 """Relative: what nobody changes was stored as a float32 at worst."""
 MAX_GROUPS = 4
 """Groups that a message shows."""
-COUPLED = (
-    torch.optim.Adam,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adamax,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.RMSprop,
-    torch.optim.ASGD,
-)
-"""Optimizers that add their decay to the gradient, unless their group says otherwise."""
 SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 SPLIT = (
     'give the groups whose "update" is "orthogonal" to Muon and all others to AdamW, and check '
@@ -574,9 +563,7 @@ def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
         return not group["decoupled_weight_decay"]
     if isinstance(optimizer, torch.optim.SGD):
         return bool(group.get("momentum"))
-    if isinstance(optimizer, COUPLED):
-        return not isinstance(optimizer, torch.optim.AdamW)
-    return not type(optimizer).__module__.startswith("torch.") and _decays_unevenly(optimizer)
+    return not isinstance(optimizer, torch.optim.AdamW) and _decays_unevenly(optimizer)
 
 
 def _decays_unevenly(optimizer: Optimizer) -> bool:
