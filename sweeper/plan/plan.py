@@ -347,13 +347,6 @@ class TransferPlan:
         if (version := record.get("version")) != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
         plan: TransferPlan = build(record)
-        for parameter in plan.parameters:
-            target = parameter.target
-            if not (target.multiplier > 0 and target.lr > 0):
-                raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
-            if min(target.init_std, target.eps, target.weight_decay) < 0:
-                reason = "init_std, eps and weight_decay must not be negative"
-                raise BadInput(f"{parameter.name}: {reason}")
         seed = plan.source.get("seed", 0)
         if not isinstance(seed, int):
             raise ConfigError("source.seed", seed, "a whole number")
@@ -363,17 +356,14 @@ class TransferPlan:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise BadInput(f"{twice} is there twice")
-        for key, size in (("base", plan.base), ("target", plan.target)):
-            if size.width < 1 or size.depth < 1:
-                raise ConfigError(key, str(size), "width and depth of at least 1")
         for factor in plan.factors or ():
             for key, name in (("kind", factor.kind), ("factor", factor.factor)):
                 if not name.isidentifier():
                     raise ConfigError(f"factors.{key}", name, "a name such as residual or branch")
             # The usual factor of q k^T is head_size^-1/2: exporters divide by it.
-            seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
-            if not (factor.value > 0 and factor.usual > 0 and seen):
-                raise BadInput(f"{factor.where}: factors and head sizes must be positive")
+            is_logit = (factor.kind, factor.factor) == ("attention", "logit")
+            if is_logit and factor.head_size < 1:
+                raise BadInput(f"{factor.where}: head sizes must be positive")
         return plan
 
     def absorbed(self) -> list[AbsorbedParam]:
