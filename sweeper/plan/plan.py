@@ -9,7 +9,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from itertools import count
 from math import log
 from pathlib import Path
 from textwrap import wrap
@@ -30,7 +29,7 @@ from sweeper.scaling.prescription import (
     constant_of,
     prescription_of,
 )
-from sweeper.scaling.spec import NUMBER, Init, Parameterization, ParamSpec, Role, Update
+from sweeper.scaling.spec import Init, Parameterization, ParamSpec, Role, Update, with_layer
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import PLAN, StudyFolder, TargetFolder
 from sweeper.table import Column, Table, Value, printable
@@ -203,27 +202,15 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
 
 
 def _starred(rows: Mapping[str, int]) -> dict[str, str]:
-    """Names with * for the numbers that do not tell rows apart; `rows` has each name's row."""
-    shown: dict[str, str] = {}
-    alike: dict[str, list[str]] = {}
-    for name in rows:
-        alike.setdefault(NUMBER.sub("*", name), []).append(name)
-    for names in alike.values():
-        stars: list[int] = []
-        shown |= {name: name for name in names}
-        for at in range(len(NUMBER.findall(names[0]))):
-            tried = {name: _with_stars(name, [*stars, at]) for name in names}
-            # No two rows may have a name in common.
-            if len({(tried[name], rows[name]) for name in names}) == len({*tried.values()}):
-                stars.append(at)
-                shown |= tried
-    return shown
+    """Names with * for the number of their layer, where all layers are of one row.
 
-
-def _with_stars(name: str, stars: Collection[int]) -> str:
-    """The name with * in the place of those of its numbers, counted from 0."""
-    places = count()
-    return NUMBER.sub(lambda number: "*" if next(places) in stars else number[0], name)
+    `rows` has each name's row.
+    """
+    rows_of: dict[str, set[int]] = {}
+    for name, row in rows.items():
+        rows_of.setdefault(with_layer(name, "*"), set()).add(row)
+    starred = ((name, with_layer(name, "*")) for name in rows)
+    return {name: star if len(rows_of[star]) == 1 else name for name, star in starred}
 
 
 PLAN_VERSION = 2
