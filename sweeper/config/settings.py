@@ -578,11 +578,6 @@ class Settings:
             return size
         return replace(size, steps=self.steps_of(size))
 
-    @property
-    def cache(self) -> Path:
-        """Where tokenized corpora are kept, for all studies."""
-        return self.root / ".cache"
-
     def plugin_spec(self, group: str) -> PluginSpec:
         """The plugin of a group by its stable name, with the arguments it is built with."""
         config = with_names(group, self.raw[group])
