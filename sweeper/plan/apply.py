@@ -148,10 +148,10 @@ def param_groups(
     settings: Sequence[AbsorbedParam],
     model: nn.Module,
     lr_scale: float,
-    differs: Sequence[str] = (),
-    betas: tuple[float, float] | None = None,
-    muon: str = "",
-    own: Mapping[str, float] | None = None,
+    differs: Sequence[str],
+    betas: tuple[float, float] | None,
+    muon: str,
+    own: Mapping[str, float],
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
@@ -162,7 +162,7 @@ def param_groups(
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
     if muon and muon not in CONVENTIONS:
         raise ConfigError("muon", muon, f"one of {', '.join(CONVENTIONS)}")
-    by_row = "normuon" in (own or {})
+    by_row = "normuon" in own
     if muon and by_row and muon not in NORMUON:
         allowed = f"{' or '.join(NORMUON)}: the plan's steps are NorMuon's"
         raise ConfigError("muon", muon, allowed)
@@ -182,22 +182,21 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": _eps(members[0], own or {})} if members[0].eps else {}),
+            **({"eps": _eps(members[0], own)} if members[0].eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
         }
         if muon:
-            settings_of = own or {}
             group["muon"] = muon
             if orthogonal:
-                group["momentum"] = settings_of.get("momentum", 0.95)
+                group["momentum"] = own.get("momentum", 0.95)
                 if CONVENTIONS[muon].flattens == "asked":
                     group["flatten"] = _flat(members[0], muon)
-                if "normuon" in settings_of:
-                    group["normuon"] = settings_of["normuon"]
+                if by_row:
+                    group["normuon"] = own["normuon"]
             else:
-                adam = settings_of.get("beta1", 0.9), settings_of.get("beta2", 0.999)
+                adam = own.get("beta1", 0.9), own.get("beta2", 0.999)
                 group.setdefault("betas", adam)
             group = CONVENTIONS[muon].group(group, orthogonal=orthogonal)
         groups.append(group)
