@@ -199,10 +199,10 @@ class PlanWatch:
         is_first = all(each.steps < 2 for each in self._seen.values() if each.owns)
         if owned and is_first and not self.resumed:
             matched = [each for each in self._matched(model) if id(each[1]) in owned]
-            self._check_weights(matched, model)
+            self._check_weights(matched)
         return seen
 
-    def _check_weights(self, matched: Matched, model: nn.Module) -> None:
+    def _check_weights(self, matched: Matched) -> None:
         """Before anything is trained; without `init_` weights may as well have been loaded."""
         what = "the weights were not drawn by plan.init_(model), or anew after it"
         if USE.drawn is None:
@@ -211,7 +211,7 @@ class PlanWatch:
             what = "the weights are not the plan's: plan.init_(model) was not called"
         from sweeper.plan.apply import first_few
 
-        if lines := [*_spread_problems(matched, model)]:
+        if lines := [*_spread_problems(matched)]:
             self._fail(
                 f"{what}: {first_few(lines)}. Call it once, after the model has all its parts and "
                 "before training; trained weights that are loaded are kept by a search with "
@@ -417,23 +417,19 @@ def _local(parameter: Tensor) -> Tensor:
     return sample
 
 
-def _spread_problems(matched: Matched, model: nn.Module) -> Iterator[str]:
+def _spread_problems(matched: Matched) -> Iterator[str]:
     """Parameters whose values do not spread as planned, a line each."""
-    from sweeper.models.initial_values import padding_rows
-
-    padding = {id(model.get_parameter(name)): row for name, row in padding_rows(model).items()}
     for setting, parameter in matched:
         if setting.frozen or setting.init in ("kept", "norm"):
             continue
         values = _local(parameter)
         if not values.numel() or not values.is_floating_point():
             continue
+        if values.any():  # the row of a padding is 0
+            values = values[values != 0]
         squares = (values.double() - setting.init_mean).square()
-        if (row := padding.get(id(parameter))) is not None and row < len(squares):
-            squares = squares[[i for i in range(len(squares)) if i != row]]
-        count = squares.numel()
-        spread, planned = sqrt(float(squares.mean())) if count else nan, setting.init_std
-        slack = SPREAD + DEVIATIONS / sqrt(2 * max(1, count))
+        spread, planned = sqrt(float(squares.mean())), setting.init_std
+        slack = SPREAD + DEVIATIONS / sqrt(2 * squares.numel())
         if abs(spread - planned) > slack * planned + 1e-6 * abs(setting.init_mean):
             around = f" around {setting.init_mean:g}" if setting.init_mean else ""
             yield f"{setting.name} has std {spread:.4g}{around}, planned {planned:.4g}"
