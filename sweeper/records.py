@@ -163,6 +163,7 @@ AT_LEAST_ONE = Bounds(least=1, allowed="a whole number, at least 1")
 AtLeastOne = Annotated[int, AT_LEAST_ONE]
 Seconds = Annotated[float, Bounds(above=0, allowed="a positive number of seconds")]
 Positive = Annotated[float, Bounds(above=0, allowed="a positive number")]
+NotNegative = Annotated[float, Bounds(least=0)]
 
 
 def check_bounds(record: Any) -> None:

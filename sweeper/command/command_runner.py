@@ -440,8 +440,7 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     options either, they are read elsewhere, and only `OURS_ALONE` can be said; nor is anything of
     keys that Hydra reads.
     """
-    command: Sequence[str] = tree["runner"].get("command") or ()
-    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    command, script = _command_and_text(tree)
     options = [word for word in command if word.startswith("--") and word != "--"]
     ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
     # A script may well have a --study or --root of its own: then it mentions the word.
@@ -457,45 +456,37 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
 
 def reports_no_loss(tree: Mapping[str, Any]) -> bool:
     """Whether nothing says where a command's loss is, and its script's text knows of no report."""
-    command: Sequence[str] = tree["runner"].get("command") or ()
-    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    _, script = _command_and_text(tree)
     metric = tree["runner"].get("metric")
     return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
 
 
-DECAY_WORDS = ("weight_decay", "wd")
 CLIP_WORDS = ("grad_clip", "clip_grad_norm", "clip_grad_norm_", "max_norm", "max_grad_norm")
 OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
-def overruled(tree: Mapping[str, Any]) -> list[str]:
-    """Settings of a command's script that a plan overrules, or that undo its scales.
+def clips_scales(tree: Mapping[str, Any]) -> list[str]:
+    """A note on clipping by a command's script, which undoes a plan's scales.
 
-    Its text, its words or arguments name them; those that a word or an argument turns off are off.
+    Its text, its words or arguments name it, and none of these turns it off.
     """
-    command: Sequence[str] = tree["runner"].get("command") or ()
+    command, script = _command_and_text(tree)
     arguments = flat(tree["runner"].get("arguments") or {})
     line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
-    text = line + _text(command, Path(tree["runner"].get("cwd") or "."))
-
-    def mentioned(names: Sequence[str]) -> str:
-        if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in names):
-            return ""
-        return ", ".join(name for name in names if _mentions(text, name))
-
-    unused, clip = mentioned(DECAY_WORDS), mentioned(CLIP_WORDS)
-    notes = [f"{unused} has no effect where it takes plan.param_groups"] if unused else []
-    if clip:
-        notes.append(f"{clip}, one norm over all parameters, undoes the plan's scales: turn it off")
-    return [f"of the script's own settings {'; '.join(notes)}"] if notes else []
+    if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in CLIP_WORDS):
+        return []
+    clip = ", ".join(name for name in CLIP_WORDS if _mentions(line + script, name))
+    undoes = "one norm over all parameters, undoes the plan's scales: turn it off"
+    return [f"of the script's own settings {clip}, {undoes}"] if clip else []
 
 
-def _text(command: Sequence[str], cwd: Path) -> str:
-    """The text of the command's script; empty where there is none, or one that is no text."""
-    files = command_files(command, None, cwd.expanduser())
-    texts = [(cwd.expanduser() / name).read_bytes() for name in files]
+def _command_and_text(tree: Mapping[str, Any]) -> tuple[Sequence[str], str]:
+    """A configuration's command, and its script's text; empty where there is none."""
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    cwd = Path(tree["runner"].get("cwd") or ".").expanduser()
+    texts = [(cwd / name).read_bytes() for name in command_files(command, None, cwd)]
     # A zero byte: a program, and no script's text.
-    return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
+    return command, "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
 
 
 def _name(word: str) -> str:

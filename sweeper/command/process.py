@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -99,17 +98,12 @@ class Group:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, and deaf to the terminal's Ctrl-C
             )
-        # A descriptor that `select` wakes up for as soon as the process ends: no polling.
-        self._fd = _pidfd(self.process.pid)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit code as soon as it has ended, negative for a signal; None after `seconds`."""
-        if self._fd is None:
-            with suppress(subprocess.TimeoutExpired):
-                return self.process.wait(seconds)
-            return None
-        select.select([self._fd], [], [], seconds)
-        return self.process.poll()
+        """Its exit code once it has ended, negative for a signal; None after `seconds`."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
 
     def end(self, grace: float) -> int:
         """SIGTERM to all, SIGKILL to what is left after `grace` seconds; its exit code."""
@@ -122,15 +116,12 @@ class Group:
         return self.process.wait()
 
     def clean(self) -> None:
-        """End at once whatever is left of the group, and close what watches it."""
+        """End at once whatever is left of the group."""
         if self.process.poll() is None:
             self._end_step()
         self._signal(signal.SIGKILL)
         end_marked(self.mark)
         self.process.wait()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
     def _end_step(self, number: str | None = None) -> bool:
         """Send srun's processes, on all nodes, a signal, or end them; False where none are known.
@@ -164,12 +155,6 @@ def can_run(program: str, cwd: Path, path: str | None) -> bool:
     if "/" in program:
         return (cwd / program).is_file() and os.access(cwd / program, os.X_OK)
     return bool(program) and shutil.which(program, path=path) is not None
-
-
-def _pidfd(pid: int) -> int | None:
-    with suppress(OSError, AttributeError):
-        return os.pidfd_open(pid)
-    return None
 
 
 def end_marked(mark: str) -> int:

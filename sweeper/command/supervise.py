@@ -47,7 +47,7 @@ from sweeper.launch.job import Control, JobFailure, JobOutcome, Leave
 from sweeper.plan.in_training import DISAGREES, SEEN, SWITCH, TRIAL, disagreement
 from sweeper.search.prune import Pruner
 from sweeper.study.folder import PLAN
-from sweeper.trial import Result, Status, Trial, curve, judged
+from sweeper.trial import Result, Trial, curve, judged
 
 if TYPE_CHECKING:
     from sweeper.command.command_runner import Command
@@ -361,36 +361,22 @@ class Supervisor:
         except (OSError, ValueError):
             reason = "its model was not watched: the script must call sweeper.watch(model)"
             return self._failure(reason, code)
-        result = self._new_result("complete", math.nan, seconds, steps=self.train.steps)
-        return JobOutcome(results=(replace(result, measurements=measurements),))
+        facts = {"status": "complete", "objective": math.nan, "steps": self.train.steps}
+        result = self._new_result(**facts, seconds=seconds, measurements=measurements)
+        return JobOutcome(results=(result,))
 
     def _result(self, status: str, code: int, seconds: float, why: str = "") -> Result:
         losses = self.losses.dense(self.train.steps, whole=status == "complete")
         heldout = self.heldout.losses[-1] if len(self.heldout) else None
         judgement, objective, heldout_loss = judged(losses, heldout, status, self.train)
-        record: dict[str, Any] = {
-            "status": judgement,
-            "objective": objective,
-            "heldout": heldout_loss,
-        }
-        record |= {"steps": len(losses), "seconds": seconds, "exit_code": code}
-        record |= {"resumes": self.resumes, **({"why": why} if why else {})}
-        write_json(self.folder / "result.json", record)
-        result = self._new_result(judgement, objective, seconds, steps=len(losses))
-        return replace(result, heldout=heldout_loss, curve=tuple(curve(losses)))
+        facts: dict[str, Any] = {"status": judgement, "objective": objective}
+        facts |= {"heldout": heldout_loss, "steps": len(losses), "seconds": seconds}
+        record = {**facts, "exit_code": code, "resumes": self.resumes}
+        write_json(self.folder / "result.json", record | ({"why": why} if why else {}))
+        return self._new_result(**facts, curve=tuple(curve(losses)))
 
-    def _new_result(
-        self, status: Status, objective: float, seconds: float, *, steps: int
-    ) -> Result:
-        return Result(
-            trial=self.trial,
-            status=status,
-            objective=objective,
-            seconds=seconds,
-            steps=steps,
-            finished_at=time.time(),
-            device=DEVICE,
-        )
+    def _new_result(self, **facts: Any) -> Result:
+        return Result(trial=self.trial, finished_at=time.time(), device=DEVICE, **facts)
 
     def _why_no_loss(self) -> str:
         if metric := self.command.metric:

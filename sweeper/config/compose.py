@@ -437,15 +437,7 @@ def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
         return f"did you mean {' or '.join(sorted(namesakes)[:4])}?"
     if isinstance(tree.get(group), Mapping):
         keys = {name for name in keys if name.startswith(f"{group}.")}
-    if not keys or get_close_matches(key, keys, cutoff=0.5):
-        return suggest(key, keys)
-    # Nothing is near: all keys at the deepest place of the key that there is.
-    prefix, beside = "", tree
-    for part in key.split(".")[:-1]:
-        if not isinstance(beside.get(part), Mapping):
-            break
-        prefix, beside = f"{prefix}{part}.", beside[part]
-    return suggest(key, (f"{prefix}{name}" for name in beside if name != TARGET))
+    return suggest(key, keys)
 
 
 def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

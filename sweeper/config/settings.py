@@ -18,7 +18,7 @@ from typing import Any
 
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
-from sweeper.command.command_runner import overruled
+from sweeper.command.command_runner import clips_scales
 from sweeper.config.command_line import key_of
 from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
@@ -323,7 +323,7 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     base, hps = settings.base, plain(defaults(settings.space))
     plan = make_plan(prepared, base, base, hps, {})
     notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
-    notes += [] if prepared.by_engine else overruled(settings.raw)
+    notes += [] if prepared.by_engine else clips_scales(settings.raw)
     return replace(settings, notes=(*settings.notes, *notes))
 
 
@@ -577,11 +577,6 @@ class Settings:
         if self.steps_of is None or size == self.ladder_base:
             return size
         return replace(size, steps=self.steps_of(size))
-
-    @property
-    def cache(self) -> Path:
-        """Where tokenized corpora are kept, for all studies."""
-        return self.root / ".cache"
 
     def plugin_spec(self, group: str) -> PluginSpec:
         """The plugin of a group by its stable name, with the arguments it is built with."""

@@ -81,7 +81,7 @@ def match_parameters(
             "which keeps the names, and search again"
         )
     if problems := [
-        f"{what}: {_listed(names, MAX_NAMES)}" for what, names in kinds.items() if names
+        f"{what}: {first_few(names, MAX_NAMES)}" for what, names in kinds.items() if names
     ]:
         hint = "Is it the model, width and depth that the plan was made for?"
         if reshaped:
@@ -148,10 +148,10 @@ def param_groups(
     settings: Sequence[AbsorbedParam],
     model: nn.Module,
     lr_scale: float,
-    differs: Sequence[str] = (),
-    betas: tuple[float, float] | None = None,
-    muon: str = "",
-    own: Mapping[str, float] | None = None,
+    differs: Sequence[str],
+    betas: tuple[float, float] | None,
+    muon: str,
+    own: Mapping[str, float],
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
@@ -162,7 +162,7 @@ def param_groups(
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
     if muon and muon not in CONVENTIONS:
         raise ConfigError("muon", muon, f"one of {', '.join(CONVENTIONS)}")
-    by_row = "normuon" in (own or {})
+    by_row = "normuon" in own
     if muon and by_row and muon not in NORMUON:
         allowed = f"{' or '.join(NORMUON)}: the plan's steps are NorMuon's"
         raise ConfigError("muon", muon, allowed)
@@ -182,22 +182,21 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": _eps(members[0], own or {})} if members[0].eps else {}),
+            **({"eps": _eps(members[0], own)} if members[0].eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
         }
         if muon:
-            settings_of = own or {}
             group["muon"] = muon
             if orthogonal:
-                group["momentum"] = settings_of.get("momentum", 0.95)
+                group["momentum"] = own.get("momentum", 0.95)
                 if CONVENTIONS[muon].flattens == "asked":
                     group["flatten"] = _flat(members[0], muon)
-                if "normuon" in settings_of:
-                    group["normuon"] = settings_of["normuon"]
+                if by_row:
+                    group["normuon"] = own["normuon"]
             else:
-                adam = settings_of.get("beta1", 0.9), settings_of.get("beta2", 0.999)
+                adam = own.get("beta1", 0.9), own.get("beta2", 0.999)
                 group.setdefault("betas", adam)
             group = CONVENTIONS[muon].group(group, orthogonal=orthogonal)
         groups.append(group)
@@ -227,7 +226,7 @@ def _refuse_other_matrices(settings: Iterable[AbsorbedParam], muon: str) -> None
     """ConfigError where an implementation orthogonalizes other matrices than the plan's."""
     other = [s for s in settings if not s.frozen and _flat(s, muon) is None]
     if other:
-        names = _listed([f"{s.name} {list(s.shape)}" for s in other])
+        names = first_few([f"{s.name} {list(s.shape)}" for s in other])
         allowed = (
             "an implementation that makes the plan's matrices of parameters of more than two "
             f"dimensions, which {muon} does not of {names}: a convolution is one matrix "
@@ -264,17 +263,6 @@ EXACT_TOLERANCE = 1e-5
 """Relative: what nobody changes was stored as a float32 at worst."""
 MAX_GROUPS = 4
 """Groups that a message shows."""
-COUPLED = (
-    torch.optim.Adam,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adamax,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.RMSprop,
-    torch.optim.ASGD,
-)
-"""Optimizers that add their decay to the gradient, unless their group says otherwise."""
 SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 SPLIT = (
     'give the groups whose "update" is "orthogonal" to Muon and all others to AdamW, and check '
@@ -394,7 +382,7 @@ def check(
             if not isclose(actual, planned, rel_tol=tolerance):
                 line = f"{_short(pair.label)} has {actual:.3g}, planned {planned:.3g}"
                 lines.setdefault(planned, line)
-        return _listed([*lines.values()])
+        return first_few([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
     eps_of_groups = ((pair, pair.group.get("eps")) for pair in pairs if pair.planned.eps)
@@ -453,13 +441,13 @@ def _pairs_by_name(
             )
     if strange:
         problems.append(
-            f"these groups are not those of plan.param_groups: {_listed(strange)}; call "
+            f"these groups are not those of plan.param_groups: {first_few(strange)}; call "
             "plan.check(optimizer, model) to go by the parameters"
         )
     if lost := [
         setting.name for rest in waiting.values() for members in rest for setting in members
     ]:
-        problems.append(f"these parameters are in no group of the plan's: {_listed(lost)}")
+        problems.append(f"these parameters are in no group of the plan's: {first_few(lost)}")
     return pairs
 
 
@@ -488,7 +476,7 @@ def _pairs_by_parameter(
         "these parameters are in groups more than once": twice,
         "these parameters are frozen in the plan, and in a group": frozen,
     }
-    problems += [f"{problem}: {_listed(names)}" for problem, names in kinds.items() if names]
+    problems += [f"{problem}: {first_few(names)}" for problem, names in kinds.items() if names]
     if lost and any(setting.update.orthogonal for setting in settings):
         problems.append(SPLIT)
     # What is left was claimed by no parameter of the model.
@@ -511,7 +499,7 @@ def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
     for (name, is_, wanted), labels in wrong.items():
         of_norm = any(pair.planned.update.holds_norm for pair in pairs)
         advice = SPLIT_HELD if of_norm else SPLIT
-        yield f"{name}'s updates are {is_}, the plan's {wanted}: {_listed(labels)}; {advice}"
+        yield f"{name}'s updates are {is_}, the plan's {wanted}: {first_few(labels)}; {advice}"
     own_kind = [p for p in pairs if p.planned.update.orthogonal or p.planned.update.holds_norm]
     for name in sorted({pair.owner.name for pair in own_kind if pair.owner.does is None}):
         warnings.warn(
@@ -544,7 +532,7 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
             f"Orthogonal updates are multiplied by {', '.join(sorted(own))} here: make the groups "
             f"for it, plan.param_groups(model, muon=...), one of {', '.join(CONVENTIONS)}. {advice}"
         )
-    return [f"{what}; {same}: {_listed([*lines.values()])}. {advice}"]
+    return [f"{what}; {same}: {first_few([*lines.values()])}. {advice}"]
 
 
 def _decays(pairs: Sequence[Pair], scale: float | None) -> Iterator[tuple[Pair, float, float]]:
@@ -574,9 +562,7 @@ def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
         return not group["decoupled_weight_decay"]
     if isinstance(optimizer, torch.optim.SGD):
         return bool(group.get("momentum"))
-    if isinstance(optimizer, COUPLED):
-        return not isinstance(optimizer, torch.optim.AdamW)
-    return not type(optimizer).__module__.startswith("torch.") and _decays_unevenly(optimizer)
+    return not isinstance(optimizer, torch.optim.AdamW) and _decays_unevenly(optimizer)
 
 
 def _decays_unevenly(optimizer: Optimizer) -> bool:
@@ -600,6 +586,7 @@ def _short(label: str) -> str:
     return label if len(label) <= 40 else f"{label[:37]}..."
 
 
-def _listed(items: Sequence[str], most: int = MAX_GROUPS) -> str:
+def first_few(items: Sequence[str], most: int = MAX_GROUPS) -> str:
+    """The first items, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return f"{'; '.join(items[:most])}{more}"

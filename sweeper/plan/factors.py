@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import TYPE_CHECKING
 
-from sweeper.records import WRITTEN_IF_SET
+from sweeper.records import WRITTEN_IF_SET, Positive
 from sweeper.scaling.spec import Parameterization, ParamSpec, Role, ScaledOp, with_layer
 from sweeper.trial import PlainHps
 
@@ -82,8 +82,8 @@ class PlannedFactor:
     kind: str
     factor: str
     where: str
-    value: float
-    usual: float = 1.0
+    value: Positive
+    usual: Positive = 1.0
     head_size: int = 0
     branch: int = 0
     own: float | None = field(default=None, metadata=WRITTEN_IF_SET)

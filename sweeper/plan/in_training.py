@@ -19,13 +19,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf, nan, sqrt
+from math import nan, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sweeper.errors import BadInput
 from sweeper.files import try_json
 from sweeper.study.folder import PLAN
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,7 +58,6 @@ UNUSED = (
     "the script loads the plan and does not train by it: draw the weights with plan.init_(model), "
     "and give plan.param_groups(model) to the optimizer"
 )
-RATE_LINE = 'group["lr"] = group["initial_lr"] * factor'
 
 
 @dataclass
@@ -92,29 +92,25 @@ def note_use(plan: TransferPlan, model: nn.Module, scale: float | None = None) -
 
 
 @dataclass
-class Stepped:
-    """An optimizer that was stepped: of each group the highest rate, its step, and the bound.
+class Peak:
+    """The highest rate of a group and its step, beside the planned rate where that is known."""
 
-    `planned` are the groups' planned rates and the names they belong to, as far as they are known.
-    """
+    rate: float = 0.0
+    step: int = 0
+    name: str = ""
+    planned: float = nan
+
+
+@dataclass
+class Stepped:
+    """An optimizer that was stepped; `begun` and `last` say when, on the clock of all."""
 
     optimizer: weakref.ref[Optimizer]
     owns: bool
     begun: int
     last: int = 0
     steps: int = 0
-    highest: list[float] = field(default_factory=list)
-    at: list[int] = field(default_factory=list)
-    bound: list[float] = field(default_factory=list)
-    planned: list[tuple[str, float]] = field(default_factory=list)
-
-    def room(self, groups: int) -> None:
-        """Have a place for every group."""
-        more = groups - len(self.highest)
-        self.highest += [0.0] * more
-        self.at += [0] * more
-        self.bound += [inf] * more
-        self.planned += [("", nan)] * more
+    peaks: list[Peak] = field(default_factory=list)
 
 
 class PlanWatch:
@@ -166,20 +162,23 @@ class PlanWatch:
         self._clock += 1
         seen.last = self._clock
         seen.steps = steps = seen.steps + 1
+        groups, peaks = optimizer.param_groups, seen.peaks
+        if len(groups) > len(peaks):
+            peaks += [Peak() for _ in groups[len(peaks) :]]
         if steps & (steps - 1) == 0:
             self._look(seen, has_closure)
-        highest, bound, groups = seen.highest, seen.bound, optimizer.param_groups
-        if len(groups) > len(highest):
-            seen.room(len(groups))
-        for index, group in enumerate(groups):
+        for group, peak in zip(groups, peaks, strict=False):
             rate = group["lr"]
             if rate.__class__ is not float:
                 rate = self._number(rate, steps)
-            if rate > highest[index]:
-                highest[index], seen.at[index] = rate, steps
-                if rate > bound[index]:
-                    name, planned = seen.planned[index]
-                    self._fail(_rate_problem(name, rate, planned, "at step", steps))
+            if rate > peak.rate:
+                peak.rate, peak.step = rate, steps
+                self._check_peak(peak)
+
+    def _check_peak(self, peak: Peak) -> None:
+        """It must not be above the planned rate."""
+        if peak.rate > peak.planned * ABOVE:
+            self._fail(_rate_problem(peak, f"its rate is {peak.rate:.4g} at step {peak.step}"))
 
     def _number(self, rate: Any, steps: int) -> float:
         """A rate that is no float; 0 for none, or one that lies on a device, but at a few steps."""
@@ -195,25 +194,26 @@ class PlanWatch:
         ids = {id(parameter) for parameter in model.parameters()}
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]} & ids
         seen = Stepped(weakref.ref(optimizer), bool(owned), self._clock + 1)
-        seen.room(len(optimizer.param_groups))
         self._seen[id(optimizer)] = seen
         self.resumed = self.resumed or (bool(owned) and _has_stepped(optimizer))
         is_first = all(each.steps < 2 for each in self._seen.values() if each.owns)
         if owned and is_first and not self.resumed:
             matched = [each for each in self._matched(model) if id(each[1]) in owned]
-            self._check_weights(matched, model)
+            self._check_weights(matched)
         return seen
 
-    def _check_weights(self, matched: Matched, model: nn.Module) -> None:
+    def _check_weights(self, matched: Matched) -> None:
         """Before anything is trained; without `init_` weights may as well have been loaded."""
         what = "the weights were not drawn by plan.init_(model), or anew after it"
         if USE.drawn is None:
             if self.folder is None or not _is_fresh(matched):
                 return
             what = "the weights are not the plan's: plan.init_(model) was not called"
-        if lines := [*_spread_problems(matched, model)]:
+        from sweeper.plan.apply import first_few
+
+        if lines := [*_spread_problems(matched)]:
             self._fail(
-                f"{what}: {_listed(lines)}. Call it once, after the model has all its parts and "
+                f"{what}: {first_few(lines)}. Call it once, after the model has all its parts and "
                 "before training; trained weights that are loaded are kept by a search with "
                 "'model.keep_init=[\"*\"]'"
             )
@@ -229,8 +229,6 @@ class PlanWatch:
     def _look(self, seen: Stepped, has_closure: bool) -> None:
         """At a few steps: all that the plan says of an optimizer."""
         model, owners = USE.model, [s for s in self._seen.values() if s.owns and s.optimizer()]
-        if self.problem:
-            raise BadInput(self.problem)
         if model is None or _is_captured():
             return
         if not owners:
@@ -261,7 +259,7 @@ class PlanWatch:
         self, owners: Sequence[Stepped], matched: Matched, model: nn.Module, has_closure: bool
     ) -> None:
         """The plan's numbers beside the optimizers'; it also sets the bounds of their rates."""
-        from sweeper.plan.apply import check
+        from sweeper.plan.apply import check, first_few
 
         if not matched:
             return
@@ -274,7 +272,7 @@ class PlanWatch:
         optimizers += _others([p for _, p in trained if id(p) not in held], optimizers)
         if by_hand := [s.name for s, p in trained if not p.requires_grad]:
             self._fail(
-                f"{_listed(by_hand)}: the plan trains what the script has frozen "
+                f"{first_few(by_hand)}: the plan trains what the script has frozen "
                 "(requires_grad=False): search with model.frozen=[...], which names it"
             )
         late = newest.steps > 1 and not has_closure
@@ -289,20 +287,16 @@ class PlanWatch:
                 pairs = check(self.settings, optimizers, model, self.betas, USE.scale)
         except BadInput as error:
             self._fail(str(error))
-        places: dict[int, tuple[Stepped, int]] = {}
-        for each in live:
-            groups = optimizer.param_groups if (optimizer := each.optimizer()) else []
-            each.room(len(groups))
-            places |= {id(group): (each, index) for index, group in enumerate(groups)}
+        peaks = {
+            id(group): peak
+            for each in live
+            if (optimizer := each.optimizer()) is not None
+            for group, peak in zip(optimizer.param_groups, each.peaks, strict=False)
+        }
         for pair in pairs:
-            if (place := places.get(id(pair.group))) is not None:
-                each, index = place
-                planned = pair.lr * USE.scale
-                each.planned[index] = (pair.label, planned)
-                each.bound[index] = planned * ABOVE
-                if each.highest[index] > planned * ABOVE:
-                    step, rate = each.at[index], each.highest[index]
-                    self._fail(_rate_problem(pair.label, rate, planned, "at step", step))
+            if (peak := peaks.get(id(pair.group))) is not None:
+                peak.name, peak.planned = pair.label, pair.lr * USE.scale
+                self._check_peak(peak)
 
     def _fail(self, problem: str) -> NoReturn:
         self.problem = problem
@@ -319,7 +313,7 @@ class PlanWatch:
         """At the end of the process, unless it was killed."""
         if self.problem or os.getpid() != self._process:
             return
-        problem = next(self._peaks(), "")
+        problem = self._low_peak()
         if self.folder is None:
             if problem:
                 warnings.warn(problem, stacklevel=1)
@@ -328,19 +322,20 @@ class PlanWatch:
         others = "torch" not in sys.modules or "sweeper.export.exporter" in sys.modules
         self._write(problem="" if self.resumed else problem, ended=True, used=self.used or others)
 
-    def _peaks(self) -> Iterator[str]:
-        """What is to be said of the run's highest rates."""
-        best: dict[str, tuple[float, float, int, int]] = {}
-        for seen in self._seen.values():
-            # A graph that is replayed takes steps of which nobody hears.
-            if seen.steps * 4 < self.steps:
-                continue
-            for (name, planned), rate, at in zip(seen.planned, seen.highest, seen.at, strict=True):
-                if name and rate > best.get(name, (-1.0,))[0]:
-                    best[name] = (rate, planned, at, seen.steps)
-        for name, (rate, planned, at, steps) in best.items():
-            if rate < BELOW * planned:
-                yield _rate_problem(name, rate, planned, "in all of", steps, rising=at == steps)
+    def _low_peak(self) -> str:
+        """What is to be said of a run whose highest rates are below the planned ones."""
+        # A graph that is replayed takes steps of which nobody hears.
+        heard = [seen for seen in self._seen.values() if seen.steps * 4 >= self.steps]
+        every = [(peak, seen.steps) for seen in heard for peak in seen.peaks if peak.name]
+        every.sort(key=lambda each: each[0].rate)
+        for peak, steps in {each[0].name: each for each in every}.values():
+            if peak.rate < BELOW * peak.planned:
+                what = f"its highest rate is {peak.rate:.4g} in all of {counted(steps, 'step')}"
+                why = ", or a schedule that never reaches its peak"
+                if peak.step == steps:
+                    why += ", as it still rises in the last step: a warm-up longer than the run"
+                return _rate_problem(peak, what, why)
+        return ""
 
 
 WATCHES: list[PlanWatch] = []
@@ -388,22 +383,12 @@ def disagreement(folder: Path, *, ended: bool) -> str:
     return UNUSED if ended and lines and not any(line["used"] for line in lines) else ""
 
 
-def _rate_problem(
-    name: str, rate: float, planned: float, when: str, steps: int, *, rising: bool = False
-) -> str:
+def _rate_problem(peak: Peak, what: str, why: str = "") -> str:
     """A highest rate that is not the planned one."""
-    high = rate > planned
-    what = f"its rate is {rate:.4g} {when} {steps}" if high else f"its highest rate is {rate:.4g}"
-    plural = "s" * (steps != 1)
-    over = "" if high else f" {when} {steps} step{plural}"
-    why = "The script has a rate of its own"
-    if not high:
-        why += ", or a schedule that never reaches its peak"
-        if rising:
-            why += ", as it still rises in the last step: a warm-up longer than the run"
     return (
-        f"{name}: {what}{over}, planned {planned:.4g}. {why}. Write the schedule as a factor, 1 at "
-        f"its peak: `{RATE_LINE}`"
+        f"{peak.name}: {what}, planned {peak.planned:.4g}. The script has a rate of its own{why}. "
+        "Write the schedule as a factor, 1 at its peak: "
+        '`group["lr"] = group["initial_lr"] * factor`'
     )
 
 
@@ -426,28 +411,25 @@ def _local(parameter: Tensor) -> Tensor:
     """A sample of what this process has of a parameter: its first rows."""
     values: Any = parameter.detach()
     values = values.to_local() if hasattr(values, "to_local") else values
-    if not values.dim() or not values.numel():
-        return cast("Tensor", values)
-    return cast("Tensor", values[: 1 + SAMPLE // values[0].numel()])
+    if values.dim() and values.numel():
+        values = values[: 1 + SAMPLE // values[0].numel()]
+    sample: Tensor = values
+    return sample
 
 
-def _spread_problems(matched: Matched, model: nn.Module) -> Iterator[str]:
+def _spread_problems(matched: Matched) -> Iterator[str]:
     """Parameters whose values do not spread as planned, a line each."""
-    from sweeper.models.initial_values import padding_rows
-
-    padding = {id(model.get_parameter(name)): row for name, row in padding_rows(model).items()}
     for setting, parameter in matched:
         if setting.frozen or setting.init in ("kept", "norm"):
             continue
         values = _local(parameter)
         if not values.numel() or not values.is_floating_point():
             continue
+        if values.any():  # the row of a padding is 0
+            values = values[values != 0]
         squares = (values.double() - setting.init_mean).square()
-        if (row := padding.get(id(parameter))) is not None and row < len(squares):
-            squares = squares[[i for i in range(len(squares)) if i != row]]
-        count = squares.numel()
-        spread, planned = sqrt(float(squares.mean())) if count else nan, setting.init_std
-        slack = SPREAD + DEVIATIONS / sqrt(2 * max(1, count))
+        spread, planned = sqrt(float(squares.mean())), setting.init_std
+        slack = SPREAD + DEVIATIONS / sqrt(2 * squares.numel())
         if abs(spread - planned) > slack * planned + 1e-6 * abs(setting.init_mean):
             around = f" around {setting.init_mean:g}" if setting.init_mean else ""
             yield f"{setting.name} has std {spread:.4g}{around}, planned {planned:.4g}"
@@ -464,15 +446,13 @@ def _others(lost: Sequence[Tensor], known: Sequence[Optimizer]) -> list[Optimize
     from torch.optim import Optimizer
 
     ids, others = {id(parameter) for parameter in lost}, list[Optimizer]()
-    objects = gc.get_objects() if ids else []
-    for each in objects:
+    for each in gc.get_objects() if ids else ():
         # Its class is asked, as an object of anybody's may answer anything.
         if issubclass(type(each), Optimizer) and not any(each is one for one in known):
             with suppress(Exception):
                 held = {id(p) for group in each.param_groups for p in group["params"]}
-                if held & ids:
-                    others.append(each)
-                    ids -= held
+                others += [each] * bool(held & ids)
+                ids -= held
     return others
 
 
@@ -481,8 +461,3 @@ def _is_captured() -> bool:
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _listed(items: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{'; '.join(items[:most])}{more}"

@@ -9,7 +9,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from itertools import count
 from math import log
 from pathlib import Path
 from textwrap import wrap
@@ -30,7 +29,7 @@ from sweeper.scaling.prescription import (
     constant_of,
     prescription_of,
 )
-from sweeper.scaling.spec import NUMBER, Init, Parameterization, ParamSpec, Role, Update
+from sweeper.scaling.spec import Init, Parameterization, ParamSpec, Role, Update, with_layer
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import PLAN, StudyFolder, TargetFolder
 from sweeper.table import Column, Table, Value, printable
@@ -61,7 +60,6 @@ IN_GROUPS = ("muon", "adamh", "muonh")
 LAW_WIDTH = 96
 ONE_MINUS = "one_minus_"
 """Hyperparameters of these names are factors on the distance of an optimizer's setting from 1."""
-NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def plan_table(plan: TransferPlan) -> str:
@@ -88,7 +86,14 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     table = Table("", [Column(name, left=name in texts) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
     for first, names, members in alike:
-        settings, name_lines = first.absorbed(), _name_lines(names, members)
+        settings, tail = first.absorbed(), f" ... {members} in all"
+        name_lines = wrap(
+            ", ".join(names),
+            NAMES_WIDTH,
+            break_on_hyphens=False,
+            max_lines=NAMES_LINES,
+            placeholder=tail,
+        )
         if len(name_lines) > room:
             break
         room -= len(name_lines)
@@ -197,42 +202,15 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
 
 
 def _starred(rows: Mapping[str, int]) -> dict[str, str]:
-    """Names with * for the numbers that do not tell rows apart; `rows` has each name's row."""
-    shown: dict[str, str] = {}
-    alike: dict[str, list[str]] = {}
-    for name in rows:
-        alike.setdefault(NUMBER.sub("*", name), []).append(name)
-    for names in alike.values():
-        stars: list[int] = []
-        shown |= {name: name for name in names}
-        for at in range(len(NUMBER.findall(names[0]))):
-            tried = {name: _with_stars(name, [*stars, at]) for name in names}
-            # No two rows may have a name in common.
-            if len({(tried[name], rows[name]) for name in names}) == len({*tried.values()}):
-                stars.append(at)
-                shown |= tried
-    return shown
+    """Names with * for the number of their layer, where all layers are of one row.
 
-
-def _with_stars(name: str, stars: Collection[int]) -> str:
-    """The name with * in the place of those of its numbers, counted from 0."""
-    places = count()
-    return NUMBER.sub(lambda number: "*" if next(places) in stars else number[0], name)
-
-
-def _name_lines(names: Sequence[str], members: int) -> list[str]:
-    """Names on at most `NAMES_LINES` lines; what has no room is counted."""
-    first, tail = [*names], ""
-    # The count must not be broken over two lines: `wrap` breaks at spaces of any other kind.
-    while len(lines := _wrapped(first, tail)) > NAMES_LINES and len(first) > 1:
-        first.pop()
-        tail = f", ...{NO_BREAK}{members}{NO_BREAK}in{NO_BREAK}all"
-    return lines
-
-
-def _wrapped(names: Sequence[str], tail: str) -> list[str]:
-    lines = wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
-    return [line.replace(NO_BREAK, " ") for line in lines]
+    `rows` has each name's row.
+    """
+    rows_of: dict[str, set[int]] = {}
+    for name, row in rows.items():
+        rows_of.setdefault(with_layer(name, "*"), set()).add(row)
+    starred = ((name, with_layer(name, "*")) for name in rows)
+    return {name: star if len(rows_of[star]) == 1 else name for name, star in starred}
 
 
 PLAN_VERSION = 2
@@ -356,13 +334,6 @@ class TransferPlan:
         if (version := record.get("version")) != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
         plan: TransferPlan = build(record)
-        for parameter in plan.parameters:
-            target = parameter.target
-            if not (target.multiplier > 0 and target.lr > 0):
-                raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
-            if min(target.init_std, target.eps, target.weight_decay) < 0:
-                reason = "init_std, eps and weight_decay must not be negative"
-                raise BadInput(f"{parameter.name}: {reason}")
         seed = plan.source.get("seed", 0)
         if not isinstance(seed, int):
             raise ConfigError("source.seed", seed, "a whole number")
@@ -372,17 +343,14 @@ class TransferPlan:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise BadInput(f"{twice} is there twice")
-        for key, size in (("base", plan.base), ("target", plan.target)):
-            if size.width < 1 or size.depth < 1:
-                raise ConfigError(key, str(size), "width and depth of at least 1")
         for factor in plan.factors or ():
             for key, name in (("kind", factor.kind), ("factor", factor.factor)):
                 if not name.isidentifier():
                     raise ConfigError(f"factors.{key}", name, "a name such as residual or branch")
             # The usual factor of q k^T is head_size^-1/2: exporters divide by it.
-            seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
-            if not (factor.value > 0 and factor.usual > 0 and seen):
-                raise BadInput(f"{factor.where}: factors and head sizes must be positive")
+            is_logit = (factor.kind, factor.factor) == ("attention", "logit")
+            if is_logit and factor.head_size < 1:
+                raise BadInput(f"{factor.where}: head sizes must be positive")
         return plan
 
     def absorbed(self) -> list[AbsorbedParam]:

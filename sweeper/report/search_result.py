@@ -110,10 +110,11 @@ def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
 
 def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
     settings, finished = answer.settings, cost.finished
+    is_timed = not any(math.isnan(phase.seconds) for _, phase in cost.phases)
     facts = (
         f"{'' if cost.parameters is None else f'{cost.parameters:,} parameters a trial, '}"
         f"{cost.steps} steps. Points that phases share are trained once; a line that ends at "
-        f"its optimum is extended. Time: {'measured' if cost.is_timed else 'not known'} "
+        f"its optimum is extended. Time: {'measured' if is_timed else 'not known'} "
         f"here, {counted(cost.per_job, 'trial')} a job."
         f"{f' Of these trials, {finished} are finished already.' if finished else ''}"
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Literal, Protocol
 
+from sweeper.records import NotNegative, Positive
 from sweeper.scaling.gamma import ADAM_GAMMA, gamma
 from sweeper.scaling.spec import (
     SUMMED,
@@ -38,12 +39,12 @@ class Prescription:
     (independent weight decay).
     """
 
-    init_std: float
-    multiplier: float
+    init_std: NotNegative
+    multiplier: Positive
     backward_multiplier: float
-    lr: float
-    eps: float
-    weight_decay: float
+    lr: Positive
+    eps: NotNegative
+    weight_decay: NotNegative
 
 
 def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float) -> Prescription:

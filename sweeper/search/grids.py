@@ -253,7 +253,7 @@ class PairsStrategy:
     def _notes(
         self, line: LineResult | None, space: Space, grids: Sequence[PairGrid], objective: float
     ) -> Iterator[str]:
-        """The mean over the pairs, what it rests on, and optima at the ends of grids."""
+        """The mean over the pairs, and what it rests on."""
         yield from line_notes([] if line is None else [line], space, LONGER)
         if math.isinf(objective):
             yield "every point diverged or failed: lower parameterization.space.eta"
@@ -266,7 +266,12 @@ class PairsStrategy:
                 f"the largest is {worst.transfer_error:.4f} of {' and '.join(worst.names)}. "
                 "A flat optimum makes it small too"
             )
-        yield from _caveats(grids)
+        losses = [loss for grid in grids for row in grid.losses for loss in row]
+        if diverged := sum(not math.isfinite(loss) for loss in losses):
+            yield (
+                f"{diverged} of {len(losses)} points of the grids diverged; in a transfer error "
+                "they count as their grid's largest finite loss"
+            )
 
 
 def _check_ranges(space: Space, names: Sequence[str], key: str) -> None:
@@ -289,31 +294,3 @@ def _nearest_values(axis: Axis, step: float, points: int) -> list[float]:
     steps = range(max(first, nearest - points), min(last, nearest + points) + 1)
     values = [axis.default + k * step for k in steps] or axis.grid(step)
     return sorted(sorted(values, key=lambda value: abs(value - axis.default))[:points])
-
-
-def _caveats(grids: Sequence[PairGrid]) -> Iterator[str]:
-    """What makes transfer errors doubtful: points that diverged, and optima at ends of grids."""
-    losses = [loss for grid in grids for row in grid.losses for loss in row]
-    diverged = sum(not math.isfinite(loss) for loss in losses)
-    if diverged:
-        yield (
-            f"{diverged} of {len(losses)} points of the grids diverged; in a transfer error they "
-            "count as their grid's largest finite loss"
-        )
-    for name in dict.fromkeys(name for grid in grids for name in grid.names):
-        with_name = [grid for grid in grids if name in grid.names]
-        at_ends = [grid for grid in with_name if _at_ends(grid, name)]
-        if at_ends:
-            yield (
-                f"{name}: in {len(at_ends)} of its {len(with_name)} grids most optima lie at an "
-                "end, which may hide coupling: raise search.points, or move its default or range"
-            )
-
-
-def _at_ends(grid: PairGrid, name: str) -> bool:
-    """Whether more than half of the optima of `name` in `grid` lie at an end."""
-    first = name == grid.names[0]
-    rows = list(zip(*grid.losses, strict=True)) if first else grid.losses
-    values = grid.values_log2[0 if first else 1]
-    optima = [optimum for optimum in row_optima(values, rows) if optimum is not None]
-    return 2 * sum(optimum in (values[0], values[-1]) for optimum in optima) > len(optima)

@@ -65,9 +65,6 @@ class Pruner:
     warmup: int
     window: int
     others: tuple[RungLosses, ...] = ()
-    kept_neighbours: int = KEPT_NEIGHBOURS
-    kept_distance: float = KEPT_DISTANCE
-    loss_tolerance: float = LOSS_TOLERANCE
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
@@ -145,20 +142,21 @@ class Pruner:
             )
         }
 
-    def _is_near_optimum(self, value: float, line: Mapping[float, float]) -> bool:
+    @staticmethod
+    def _is_near_optimum(value: float, line: Mapping[float, float]) -> bool:
         """Whether `value` may yet be the optimum of `line` (log2 value: loss) or next to it.
 
-        A point whose loss is within `loss_tolerance` of the least may be the optimum, and what
+        A point whose loss is within `LOSS_TOLERANCE` of the least may be the optimum, and what
         lies around it is kept: else the search would end beside an optimum that it stopped. A
         line of fewer than three points at the rung says nothing yet.
         """
         if len(line) < 3:
             return True
         values, least = sorted(line), min(line.values())
-        best = [v for v in values if line[v] <= least + self.loss_tolerance * abs(least)]
+        best = [v for v in values if line[v] <= least + LOSS_TOLERANCE * abs(least)]
         return any(
-            abs(values.index(value) - values.index(v)) <= self.kept_neighbours
-            or abs(value - v) <= self.kept_distance + 1e-9
+            abs(values.index(value) - values.index(v)) <= KEPT_NEIGHBOURS
+            or abs(value - v) <= KEPT_DISTANCE + 1e-9
             for v in best
         )
 

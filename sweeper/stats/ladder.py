@@ -28,8 +28,8 @@ LossLookup = Callable[[Point], float | None]
 class Size:
     """A model's width and depth."""
 
-    width: int
-    depth: int
+    width: AtLeastOne
+    depth: AtLeastOne
 
     def __str__(self) -> str:
         return f"width {self.width}, depth {self.depth}"

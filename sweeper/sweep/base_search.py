@@ -110,11 +110,6 @@ class SearchCost:
         """Trials of all phases."""
         return sum(cost.trials for _, cost in self.phases)
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether the time of a trial is known."""
-        return not any(math.isnan(cost.seconds) for _, cost in self.phases)
-
 
 def check_place(settings: Settings, *, detach: bool) -> None:
     """Refuse what cannot be searched there, before any data are read."""
@@ -313,18 +308,15 @@ def run_search(
         settings, watcher, "search", planned, results=results, heard=heard, kept=kept
     ) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
-    study.describe(_of_the_study(conclusion, settings))
+    study.describe(
+        {
+            "best": in_use(settings.space, conclusion.best_log2),
+            "loss": to_json(conclusion.objective),
+            "loss_error": to_json(conclusion.error),
+            "loss_of": conclusion.basis,
+        }
+    )
     return conclusion
-
-
-def _of_the_study(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
-    """The search's answer, which Optuna's study has as its attributes."""
-    return {
-        "best": in_use(settings.space, conclusion.best_log2),
-        "loss": to_json(conclusion.objective),
-        "loss_error": to_json(conclusion.error),
-        "loss_of": conclusion.basis,
-    }
 
 
 def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:

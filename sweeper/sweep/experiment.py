@@ -53,7 +53,8 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
     """Prepare the corpus; BadInput when it cannot serve the training."""
     try:
-        corpus = settings.source.prepare(cache or settings.cache)
+        # Tokenized corpora are kept for all studies.
+        corpus = settings.source.prepare(cache or settings.root / ".cache")
     except BadInput as error:
         raise BadInput("data: ", *error.args) from error
     train = settings.raw["train"]

@@ -19,11 +19,9 @@ A live job's executor reports one of three events:
 - Left: it saved itself and went, or never began. It runs again, and that counts for nothing.
 - Lost: it is gone without an outcome. It fails.
 
-A job that fails (`_failed`) runs again whole, from its checkpoint, while the failure may pass and
-it has failed at most `retries` times without coming further. Then it is halved, if its trials may
-be to blame: one bad trial among many is found in log2 steps, and the others finish. A job of one
-trial is not halved: that trial fails, with the reason. So does every trial of a job that failed of
-something which neither time nor its trials can change, such as a request that the cluster refuses.
+A job that fails (`_failed`) runs again whole, from its checkpoint, at most `retries` times without
+coming further. Then it is halved, if its trials may be to blame: one bad trial among many is found
+in log2 steps. A job of one trial fails with the reason.
 
 Before its trials are blamed, what failed of something that its node may lack runs once on another.
 

@@ -20,7 +20,7 @@ from sweeper.command.command_runner import (
     OPTIONS,
     Command,
     CommandRunner,
-    overruled,
+    clips_scales,
     reports_no_loss,
     unknown_to_script,
 )
@@ -200,21 +200,18 @@ def test_a_loss_that_nothing_finds_is_noted(
 @pytest.mark.parametrize(
     ("words", "script", "noted"),
     [
-        ([], "group['weight_decay']", ["weight_decay has no effect"]),
-        (["--wd=0.1"], "", ["wd has no effect"]),
-        (["--wd", "0.0"], "x(weight_decay=a.wd)", []),
         ([], "nn.utils.clip_grad_norm_(p, a.grad_clip)", ["grad_clip, clip_grad_norm_, one norm"]),
         (["--grad-clip=0"], "clip_grad_norm_(p, a.grad_clip)", []),
         (["--training.max_norm=1"], "", ["max_norm, one norm"]),
         (["--width={width}"], "crowd, word", []),
     ],
 )
-def test_settings_that_a_plan_overrules_or_that_undo_it_are_noted(
+def test_clipping_that_undoes_a_plan_is_noted(
     words: list[str], script: str, noted: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py", *words], "cwd": str(tmp_path)}
-    notes = overruled({"runner": runner})
+    notes = clips_scales({"runner": runner})
     assert len(notes) == len(noted) and all(map(str.__contains__, notes, noted))
 
 

@@ -21,7 +21,7 @@ from sweeper.command.reading import (
     RowReader,
     last_text,
 )
-from sweeper.errors import ConfigError, Keyword
+from sweeper.errors import Keyword
 
 # A key in a file of JSON objects, one a line.
 
@@ -145,13 +145,6 @@ class Lightning(Below):
     form: ClassVar[str] = "lightning:COLUMN"
     files, file = "**/metrics.csv", "metrics.csv of Lightning's"
     place, called = "Lightning's metrics.csv", "columns"
-
-    @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> Self:
-        """COLUMN."""
-        if not rest:
-            raise ConfigError(key, rest, f"{cls.form}, such as lightning:train_loss")
-        return cls(rest)
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every version, the older one first."""
