@@ -19,7 +19,13 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, near_misses
 from sweeper.evidence.runs.condition import columns_text, quoted_name, shown_value, take_alike
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
-from sweeper.evidence.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
+from sweeper.evidence.runs.loss_runs import (
+    FLOPS_PER_PARAMETER_AND_TOKEN,
+    check_units,
+    groups_of,
+    positive,
+)
+from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs
 from sweeper.evidence.runs.settings import is_identifier, is_one_number
@@ -123,7 +129,10 @@ def joined(sources: Sequence[Runs]) -> Runs:
         sha256=" ".join(runs.sha256 for runs in sources),
         asked=asked,
         notes=tuple(dict.fromkeys(note for runs in sources for note in runs.notes)),
-        blank=None,
+        written=lambda columns: pandas.concat(
+            [pandas.DataFrame({c: runs.as_written(c) for c in columns}) for runs in sources],
+            ignore_index=True,
+        ),
     )
 
 
@@ -212,6 +221,8 @@ def _labels(runs: Runs, by: str) -> Any:
 
 def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
     names = [*dict.fromkeys(labels)]
+    if by != SOURCE:  # whose order is that of what was asked about
+        names.sort(key=lambda name: (n if (n := number_of(name)) and n == n else math.inf, name))
     if len(names) < 2:
         raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
     if len(names) > MOST_VARIANTS:
@@ -242,6 +253,8 @@ def _counts(runs: Runs) -> dict[str, Array]:
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             counts[role] = values * runs.scale(role) if role in ("params", "tokens") else values
+    if {"params", "tokens"} <= counts.keys():
+        check_units(runs, counts["params"], counts["tokens"])
     # One measure of the model and one of the horizon: what stands for another goes.
     if "params" in counts:
         counts.pop("width", None), counts.pop("depth", None)
@@ -317,7 +330,7 @@ def _table(
     tuned = _tuned(runs, by, cell, labels)
     rate = columns.get("log2_eta") or columns.get("eta")
     table["eta"] = runs.numbers(rate) if rate else math.nan
-    codes = [pandas.Series(pandas.factorize(frame[c])[0]) for c in tuned]
+    codes = [pandas.Series(pandas.factorize(frame[c].map(str), sort=True)[0]) for c in tuned]
     table["configuration"] = 0
     if codes:
         spelt = pandas.concat(codes, axis=1)

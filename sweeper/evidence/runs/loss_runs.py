@@ -12,9 +12,10 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import quoted_name, shown_value, take_alike, where_equal
+from sweeper.evidence.runs.divergence import by_status
 from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
-from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs
+from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs, in_own_order
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LossForm
@@ -45,6 +46,8 @@ UNUSUAL = 0.1, 1e4
 """Tokens per parameter below and above which the middle run is asked about."""
 COUNT_ROLES = ("params", "tokens", "flops")
 """Roles of which two make the third."""
+NAMES = ("run", "seed")
+"""Roles that tell runs of one size apart."""
 HUGE = 1e30
 """Losses, parameters and tokens from here on are what an overflow left behind."""
 LARGEST = 4.0
@@ -269,6 +272,8 @@ def law_runs(runs: Runs) -> Runs:
     A run whose loss was left empty was not made, and is left out; so is one off its size's best
     learning rate.
     """
+    import pandas
+
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
     others = [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]
@@ -283,7 +288,15 @@ def law_runs(runs: Runs) -> Runs:
         count = counted(int(empty.sum()), "run")
         note = f"left out: {count} whose loss is empty, which were not made"
         runs = replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
-    return _tuned(runs)
+    notes = [*runs.notes]
+    unfinished, diverged = by_status(runs, notes)
+    loss = np.where(diverged, math.inf, runs.numbers(runs.columns["loss"]))
+    frame = runs.frame.assign(**{runs.columns["loss"]: loss})[~unfinished]
+    runs = replace(runs, frame=frame, notes=tuple(notes))
+    keys = {role: runs.numbers(runs.columns[role]) for role in (*counts, "loss")}
+    names = {r: runs.frame[c].astype(str).to_numpy() for r, c in runs.columns.items() if r in NAMES}
+    order = in_own_order(pandas.DataFrame(keys | names)).index.to_numpy()
+    return _tuned(replace(runs, frame=runs.frame.iloc[order]))
 
 
 def loss_runs_of(runs: Runs) -> LossRuns:
@@ -301,7 +314,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     params, tokens = values["params"], values["tokens"]
     if np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
-    _check_units(runs, params, tokens)
+    check_units(runs, params, tokens)
     flops = values.get("flops", product * params * tokens)
     if len(counts) == 3:
         _check_compute(runs, flops / (product * params * tokens))
@@ -350,7 +363,7 @@ def positive(runs: Runs, column: str, role: str) -> Array:
     return values
 
 
-def _check_units(runs: Runs, params: Array, tokens: Array) -> None:
+def check_units(runs: Runs, params: Array, tokens: Array) -> None:
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE
@@ -452,7 +465,7 @@ def mixed_runs(runs: Runs) -> list[Text]:
     """Notes on columns that tell runs apart whose losses follow no common law."""
     notes: list[Text] = []
     for column in map(str, runs.frame.columns):
-        if not _tells_ends(column) or column in runs.ignore:
+        if not _tells_ends(column) or column in (*runs.ignore, runs.columns.get("status")):
             continue
         values = runs.frame[column].dropna().astype(str).unique()
         if 1 < len(values) <= MOST_KINDS:
@@ -551,7 +564,7 @@ def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
     keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
     names = [
         runs.frame[runs.columns[role]].astype(str).to_numpy()
-        for role in ("run", "seed")
+        for role in NAMES
         if role in runs.columns
     ]
     seen: dict[tuple[object, ...], int] = {}

@@ -46,7 +46,7 @@ LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "decay": ("weight_decay", "wd", "decay"),
     "loss": _LOSSES,
     "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
-    "status": ("status", "state"),
+    "status": ("status", "state", "job_status", "trial_status"),
     "first": ("first_loss", "initial_loss"),
     "reached": ("last_step",),
     "parameterization": ("parameterization",),
@@ -73,6 +73,7 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
     "loss": _LOSSES,
     "run": ("run", "run_id", "run_name", "run id", "name"),
     "seed": ("seed", "random_seed"),
+    "status": LADDER_ROLES["status"],
     "seconds": ("seconds", "_runtime", "train_runtime", "train_seconds", "runtime_seconds"),
 }
 """What a column can be to a law of losses; there the letters N, D and C are not ambiguous."""
@@ -152,7 +153,7 @@ def columns_by_role(
     free = {plain_name(column): str(column) for column in frame.columns}
     free = {plain: column for plain, column in free.items() if column not in taken}
     # Settings are nested: model.n_embd is n_embd where it is the only one.
-    ends = [re.split(r"[./]", str(column))[-1] for column in frame.columns]
+    ends = [re.split(r"[./:]", str(column))[-1] for column in frame.columns]
     counts: dict[str, int] = {}
     for end in ends:
         counts[end] = counts.get(end, 0) + 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.evidence.runs.numbers import has_comma, number_meant, number_of
+from sweeper.evidence.runs.numbers import has_comma, is_empty, number_meant, number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, SMALL, columns_by_role, missing_columns
 from sweeper.table import counted
 
@@ -32,6 +32,14 @@ MOST_FAULTS, MOST_LEFT_OUT = 5, 12
 """Faulty cells that a message names, and texts that a proposed condition leaves out."""
 END_LOSS = {"loss": "the loss at the end of each run"}
 """What a column of the loss is, where none is found."""
+MAXIMIZED = frozenset(
+    (
+        *("reward", "rewards", "return", "accuracy", "acc", "score", "auc", "f1", "r2"),
+        *("precision", "recall", "bleu", "rouge"),
+    )
+)
+MINIMIZED = frozenset(("loss", "error", "err", "neg", "negative", "minus"))
+"""Words in the name of what is better the higher, or the lower, it is."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -43,8 +51,8 @@ class Runs:
     `columns` say which column is what, by role; `asked` are those that the user named, an empty
     one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
     place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
-    `notes` say how it was read. `blank` tells which cells of a column were left empty, where that
-    is another thing than NaN.
+    `notes` say how it was read. `written` has the cells of columns as they stand in the place,
+    where the word NaN and an empty cell are alike in `frame`.
     """
 
     frame: pandas.DataFrame
@@ -55,7 +63,7 @@ class Runs:
     where: str = ""
     ignore: tuple[str, ...] = ()
     notes: tuple[str | Text, ...] = ()
-    blank: Callable[[str], Mask] | None = None
+    written: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
         """How many."""
@@ -84,6 +92,24 @@ class Runs:
         """MissingValue where no column has one of these roles, with what each would be."""
         if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
             raise missing_columns(self.frame, lacking)
+        if "loss" in wanted:
+            self._check_minimized(self.columns["loss"])
+
+    def _check_minimized(self, column: str) -> None:
+        """BadInput for what is maximized, by its name, or by its sign unless it is asked for."""
+        negated = "into a column of its own write the loss that is minimized, such as"
+        words = re.findall(r"f1|r2|[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower())
+        if MAXIMIZED & {*words} and not MINIMIZED & {*words}:
+            raise BadInput(f"{column!r} is maximized, as its name says: {negated} 1 - accuracy")
+        values = self.numbers_or_nan(column)
+        below = (values < 0) & (values > -1e30)
+        if below.any() and "loss" not in self.asked:
+            raise BadInput(
+                f"{self.rows(below)}: {column!r} is below 0, as the negative of a loss that is "
+                f"maximized: {negated} -{column}; or ",
+                Keyword("columns", f"loss={column}"),
+                " says that less is better",
+            )
 
     def numbers(self, column: str) -> Array:
         """A column's numbers [rows]; BadInput names the cells that are none. Empty ones are NaN."""
@@ -143,10 +169,18 @@ class Runs:
         return np.array([math.nan if n is None else n for n in read], float), bad
 
     def left_empty(self, column: str) -> Mask:
-        """Which cells [rows] were left empty, where the place tells that from NaN."""
-        if self.blank is None:
-            return np.zeros(len(self), bool)
-        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+        """Which cells [rows] were left empty."""
+        nothing: Mask = np.isnan(self._parsed(column)[0])
+        if nothing.any():
+            nothing &= np.fromiter(map(is_empty, self.as_written(column)), bool)
+        return nothing
+
+    def as_written(self, column: str) -> pandas.Series:
+        """A column's cells as they stand in the place; None where it has no such column."""
+        cells = self.frame.reindex(columns=[column])
+        if self.written is not None and column in self.frame:
+            cells = self.written([column]).loc[cells.index]
+        return cells[column]
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""
@@ -159,8 +193,9 @@ class Runs:
 
     def rows(self, chosen: Mask) -> str:
         """The first of some rows, and how many more there are."""
-        more = int(chosen.sum()) - 1
-        return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
+        places = np.flatnonzero(chosen)
+        more, first = len(places) - 1, places[self.frame.index[places].argmin()]
+        return f"{self.row(int(first))}{f', and {more} more rows' if more else ''}"
 
     def only_value(self, role: str) -> Any:
         """The value of all runs in the column of a role; None where they differ, or without it."""
@@ -177,6 +212,18 @@ class Runs:
     def scale(self, role: str) -> float:
         """The unit of the column of parameters or tokens: 1 for ones."""
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
+
+
+def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows sorted by what they are, whatever their order was; those of a cell as if drawn.
+
+    Where no seed says which runs go together, places in a cell do: sorted losses would be alike.
+    """
+    import pandas
+
+    drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
+    keys = table.drop(columns="loss").rename(columns=str)
+    return table.loc[keys.assign(loss=drawn).sort_values([*sorted(keys), "loss"]).index]
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")
