@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sweeper.errors import BadInput
 from sweeper.files import try_json
 from sweeper.study.folder import PLAN
-from sweeper.table import counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -330,7 +329,8 @@ class PlanWatch:
         every.sort(key=lambda each: each[0].rate)
         for peak, steps in {each[0].name: each for each in every}.values():
             if peak.rate < BELOW * peak.planned:
-                what = f"its highest rate is {peak.rate:.4g} in all of {counted(steps, 'step')}"
+                plural = "s" * (steps != 1)
+                what = f"its highest rate is {peak.rate:.4g} in all of {steps} step{plural}"
                 why = ", or a schedule that never reaches its peak"
                 if peak.step == steps:
                     why += ", as it still rises in the last step: a warm-up longer than the run"
