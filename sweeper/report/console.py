@@ -260,37 +260,22 @@ NUMBERS = {
     "weight_decay": Column("decay", form=".3g"),
 }
 """Fields of a prescription."""
-GAMMA = Column("gamma", form=".3g")
-LR_LEGEND = f"lr: {ETA}, times gamma and m^-c, m being the growth of the width."
 
 
 def plan_table(plan: TransferPlan) -> Table:
-    """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'.
-
-    Every gamma stands with the exponent beside their product, the learning rate.
-    """
-    number_columns = _numbers(plan)
-    columns = [
-        Column("parameter", left=True),
-        Column("role", left=True),
-        Column("shape", secondary=True),
-        *number_columns.values(),
-        GAMMA,
-        Column("c", form="g", secondary=True),
-    ]
-    table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns, legend=[LR_LEGEND])
+    """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'."""
+    number_columns = {n: column for n, column in NUMBERS.items() if n != "eps" or plan.has_eps}
+    named = [Column("parameter", left=True), Column("role", left=True)]
+    table = Table(
+        f"Plan for {plan.target} (tuned at {plan.base})",
+        [*named, *number_columns.values(), Column("gamma", form=".3g")],
+        legend=[
+            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
+        ],
+    )
     for names, parameter in grouped(plan.parameters):
-        base_shape, shape = (
-            "x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape)
-        )
-        table.add(
-            names,
-            role_name(parameter.role),
-            BaseToTarget(base=base_shape, target=shape),
-            *_prescribed(parameter, number_columns),
-            parameter.gamma,
-            parameter.lr_exponent,
-        )
+        numbers = _prescribed(parameter, number_columns)
+        table.add(names, role_name(parameter.role), *numbers, parameter.gamma)
     return _shared_aside(table)
 
 
@@ -313,14 +298,9 @@ def _shared_aside(table: Table) -> Table:
         is_spare = column.name in ("multiplier", "eps", "decay", "gamma")
         aside = is_spare and len(texts) == 1 and len(table.rows) > 1
         shared += [f"{column.name} {text}" for text in texts] * aside
-        columns.append(replace(column, secondary=column.secondary or aside))
+        columns.append(replace(column, secondary=aside))
     ends = [f"All have {', '.join(shared)}."] * bool(shared)
     return replace(table, columns=columns, legend=[*table.legend, *ends])
-
-
-def _numbers(plan: TransferPlan) -> dict[str, Column]:
-    """The fields of a prescription that play a part in the plan's optimizer."""
-    return {n: column for n, column in NUMBERS.items() if n != "eps" or plan.has_eps}
 
 
 def _start(parameter: PlannedParameter) -> str:
@@ -331,30 +311,14 @@ def _start(parameter: PlannedParameter) -> str:
 
 
 def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
-    """Every parameter with its exponents and the target's numbers."""
-    number_columns = _numbers(plan)
-    table = Table(
-        f"At {plan.target} (tuned at {plan.base})",
-        [
-            Column("parameter", left=True),
-            Column("role", left=True),
-            *number_columns.values(),
-            GAMMA,
-        ],
-        legend=[
-            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
-        ],
+    """Every parameter with the target's numbers, and each role with its exponents and reason."""
+    reasons = dict.fromkeys(
+        f"{role_name(r.parameter.role)} (a {r.a:g}, b {r.b:g}, c {r.c:g}): {r.why}" for r in rows
     )
-    by_name = {row.parameter.name: row for row in rows}
-    reasons = dict[str, None]()
-    for names, parameter in grouped(plan.parameters):
-        row, role = by_name[parameter.name], role_name(parameter.role)
-        reasons[f"{role} (a {row.a:g}, b {row.b:g}, c {row.c:g}): {row.why}"] = None
-        table.add(names, role, *_prescribed(parameter, number_columns), parameter.gamma)
     # Lines of code that only the model's author can write come before what else is to be told.
     needs = sorted(plan.needs, key=lambda need: not is_edit(need))
     return [
-        _shared_aside(table),
+        plan_table(plan),
         *(
             Sentence(f"a plain model needs: {need}", listed=True, detail=not is_edit(need))
             for need in needs

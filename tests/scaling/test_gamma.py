@@ -223,4 +223,4 @@ def test_the_plan_says_gamma_and_exponent_beside_their_product() -> None:
     # Of 1, too: nobody has to know what is meant where a file says nothing.
     assert all({"gamma", "lr_exponent"} <= parameter.keys() for parameter in written["parameters"])
     names = [column.name for column in plan_table(plan).columns]
-    assert names[-2:] == ["gamma", "c"]
+    assert names[-1] == "gamma"
