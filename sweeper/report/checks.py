@@ -112,7 +112,6 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
         f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}",
         [
             Column("module", left=True),
-            Column("role", left=True, secondary=True),
             *(Column(name, form="+.2f", half=True) for name in kinds),
             Column("answer", left=True),
         ],
@@ -135,31 +134,32 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
         # Each cell may be of another layer, so that no failing number hides behind the worst one.
         reason = f": {worst.worst.reason}" * (worst.answer != "pass")
         judged = replace(answer(worst.answer), small=reason)
-        table.add(name, str(worst.role or ""), *cells, judged)
-    note, *remarks = legend(check, threshold)
-    # The list's own dash is put before each remark again where the table is shown.
-    table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
+        table.add(name, *cells, judged)
+    table.legend, table.remarks = [LEGEND.format(threshold)], _expected(check)
     return table
 
 
-def legend(check: CoordinateCheck, threshold: float) -> list[str]:
-    """What the numbers are, and what is expected where it is not 0."""
+LEGEND = (
+    "Step: the whole change of an output by then; direct: by the module's own weights. "
+    "Pass: within {:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
+)
+
+
+def _expected(check: CoordinateCheck) -> list[str]:
+    """What is expected where it is not a slope of 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
-    lines = [
-        "Step: the whole change of an output by then; direct: by the module's own weights. "
-        f"Pass: within {threshold:g} of theory's slope, 0 unless listed here. ±: 95 % interval."
-    ]
+    lines = []
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
     if shrinking:
         least = min(slope.expected for slope in slopes)
         lines.append(
-            f"- Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
+            f"Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
         )
     # slopes[0] is that of the output at initialization; elsewhere one-sided has other reasons.
     readouts = [m.name for m in check.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
-            f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
+            f"As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
         )
     return lines
 
@@ -247,14 +247,13 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     A row an operand of products alike.
     """
     last = max(scale.step for scale in operands)
-    losses = [(name, loss) for name in RANGES for loss in ("underflow", "overflow")]
+    # What E5M2 cannot hold E4M3 cannot either.
+    losses = [(name, "underflow") for name in RANGES]
+    losses.insert(1, ("e4m3", "overflow"))
     columns = [Column("product", left=True), Column("operand", left=True)]
     columns += [Column("RMS at init"), Column(f"RMS, step {last}")]
     for name, loss in losses:
-        # What E5M2 cannot hold E4M3 cannot either.
-        secondary = (name, loss) == ("e5m2", "overflow")
-        text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
-        columns.append(Column(text, secondary=secondary))
+        columns.append(Column(f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"))
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
