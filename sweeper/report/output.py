@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.errors import call_words
@@ -97,7 +96,7 @@ class Output:
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
             line = "; ".join(where)
-            lines = [line] if fits(line, self.people) else _packed(where, self.people.width)
+            lines = [line] if fits(line, self.people) else where
             end += [Verbatim(f"{text[:1].upper()}{text[1:]}") for text in lines]
         commands = [command for command in next_commands if command is not None]
         if commands:
@@ -120,14 +119,3 @@ class Output:
         self._notes.extend(notices)
         for notice in notices:
             self.show(Sentence(f"Note: {notice}"))
-
-
-def _packed(items: Sequence[str], width: int) -> list[str]:
-    """Items in as few lines as they need, none wider than `width` where it can be helped."""
-    lines: list[str] = []
-    for item in items:
-        if lines and cell_len(f"{lines[-1]}; {item}") <= width:
-            lines[-1] += f"; {item}"
-        else:
-            lines.append(item)
-    return lines

@@ -47,20 +47,6 @@ def page(report: Report, *, live: float = 0.0) -> str:
     return printable(text.strip())
 
 
-def write_page(
-    folder: Path, name: str, report: Report, drawn: Mapping[str, Figure], *, live: float = 0.0
-) -> dict[str, Path]:
-    """Write NAME.html into `folder`, and what is drawn there as files by their names; places."""
-    private_folder(folder)
-    places = {"page": folder / f"{name}.html"}
-    # Before `save`, which takes the marks that a page alone shows out of the figures.
-    write_atomically(places["page"], page(report, live=live))
-    for each, figure in drawn.items():
-        picture, _ = save(figure, folder / each)
-        places.setdefault("figure", picture)
-    return places
-
-
 def paged(
     report: Report,
     folder: Path | None,
@@ -79,11 +65,14 @@ def paged(
     where one is named. Without a `folder` nothing is written.
     """
     if folder is not None:
-        written = write_page(folder, name, report, drawn, live=live)
+        private_folder(folder)
+        # Before `save`, which takes the marks that a page alone shows out of the figures.
+        write_atomically(path := folder / f"{name}.html", page(report, live=live))
+        pictures = [("figure", save(figure, folder / each)[0]) for each, figure in drawn.items()]
         if kind:
             write_json(folder / f"{name}.json", document)
             places = {kind: folder / f"{name}.json", **places}
-        places = {"page": written.pop("page"), **places, **written}
+        places = {"page": path, **places, **dict(pictures[:1])}
     return Shown(
         items=report.items,
         notes=report.notes,

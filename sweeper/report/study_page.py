@@ -43,7 +43,6 @@ from sweeper.report.sections import (
 from sweeper.report.sentences import check_sentence, saving_text
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import ladder_table, trials_table
-from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import LadderSoFar, Size, extent
 from sweeper.study.cost import cost_table
 from sweeper.study.folder import StudyFolder, read_document
@@ -268,7 +267,7 @@ def _state(documents: Documents) -> str:
 
 
 def best_section(documents: Documents) -> Section:
-    """The hyperparameters that the search chose, and what the base's own curve says of eta."""
+    """The hyperparameters that the search chose."""
     title, searched = "Best measured point", documents.searched
     if searched is None:
         return Section(title, [Sentence("None found yet.")])
@@ -279,25 +278,10 @@ def best_section(documents: Documents) -> Section:
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
     text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
-    texts = [text, *_measured_eta(documents)]
-    texts += [f"{note[:1].upper()}{note[1:]}." for note in accuracy_note(documents.trials.searched)]
+    notes = accuracy_note(documents.trials.searched)
+    texts = [text, *(f"{note[:1].upper()}{note[1:]}." for note in notes)]
     table = replace(best_table(conclusion, searched.space), title="")
     return Section(title, [*map(Sentence, texts), table])
-
-
-def _measured_eta(documents: Documents) -> list[str]:
-    """The best eta of the base by the newest ladder's curve, between the trained points, too."""
-    validations = [t.validation for t in reversed(documents.targets) if t.validation]
-    verdict = validations[0].over("width") if validations else None
-    sizes = verdict.sizes if verdict else ()
-    best = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
-    if not math.isfinite(best.value):
-        return []
-    ends = "no interval"
-    if math.isfinite(best.low) and math.isfinite(best.high):
-        ends = f"{2**best.low:.3g} to {2**best.high:.3g}, 95 % sure"
-    optimum = f"is at eta {2**best.value:.4g} ({ends})"
-    return [f"The optimum of the base's curve, between its points, {optimum}."]
 
 
 def _search(documents: Documents) -> Section:
