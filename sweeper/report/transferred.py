@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -27,9 +26,8 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import counted, duration, short
+from sweeper.table import counted, short
 from sweeper.verbs.listed import REQUESTS
-from sweeper.verbs.requests import TransferRequest
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     EachTransferAnswer,
@@ -160,8 +158,7 @@ def _planned(
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
     if next_command is not None:
-        why = next_command.why + _cost_of(next_command, answer)
-        next_command = within(settings.folder, replace(next_command, why=why))
+        next_command = within(settings.folder, next_command)
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
@@ -288,31 +285,6 @@ def _doubt(verdicts: Sequence[Verdict]) -> str:
         elif target is not None and target.answer != "holds":
             doubts.append(f"{axis}, at the target: {target.answer}")
     return "; ".join(doubts)
-
-
-def _cost_of(command: Next, answer: TransferAnswer) -> str:
-    """The runs that a command adds to the ladders, and their time, as far as that is known."""
-    settle = {each for v in answer.ladders.verdicts if v.target for each in v.target.settle}
-    runs = dict[tuple[str, int], int]()
-    # The command trains what is advised for the target, whose runs are counted there.
-    request = command.request
-    if not isinstance(request, TransferRequest):
-        return ""
-    if settle and settle <= {*request.overrides}:
-        for verdict in answer.ladders.verdicts:
-            advised = verdict.target.advice.runs if verdict.target else {}
-            runs |= {(verdict.axis, value): count for value, count in advised.items()}
-    elif request.validate and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
-        rule = answer.settings.up_to(request.to_width, request.overrides).transfer
-        for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
-            if axis in LADDER_AXES:
-                each = rule.points_per_line() * rule.seeds
-                runs |= {(axis, getattr(size, axis)): each for size in sizes}
-    if not runs:
-        return ""
-    seconds = sum(count * answer.seconds_at(*size) for size, count in runs.items())
-    time = "" if math.isnan(seconds) else f", about {duration(seconds)}"
-    return f" ({counted(sum(runs.values()), 'run')}{time})"
 
 
 def _beside(answer: TransferAnswer) -> tuple[str, str]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sweeper.config.settings import Experiment
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import Cost, at_once
+from sweeper.study.cost import Cost
 from sweeper.study.flops import flops_of
-from sweeper.sweep.experiment import lacking_cost, shared_steps, trial_seconds
+from sweeper.sweep.experiment import lacking_cost, shared_steps
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.planning import TransferTarget
 from sweeper.sweep.settled_ladder import SettledLadder
 from sweeper.sweep.study_replay import replay_ladder
-from sweeper.trial import Result, Trial, defaults
+from sweeper.trial import Trial, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +102,3 @@ def ladder_cost(
         settle=settle,
         command=settings.runner.argv(trial, key),
     )
-
-
-def seconds_at(experiment: Experiment, results: Sequence[Result]) -> Callable[[str, int], float]:
-    """The seconds of a ladder's run, by its axis and its size there; NaN where nothing tells.
-
-    As far as such runs took them here, as many at a time as there were.
-    """
-    settings = experiment.settings
-    same = [result for result in results if result.trial.spec.runner == settings.identity]
-    taken, together = trial_seconds(settings, same), at_once(same)
-
-    def seconds(axis: str, value: int) -> float:
-        size = settings.with_steps(replace(settings.ladder_base, **{axis: value}))
-        return taken.of(experiment.trial(size, defaults(settings.space), 0, "cost")) / together
-
-    return seconds

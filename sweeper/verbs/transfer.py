@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class TransferAnswer(AnswerAtTarget):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
-    `notice` is what a logger has to tell; `seconds_at` knows the seconds of a ladder's run.
+    `notice` is what a logger has to tell.
     """
 
     folder: Path
@@ -62,7 +62,6 @@ class TransferAnswer(AnswerAtTarget):
     unvalidated: Sequence[Unvalidated]
     removed: Sequence[StaleVerdict]
     notice: str
-    seconds_at: Callable[[str, int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,7 +412,6 @@ def _planned(
     from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
-    from sweeper.sweep.ladder_cost import seconds_at
     from sweeper.sweep.planning import unvalidated
 
     experiment, settings, files = (
@@ -455,5 +453,4 @@ def _planned(
         unvalidated=open_axes,
         removed=removed,
         notice=notice or "",
-        seconds_at=seconds_at(experiment, results),
     )
