@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept, answered
 from sweeper.api.words import CALLS
 from sweeper.decide.documents import Documents
-from sweeper.decide.ladder_verdict import Verdict
+from sweeper.decide.ladder_verdict import Verdict, worst
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.gone import gone
@@ -253,21 +253,19 @@ class Transfer(Answer):
     notes: Sequence[str] = ()
 
     @classmethod
-    def read(cls, folder: Path, notes: Sequence[str] = ()) -> Transfer:
+    def read(cls, folder: Path) -> Transfer:
         """What lies in a target's `folder`, as `sweeper transfer` left it."""
         plan, path = TransferPlan.load(folder), TargetFolder(folder).validation
         targets = Documents.read(folder.parents[1]).targets if path.is_file() else ()
         validation = next((t.validation for t in targets if t.name == folder.name), None)
         verdicts = tuple(_verdicts(validation))
-        return cls(folder=folder, plan=plan, verdicts=verdicts, notes=tuple(notes))
+        return cls(folder=folder, plan=plan, verdicts=verdicts)
 
     @property
     def answer(self) -> str:
         """holds, fails, cannot say yet: the worst of all; "not validated" without a verdict."""
-        answers = {a for v in self.verdicts for a in (v.answer, v.at_target) if a}
-        order = ("fails", "cannot say yet", "holds")
-        other = "cannot say yet" if answers else "not validated"
-        return next((a for a in order if a in answers), other)
+        answers: list[Any] = [a for v in self.verdicts for a in (v.answer, v.at_target) if a]
+        return worst(answers) if answers else "not validated"
 
     @property
     def study(self) -> Study:

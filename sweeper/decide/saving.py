@@ -17,7 +17,7 @@ from sweeper.trial import TrialSpec
 class Saving:
     """Tuning at the base, its validation, and the same tuning at a target of `width` and `depth`.
 
-    `at_target.seconds` follow from the speed at `timed_width`, the widest trained, on `device`.
+    `at_target.seconds` follow from the speed at the widest that was trained.
     """
 
     width: int
@@ -25,8 +25,6 @@ class Saving:
     tuning: Cost
     validation: Cost
     at_target: Cost
-    timed_width: int
-    device: str
 
     @property
     def factor(self) -> float:
@@ -66,12 +64,12 @@ def saving(
     ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
     # A run that diverged or was pruned here is taken to stop at the same share of its steps there.
     there = spent(searched, lambda spec: flops(at_target(spec, plan)))
-    seconds, widest, device = math.nan, 0, ""
+    seconds = math.nan
     # The widest runs are the best guess of the target's speed: small models leave a device idle.
     if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:
         widest = max(run.trial.width for run in timed)
         wide = [run for run in timed if run.trial.width == widest]
-        cost, device = spent(wide, flops), wide[0].device
+        cost = spent(wide, flops)
         seconds = there.flops * cost.seconds / cost.flops if cost.flops else math.nan
     return Saving(
         width=plan.target.width,
@@ -79,6 +77,4 @@ def saving(
         tuning=spent(searched, flops),
         validation=spent(ladders, flops),
         at_target=replace(there, seconds=seconds),
-        timed_width=widest,
-        device=device,
     )

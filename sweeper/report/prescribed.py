@@ -10,6 +10,7 @@ from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.next import again
 from sweeper.report.sections import Item, Sentence, Shown
+from sweeper.report.sentences import unfinished_notes
 from sweeper.verbs.explain import ExplainAnswer
 from sweeper.verbs.export import ExportAnswer
 from sweeper.verbs.requests import CheckRequest
@@ -21,9 +22,8 @@ def presented(answer: ExplainAnswer | ExportAnswer) -> Shown:
         return _exported(answer)
     plan, source = answer.plan, str(answer.plan.source["hyperparameters"])
     items: list[Item] = []
-    if answer.optimum is not None and answer.optimum.unfinished:
-        trials = f"{answer.optimum.unfinished} trials"
-        items.append(Sentence(f"Note: the search is not finished; this is its best of {trials}."))
+    if answer.optimum is not None:
+        items += [Sentence(f"Note: {n}") for n in unfinished_notes(answer.optimum.unfinished)]
     items += console.explanation(plan, answer.rows)
     items += [Sentence(line, listed=True) for line in answer.tied]
     if answer.classes:

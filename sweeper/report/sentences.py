@@ -117,18 +117,10 @@ def saving_text(saved: Saving) -> str:
     # Of sizes that a ladder is about to train the FLOPs may not be known yet.
     whole = saved.factor_with_validation
     validated = f", and with the validation {times(whole)}" * math.isfinite(whole)
-    sentence = (
-        f"Tuning here took {times(saved.factor)} FLOPs than the same tuning at width "
-        f"{saved.width} would{validated}. "
-        "The row of that tuning is no measurement: it is the search's own trials, run for run, "
-        "at the target's size"
-    )
-    if not saved.timed_width:
-        return f"{sentence}."
-    device = f" on {saved.device}" if saved.device else ""
     return (
-        f"{sentence}, and the time that they would take at the speed of the trials of width "
-        f"{saved.timed_width}{device}."
+        f"Tuning here took {times(saved.factor)} FLOPs than the same tuning at width "
+        f"{saved.width} would{validated}. The row of that tuning is no measurement: it is the "
+        "search's own trials, run for run, at the target's size and the speed of the widest here."
     )
 
 

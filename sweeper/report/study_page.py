@@ -254,13 +254,11 @@ def _answer(documents: Documents, targets: Sequence[_Target], following: Next | 
 
 
 def _state(documents: Documents) -> str:
-    """How far a study is that has neither plan nor check."""
+    """How far the search is."""
     searched = documents.searched
-    if searched is not None and searched.finished:
-        return "The search is finished. No plan has been made from it yet."
     if searched is not None:
-        runs = searched.conclusion.runs
-        return f"The search has not finished. This is its state after {runs} runs."
+        done, so_far = ("is finished", "") if searched.finished else ("has not finished", " so far")
+        return f"The search {done}: {searched.conclusion.runs} runs{so_far}."
     if documents.trials.current:
         return "The search has not concluded anything yet."
     return "The search has not written any result yet."
@@ -287,15 +285,9 @@ def best_section(documents: Documents) -> Section:
 def _search(documents: Documents) -> Section:
     """How the search went: its trials, its figures, its notes."""
     searched, conclusion = documents.searched, documents.conclusion
-    if searched is not None and conclusion is not None:
-        done = "is finished" if searched.finished else "has not finished"
-        so_far = "" if searched.finished else " so far"
-        text = f"The search {done}: {conclusion.runs} runs{so_far}."
-    else:
-        text = _state(documents)
     trials = ", ".join(f"{documents.counts[status]} {status}" for status in STATUSES)
     items: list[Item] = [
-        Sentence(text),
+        Sentence(_state(documents)),
         Sentence(f"Trials of this study, validation included: {trials}."),
         *(Sentence(f"Note: {note}.") for note in clip_note(documents.trials.current)),
         *_search_drawings(documents),

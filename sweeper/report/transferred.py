@@ -137,6 +137,9 @@ def _planned(
     files = TargetFolder(answer.folder)
     stem = curves_stem(files.validation_of(hyperparameter))
     judged, beside = _beside(answer)
+    shown = verdicts or (answer.kept.axes if answer.kept else ())
+    before = "" if verdicts else ", as validated before,"
+    validated = f"the transfer{judged}{before} {_answers(shown)}"
     if ladders.trained is not None:
         notes += _trained_notes(ladders.trained)
         for verdict in verdicts:
@@ -161,8 +164,9 @@ def _planned(
         next_command = within(settings.folder, next_command)
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
-        doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
-        note = f"Its eta is in doubt: {doubt}." if doubt else ""
+        targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}
+        doubts = [v for v in shown if v.answer != "holds" or v.axis in targets]
+        note = f"Its eta is in doubt: {_answers(doubts)}." if doubts else ""
         items += console.target_command(plan, note)
     places["plan"] = files.plan
     if verdicts:
@@ -172,7 +176,7 @@ def _planned(
     return Shown(
         items=items,
         notes=notes,
-        answer=f"Planned {target}{eta}; {_validated_text(verdicts, answer.kept, judged)}.",
+        answer=f"Planned {target}{eta}; {validated if shown else 'the transfer is not validated'}.",
         places=places,
         document=_document(answer),
         next=[next_command],
@@ -275,16 +279,13 @@ def _check_notes(quick: QuickCheck) -> list[Text]:
     return [("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")]
 
 
-def _doubt(verdicts: Sequence[Verdict]) -> str:
-    """Which verdicts do not hold, and speak against the eta; "" where all do."""
-    doubts = []
-    for verdict in verdicts:
-        axis, target = f"over {verdict.axis.replace('_', ' ')}", verdict.target
-        if verdict.answer != "holds":
-            doubts.append(f"{axis}: {verdict.answer}")
-        elif target is not None and target.answer != "holds":
-            doubts.append(f"{axis}, at the target: {target.answer}")
-    return "; ".join(doubts)
+def _answers(verdicts: Sequence[Verdict]) -> str:
+    """What verdicts say, on the ladder and at the target."""
+    return ", ".join(
+        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
+        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
+        for verdict in verdicts
+    )
 
 
 def _beside(answer: TransferAnswer) -> tuple[str, str]:
@@ -296,18 +297,6 @@ def _beside(answer: TransferAnswer) -> tuple[str, str]:
     judged = list(dict.fromkeys(judged))
     more = unjudged(answer.target.conclusion, settings.space, judged) if judged else {}
     return (f" of {judged[0]}", unjudged_text(more, judged)) if more else ("", "")
-
-
-def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None, of: str) -> str:
-    """What was validated now (`verdicts`), or by an earlier command on this plan (`kept`)."""
-    judged = verdicts or (kept.axes if kept else ())
-    answers = ", ".join(
-        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
-        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
-        for verdict in judged
-    )
-    before = "" if verdicts else ", as validated before,"
-    return f"the transfer{of}{before} {answers}" if judged else "the transfer is not validated"
 
 
 def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:

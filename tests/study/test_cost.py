@@ -143,7 +143,6 @@ def test_the_same_trials_at_the_target_are_counted_step_for_step() -> None:
     assert cost.factor_with_validation == pytest.approx(61440 / 14080)
     # The widest timed trial makes 10240 FLOPs in 8 seconds.
     assert cost.at_target.seconds == pytest.approx(48)
-    assert (cost.timed_width, cost.device) == (32, "cpu")
     sentence = (
         "16 times fewer FLOPs than the same tuning at width 64 would, and with the validation"
     )
