@@ -92,12 +92,22 @@ def _brief(title: str) -> str:
 
 
 def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> str:
-    """Commands behind their title; where that is too long for a line, a line each below it."""
+    """Commands behind their title, in lines that a shell takes as one where one is too long."""
     line = f"{title} {' && '.join(map(shlex.join, commands))}".strip()
     if fits(line, console):
         return line
-    # A shell goes on behind "&&" by itself.
-    return "\n".join(filter(None, [title, " &&\n".join(map(shlex.join, commands))]))
+    lines, room = [title] * bool(title), console.width - len("   \\")
+    for count, command in enumerate(commands, 1):
+        line = ""
+        for word in map(shlex.quote, command):
+            if line and cell_len(f"{line} {word}") > room:
+                lines.append(f"  {line} \\")
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        # A shell goes on behind "&&" by itself.
+        lines.append(f"  {line}{' &&' * (count < len(commands))}")
+    return "\n".join(lines)
 
 
 def fits(line: str, console: Console) -> bool:
