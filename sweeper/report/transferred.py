@@ -92,7 +92,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
             if isinstance(each, LadderCostAnswer)
             for cost in [sum((size.cost for size in each.cost.sizes), NOTHING)]
         ]
-        facts = "Each is a ladder over the study's sizes, the cheapest first."
+        facts = "Each is a ladder over the study's sizes."
         runs = sum(cost.trials for _, cost in costs)
         return Shown(
             items=console.dry_run("This would train", "ladder of", costs, "runs", facts),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
 from sweeper.errors import Text
 
@@ -22,14 +20,9 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class VerbAnswer:
-    """The base of what all verbs answer.
-
-    `places` are files by what they are, the first the one to open; `notes` what whoever asked
-    should know besides.
-    """
+    """The base of what all verbs answer; `notes` are what whoever asked should know besides."""
 
     outcome: Outcome = Outcome.DONE
-    places: Mapping[str, Path] = field(default_factory=dict)
     notes: tuple[Text, ...] = ()
 
 

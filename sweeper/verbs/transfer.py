@@ -92,7 +92,7 @@ class HorizonsAnswer(AnswerAtTarget):
 
 @dataclass(frozen=True, kw_only=True)
 class EachTransferAnswer(VerbAnswer):
-    """Ladders of several hyperparameters, cheapest first: each one's `answers` by its name.
+    """Ladders of several hyperparameters: each one's `answers` by its name.
 
     `gainless` ones would gain nothing that is seen, and have no ladder.
     """
@@ -183,7 +183,7 @@ def _several(request: TransferRequest) -> list[str] | None:
 
 
 def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> EachTransferAnswer:
-    """A ladder of each hyperparameter, cheapest first; of `all`, those that may gain anything."""
+    """A ladder of each hyperparameter; of `all`, those that may gain anything."""
     from sweeper.stats.line import FLAT
     from sweeper.study.searched import read_searched
 
@@ -224,14 +224,10 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
             overrides.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
         return replace(request, overrides=tuple(overrides))
 
-    costs = {name: _answered(replace(asked(name), dry_run=True), watcher) for name in names}
-    order = sorted(names, key=lambda name: _flops_of(costs[name]))
-    if request.dry_run:
-        chosen = {name: costs[name] for name in order}
-        return EachTransferAnswer(request=request, folder=folder, answers=chosen, gainless=gainless)
     answers = dict[str, AnswerAtTarget]()
-    for at, name in enumerate(order):
-        watcher.tell(f"{name}: the ladder {at + 1} of {len(order)}")
+    for at, name in enumerate(names):
+        if not request.dry_run:
+            watcher.tell(f"{name}: the ladder {at + 1} of {len(names)}")
         # The coordinate check is the same for all ladders of a model: it comes with the first.
         overrides = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
         wanted = asked(name)
@@ -253,13 +249,6 @@ def _answered(request: TransferRequest, watcher: Watcher) -> AnswerAtTarget:
     answer = transfer(request, watcher)
     assert isinstance(answer, AnswerAtTarget)
     return answer
-
-
-def _flops_of(answer: AnswerAtTarget) -> float:
-    """What a ladder lacks; runs where no FLOPs are known."""
-    assert isinstance(answer, LadderCostAnswer)
-    flops = sum(size.cost.flops for size in answer.cost.sizes)
-    return flops if math.isfinite(flops) else float(answer.cost.missing)
 
 
 def _horizons(
