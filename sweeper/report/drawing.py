@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO, StringIO
@@ -159,13 +159,11 @@ def means_of(curve: SizeCurve) -> Points:
     return [(x, math.inf if math.isnan(mean) else mean) for x, mean in means]
 
 
-def loss_limits(
-    curves: Sequence[Points], typical: Callable[[list[float]], float], reach: float = 4.0
-) -> tuple[float, float]:
+def loss_limits(curves: Sequence[Points]) -> tuple[float, float]:
     """Bottom and top of a loss axis that shows the optima.
 
-    A curve is as deep as its minimum lies below its median; the top is `reach` times
-    the `typical` depth above the highest minimum, so that one huge loss does not squash the rest.
+    A curve is as deep as its minimum lies below its median; the top is four times the median
+    depth above the highest minimum, so that one huge loss does not squash the rest.
     """
     finite = [sorted(y for _, y in points if math.isfinite(y)) for points in curves]
     finite = [losses for losses in finite if losses]
@@ -173,8 +171,8 @@ def loss_limits(
         return 0.0, 1.0
     low, high = min(v[0] for v in finite), max(v[0] for v in finite)
     # At least a quarter of the spread of the minima above the highest one, and no empty space.
-    depth = typical([median(v) - v[0] for v in finite])
-    top = min(max(v[-1] for v in finite), max(high + reach * depth, high + (high - low) / 4))
+    depth = median([median(v) - v[0] for v in finite])
+    top = min(max(v[-1] for v in finite), max(high + 4.0 * depth, high + (high - low) / 4))
     room = 0.06 * max(top - low, 1e-3 * abs(low), 1e-6)
     return low - room, top + room
 
@@ -182,21 +180,9 @@ def loss_limits(
 def set_scale(
     ax: Axes,
     curves: Sequence[Points],
-    typical: Callable[[list[float]], float],
-    bands: Sequence[tuple[float, float, float]] = (),
 ) -> float:
-    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge.
-
-    `bands` are points with the ends of their bands: those of points on the scale are shown, as far
-    as they add a half of it at either end at most.
-    """
-    bottom, top = loss_limits(curves, typical)
-    most, room = (top - bottom) / 2, 0.02 * (top - bottom)
-    visible = [(low, high) for middle, low, high in bands if bottom <= middle <= top]
-    lowest = min([low for low, _ in visible], default=bottom) - room
-    highest = max([high for _, high in visible], default=top) + room
-    if visible:
-        bottom, top = (min(bottom, max(lowest, bottom - most)), max(top, min(highest, top + most)))
+    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge."""
+    bottom, top = loss_limits(curves)
     losses = [y for points in curves for _, y in points]
     strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0
     ax.set_ylim(bottom, top + strip)
@@ -212,11 +198,11 @@ def set_scale(
     return top
 
 
-def draw_strip(ax: Axes, top: float, color: str = STRIP) -> None:
+def draw_strip(ax: Axes, top: float) -> None:
     """Cover what is above `top` when there is room for a strip; its rim hides clipped lines."""
     upper = ax.get_ylim()[1]
     if upper > top:
-        look: dict[str, Any] = {"facecolor": color, "edgecolor": color, "linewidth": 0.8}
+        look: dict[str, Any] = {"facecolor": STRIP, "edgecolor": STRIP, "linewidth": 0.8}
         ax.axhspan(top, upper, clip_on=False, zorder=2.4, **look)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from statistics import fmean, median
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -44,22 +43,12 @@ def learning_rate_figure(
     judged = {size.size: size for size in verdict.sizes}
     figure, (ax,) = new_panels(1, 3.5)
     means = [means_of(curve) for curve in curves]
-    bands = [
-        (fmean(seeds), min(seeds), max(seeds))
-        for curve in curves
-        for seeds in curve.losses.values()
-        if seeds and math.isfinite(sum(seeds))
-    ]
-    top = set_scale(ax, means, median, bands)
+    top = set_scale(ax, means)
     draw_strip(ax, top)
     handles = []
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = look_of(index, len(curves))
         label = label_size(asdict(curve.size), axis)
-        # The range of the seeds, as a band.
-        seeds = {x: y for x, y in sorted(curve.losses.items()) if y and math.isfinite(sum(y))}
-        lows, highs = map(min, seeds.values()), map(max, seeds.values())
-        ax.fill_between(list(seeds), list(lows), list(highs), color=color, alpha=0.18, linewidth=0)
         # Diverged points of all sizes lie in one strip: a little aside, so that all are seen.
         aside = (index - (len(curves) - 1) / 2) * 0.07
         draw_curve(ax, points, top, color, marker, aside)

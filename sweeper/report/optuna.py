@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure
     if len(finite) < 2 or not names:
         return {}
     losses = [(0.0, result.objective) for result in results]
-    bottom, top = loss_limits([losses], median)
+    bottom, top = loss_limits([losses])
     study = _study(results, space)
 
     def loss_of(trial: FrozenTrial) -> float:

@@ -500,8 +500,8 @@ def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") 
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter
         caption = (
-            f"{loss} against the {what}, one curve a size. Curves are means over the seeds "
-            "and bands their range. The dashed line is the transferred one"
+            f"{loss} against the {what}, one curve a size. Curves are means over the seeds. "
+            "The dashed line is the transferred one"
             f"{', at the base' if verdict.law else ''}."
         )
         drawn = partial(learning_rate_figure, validation, verdict)

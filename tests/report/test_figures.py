@@ -8,13 +8,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from statistics import median
 
-import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from sweeper.report.drawing import save, set_scale, svg
+from sweeper.report.drawing import save, svg
 from sweeper.report.figures import learning_rate_figure
 from tests.layout import without_layout
 from tests.report import samples
@@ -84,20 +81,6 @@ def test_a_huge_loss_does_not_squash_the_optima():
     assert bottom < min(best)
     assert max(best) < top < 6
     assert "above the axis" in texts(figure)
-
-
-def test_bands_of_seeds_are_within_the_axis_within_reason():
-    figure = Figure()
-    points = [(-1.0, 2.4), (0.0, 2.0), (1.0, 2.2)]
-    for wide, expected in ((0.1, 1.9), (50.0, None)):
-        ax = figure.subplots()
-        plain = set_scale(ax, [points], median)
-        whole = np.diff(ax.get_ylim())[0]
-        top = set_scale(ax, [points], median, [(y, y - wide, y + wide) for _, y in points])
-        bottom = ax.get_ylim()[0]
-        assert expected is None or bottom < expected
-        assert top > plain
-        assert np.diff(ax.get_ylim())[0] < 2.3 * whole
 
 
 def test_a_size_of_diverged_runs_only_has_no_optimum():

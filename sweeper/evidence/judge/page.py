@@ -197,8 +197,7 @@ def judged_report(
     """The verdict, what was measured and drawn, and what it rests on."""
     source = f" of {judged.source}" if judged.source else ""
     caption = (
-        "Curves are means over the runs of a cell, bands their range. The dashed line is the "
-        "transferred learning rate."
+        "Curves are means over a cell's runs. The dashed line is the transferred learning rate."
     )
     items: list[Item] = [
         Drawing(partial(drawn.__getitem__, name), caption=caption) for name in drawn
