@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -23,33 +23,17 @@ from sweeper.check.judge import (
 )
 from sweeper.check.recursion import KernelRow
 from sweeper.engine.measurements import RANGES, OperandScale
+from sweeper.report.console import collapsed
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
 from sweeper.report.sections import Drawing, Item, Section, Sentence
 from sweeper.report.sentences import check_sentence
-from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
 
-T = TypeVar("T")
 COLUMNS = 4
 MOST_LETTERS = 11
 RED, AMBER = "#b2182b", "#a06000"
 ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
-
-
-def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """Values whose names differ in a layer's number alone, under one name with their range."""
-    # "layers.0.q" and "layers.3.q" are one group "layers.#.q", shown as "layers.0-3.q".
-    groups: dict[str, list[tuple[str, T]]] = {}
-    for name, value in named:
-        groups.setdefault(with_layer(name, "#"), []).append((name, value))
-    collapsed_values = {}
-    for members in groups.values():
-        first = members[0][0]
-        numbers = sorted({int(layer_of(name) or 0) for name, _ in members})
-        layers = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
-        collapsed_values[with_layer(first, layers)] = [value for _, value in members]
-    return collapsed_values
 
 
 def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item]:
@@ -66,7 +50,7 @@ def _slopes(check: CoordinateCheck, rule: CheckRule) -> list[Item]:
     """The slopes of an axis, where a failure begins, and the modules by what they fail of."""
     items: list[Item] = [coordinate_table(check, rule.threshold), *_at_fault(check)]
     reasons: dict[str, list[str]] = {}
-    for name, members in collapsed((m.name, m) for m in check.modules).items():
+    for name, members in collapsed((m.name, m) for m in check.modules):
         if (member := _worst(members)).answer != "pass":
             reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
     return items + [
@@ -116,7 +100,7 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             Column("answer", left=True),
         ],
     )
-    for name, members in collapsed((m.name, m) for m in check.modules).items():
+    for name, members in collapsed((m.name, m) for m in check.modules):
         worst = _worst(members)
         cells = []
         for quantity, step in kinds.values():
@@ -173,7 +157,8 @@ def _at_fault(check: CoordinateCheck) -> list[Item]:
             "by calling the module that holds it, or put it in a module of its own"
         )
     if check.origins:
-        lines.append(f"Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
+        origins = [name for name, _ in collapsed((n, n) for n in check.origins)]
+        lines.append(f"Where it begins: {', '.join(origins)}")
     return [Sentence(line, listed=True) for line in lines]
 
 
@@ -190,7 +175,7 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
     rows = max(1, math.ceil(len(groups) / COLUMNS))
     figure = new_figure(WIDTH, 1.0 + 1.35 * rows)
     panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
-    for ax, (name, members) in zip(panels, groups.items(), strict=False):
+    for ax, (name, members) in zip(panels, groups, strict=False):
         _panel(ax, check, name, _worst(members))
     for ax in panels[len(groups) :]:
         ax.remove()
@@ -255,7 +240,7 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     for name, loss in losses:
         columns.append(Column(f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"))
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
-    for product, members in collapsed((s.product, s) for s in operands).items():
+    for product, members in collapsed((s.product, s) for s in operands):
         for operand in OPERANDS:
             of_operand = [s for s in members if s.operand == operand]
             if not of_operand:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import TypeVar
 
 from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
@@ -43,6 +44,7 @@ from sweeper.table import (
 )
 from sweeper.trial import Result, Space, in_use
 
+T = TypeVar("T")
 LEARNING_RATE = "learning rate"
 ETA = "eta (learning rate)"
 """Its name where it is first named on a screen of a parameterization."""
@@ -68,20 +70,30 @@ def role_name(role: str) -> str:
     return "scalar-like" if role == "fixed" else role
 
 
+def collapsed(
+    named: Iterable[tuple[str, T]], content: Callable[[T], Hashable] = lambda _: None
+) -> list[tuple[str, list[T]]]:
+    """Values alike in `content` whose names differ in a layer's number alone: layers.0-3.q."""
+    groups: dict[Hashable, list[tuple[str, T]]] = {}
+    for name, value in named:
+        groups.setdefault((with_layer(name, "#"), content(value)), []).append((name, value))
+    pairs = []
+    for members in groups.values():
+        numbers = sorted({int(layer_of(name) or 0) for name, _ in members})
+        layers = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+        pairs.append((with_layer(members[0][0], layers), [value for _, value in members]))
+    return pairs
+
+
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
-    """Parameters that differ in a layer's number alone as the first of them: blocks.0-11.weight."""
-    # Layers are taken to follow on each other: those of one content are named from first to last.
-    groups: dict[Hashable, list[PlannedParameter]] = {}
-    for p in parameters:
-        content = (p.role, p.init, p.frozen, p.base_shape, p.shape, p.base, p.target, p.gamma)
-        groups.setdefault((with_layer(p.name, "#"), content), []).append(p)
-    named = []
-    for first, *others in groups.values():
-        label = first.name
-        if others:
-            label = with_layer(label, f"{layer_of(label)}-{layer_of(others[-1].name)}")
-        named.append((label, first))
-    return named
+    """Parameters alike but for their layer as the first of them: blocks.0-11.weight."""
+
+    def content(p: PlannedParameter) -> Hashable:
+        return p.role, p.init, p.frozen, p.base_shape, p.shape, p.base, p.target, p.gamma
+
+    return [
+        (name, alike[0]) for name, alike in collapsed(((p.name, p) for p in parameters), content)
+    ]
 
 
 # What a search would run, and what it found.

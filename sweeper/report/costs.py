@@ -145,13 +145,7 @@ def trial_command(settings: Settings, command: Sequence[str], *, at: str) -> lis
         Commands(f"The command of a trial, {at}:", [command]),
         Sentence(f"Its losses: {losses}."),
     ]
-    if how := sharing(settings):
-        items.append(Sentence(how))
-    return items
-
-
-def sharing(settings: Settings) -> str:
-    """How a command's trials share this machine, in a sentence; empty where nothing is chosen."""
     runner = settings.runner
-    how = runner.sharing(settings.launcher) if isinstance(runner, Command) else ""
-    return f"On this machine: {how}." if how else ""
+    if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
+        items.append(Sentence(f"On this machine: {how}."))
+    return items

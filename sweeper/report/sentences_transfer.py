@@ -166,10 +166,6 @@ def missed_text(missed: MissedOptimum, unit: str = "nats") -> str:
     )
 
 
-LOOK_AT = "What to look at: "
-"""So begins what may be wrong where a transfer fails."""
-
-
 def suspects_text(verdict: Verdict) -> str:
     """What may be wrong where a transfer of eta fails, by the numbers that the verdict has."""
     at_end = [size.size for size in verdict.sizes if size.at_end]
@@ -186,7 +182,7 @@ def suspects_text(verdict: Verdict) -> str:
     if verdict.axis in ("width", "depth"):
         suspects.append("exponents that are off (`sweeper check` names the modules)")
         suspects.append("an eps that gradients shrink below (a smaller optimizer.eps)")
-    return f"{LOOK_AT}{'; '.join(suspects)}." if suspects else ""
+    return f"What to look at: {'; '.join(suspects)}." if suspects else ""
 
 
 FEW_SEEDS = 4

@@ -15,7 +15,7 @@ from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.next import Next, after_plan, again, the_same
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -66,7 +66,7 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
             document={"study": settings.name, **queued},
-            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
+            next=[replace(same, why="to collect them, and go on")],
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
@@ -160,8 +160,6 @@ def _planned(
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
-    if next_command is not None:
-        next_command = within(settings.folder, next_command)
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
         targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}

@@ -12,6 +12,7 @@ from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.records import to_json
 from sweeper.report import checks as show
+from sweeper.report.console import collapsed
 from sweeper.scaling.spec import Role
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
@@ -90,7 +91,7 @@ def add(folder: Path) -> Path:
 
 
 def test_names_are_collapsed_whatever_their_order() -> None:
-    result = show.collapsed((n, n) for n in ("a.10.b", "a.2.b", "c", "a.3.d", "a.2.b"))
+    result = dict(collapsed([(n, n) for n in ("a.10.b", "a.2.b", "c", "a.3.d", "a.2.b")]))
     assert list(result) == ["a.2-10.b", "c", "a.3.d"]
     assert result["a.2-10.b"] == ["a.10.b", "a.2.b", "a.2.b"]
 

@@ -100,13 +100,6 @@ def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> Non
     assert next_line(folder) == typed("transfer.seeds=7")
 
 
-def test_what_the_study_keeps_is_not_said_again(folder: Path) -> None:
-    tree = compose_tree(["transfer.widths=[16,32]", "transfer.seeds=3"])
-    (folder / "config.yaml").write_text(to_yaml(tree))
-    planned(folder, command=f"{PLAIN} 'transfer.widths=[16,32]' transfer.seeds=4 law=none")
-    assert next_line(folder) == f"{PLAIN} --validate transfer.seeds=4 law=none"
-
-
 def open_with(folder: Path, *settle: str, **source: Any) -> str:
     """What follows where the overrides `settle` would settle the verdict over width."""
     verdict = validation("cannot say yet")
