@@ -135,16 +135,12 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
         remaining = "" if progress.left is None else f", about {duration(progress.left)} left"
         return (f"Running ({driver}): {progress.where()}: {_count(progress)}{remaining}",)
     counts = answer.jobs.trials
-    if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
-        return (
-            f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
-            "collects them.",
-        )
-    if ended := [f"{counts[s]} {s}" for s in ("finished", "failed") if s in counts]:
-        return (
-            f"No driver is running; trials in jobs have ended: {', '.join(ended)}. The same "
-            "command collects them.",
-        )
+    for what, stages in (("go on", ("running", "queued")), ("have ended", ("finished", "failed"))):
+        if in_jobs := [f"{counts[stage]} {stage}" for stage in stages if stage in counts]:
+            return (
+                f"No driver is running; trials in jobs {what}: {', '.join(in_jobs)}. The same "
+                "command collects them.",
+            )
     if (stopped := answer.stopped) and goes_on:
         return (f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}.",)
     if answer.searched is not None and answer.searched.finished:

@@ -350,23 +350,12 @@ def _predictions(documents: Documents) -> list[Section]:
     """The predictions that were written of the study, each a link to its page."""
     if not documents.predictions:
         return []
-    columns = [
-        Column("prediction", left=True),
-        Column("", left=True),
-        Column("loss", form=".4f"),
-        Column("FLOPs", form=".2e"),
-        Column("written", left=True),
-    ]
+    columns = [Column("prediction", left=True), Column("", left=True), Column("loss", form=".4f")]
     table = Table("", columns)
     for prediction in documents.predictions:
-        name = Cell(
-            prediction.name,
-            prediction.name,
-            link=f"transfer/{quote(prediction.name)}/prediction.html",
-        )
-        table.add(
-            name, answer(prediction.answer), prediction.loss, prediction.flops, prediction.time
-        )
+        link = f"transfer/{quote(prediction.name)}/prediction.html"
+        name = Cell(prediction.name, prediction.name, link=link)
+        table.add(name, answer(prediction.answer), prediction.loss)
     text = "Predictions by the law of this study's runs; a page each, with the law and its test."
     return [Section("What larger runs will reach", [Sentence(text), table])]
 
