@@ -124,7 +124,9 @@ def with_diverged(
 def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     if not np.isnan(table["loss"]).any():
         return table
-    empty = runs.left_empty(runs.columns["loss"])[table.index.to_numpy()]
+    # One that diverged by its status may have no loss.
+    empty = np.isnan(table["loss"].to_numpy())
+    empty &= runs.left_empty(runs.columns["loss"])[table.index.to_numpy()]
     if empty.any():
         what = counted(int(empty.sum()), "run")
         notes.append(f"left out: {what} whose loss is empty, which were not made or did not end")

@@ -13,6 +13,20 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _POWER = re.compile(rf"2(?:\^|\*\*)\(?({_PLAIN})\)?")
 _SCALED = re.compile(rf"({_DIGITS})(?:{_POWER_OF_TEN})?\s?([kKmMbBtT])")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
+_EMPTY = frozenset(
+    (
+        *("", "-", "--", "\u2013", "\u2014"),
+        *("na", "n/a", "#n/a", "#na", "<na>", "null", "nil", "none"),
+    )
+)
+"""What people and programs write into a cell that has no number."""
+
+
+def is_empty(cell: object) -> bool:
+    """Whether a cell has nothing, in whatever words; the word NaN is what a run came to."""
+    if isinstance(cell, str):
+        return cell.strip().lower() in _EMPTY
+    return cell is None or str(cell) in ("nan", "<NA>", "NaT")
 
 
 def number_of(cell: object) -> float | None:
@@ -20,7 +34,7 @@ def number_of(cell: object) -> float | None:
     if not isinstance(cell, str):
         return _plain(cell)
     text = cell.strip()
-    if not text:
+    if is_empty(text):
         return math.nan
     if "_" not in text and (plain := _plain(text)) is not None:
         return plain
@@ -55,5 +69,5 @@ def _plain(cell: object) -> float | None:
         return float(cell)  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
-    except (TypeError, ValueError):  # a missing value of pandas' own is no number, and empty
-        return math.nan if cell is None or str(cell) == "<NA>" else None
+    except (TypeError, ValueError):
+        return math.nan if not isinstance(cell, str) and is_empty(cell) else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.evidence.runs.numbers import has_comma, number_meant, number_of
+from sweeper.evidence.runs.numbers import has_comma, is_empty, number_meant, number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, SMALL, columns_by_role, missing_columns
 from sweeper.table import counted
 
@@ -43,8 +43,8 @@ class Runs:
     `columns` say which column is what, by role; `asked` are those that the user named, an empty
     one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
     place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
-    `notes` say how it was read. `blank` tells which cells of a column were left empty, where that
-    is another thing than NaN.
+    `notes` say how it was read. `written` has the cells of columns as they stand in the place,
+    where the word NaN and an empty cell are alike in `frame`.
     """
 
     frame: pandas.DataFrame
@@ -55,7 +55,7 @@ class Runs:
     where: str = ""
     ignore: tuple[str, ...] = ()
     notes: tuple[str | Text, ...] = ()
-    blank: Callable[[str], Mask] | None = None
+    written: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
         """How many."""
@@ -143,10 +143,18 @@ class Runs:
         return np.array([math.nan if n is None else n for n in read], float), bad
 
     def left_empty(self, column: str) -> Mask:
-        """Which cells [rows] were left empty, where the place tells that from NaN."""
-        if self.blank is None:
-            return np.zeros(len(self), bool)
-        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+        """Which cells [rows] were left empty."""
+        nothing: Mask = np.isnan(self._parsed(column)[0])
+        if nothing.any():
+            nothing &= np.fromiter(map(is_empty, self.as_written(column)), bool)
+        return nothing
+
+    def as_written(self, column: str) -> pandas.Series:
+        """A column's cells as they stand in the place; None where it has no such column."""
+        cells = self.frame.reindex(columns=[column])
+        if self.written is not None and column in self.frame:
+            cells = self.written([column]).loc[cells.index]
+        return cells[column]
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""

@@ -218,12 +218,12 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
         )
     # Sorted by run and step, runs are slices.
     losses, steps, number = runs.numbers(loss), runs.numbers(step), groups.ngroup().to_numpy()
-    order = np.lexsort((steps, number))
+    order, empty = np.lexsort((steps, number)), runs.left_empty(loss)
     ends = np.flatnonzero(np.diff(number[order], append=-1)) + 1
     rows = []
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         places = order[begin:end]
-        logged = places[~np.isnan(losses[places])]  # an evaluation is not at every step
+        logged = places[~empty[places]]  # an evaluation is not at every step
         facts = {"loss": math.nan}
         if len(logged):
             facts = objective.of(Series.of(steps[logged], losses[logged]))
@@ -234,7 +234,7 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
     last["last_step"] = steps[[place for place, _ in rows]]
     note = f"the table has a row a step: {objective.sentence(loss)}"
     return replace(
-        runs, frame=last.drop(columns=step), notes=(*runs.notes, note), blank=None
+        runs, frame=last.drop(columns=step), notes=(*runs.notes, note), written=None
     ).with_roles(LADDER_ROLES)
 
 

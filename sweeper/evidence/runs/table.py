@@ -12,6 +12,7 @@ import csv
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import re
 import sys
@@ -19,13 +20,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
-from sweeper.evidence.runs.condition import Mask
 from sweeper.evidence.runs.run import Runs
 from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
 
@@ -71,10 +72,10 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        frame, blank = _read(path, kind)
+        frame, written = _read(path, kind)
         _check_columns(len(frame.columns))
         frame = _rows_of_runs(frame.rename(columns=str))
-    return Runs(frame, str(path), digest.hexdigest(), blank=blank)
+    return Runs(frame, str(path), digest.hexdigest(), written=written)
 
 
 def piped_runs(objective: Objective) -> Runs:
@@ -87,8 +88,10 @@ def piped_runs(objective: Objective) -> Runs:
                 if file.tell() > LARGEST:
                     raise BadInput(f"stdin brings {_too_large()}")
         runs = file_runs(path, objective)
-        # Which cells are empty is read again when it is asked about, and the file is gone then.
-        return replace(runs, name="stdin", blank=None)
+        assert runs.written is not None
+        cells = runs.written([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
+        # The file is gone when a cell is asked about.
+        return replace(runs, name="stdin", written=cells.__getitem__)
 
 
 def frame_runs(frame: Any, name: str = "") -> Runs:
@@ -196,8 +199,11 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
 
 
-def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Callable[[str], Mask] | None]:
-    """A table, and what tells its empty cells from NaN."""
+Written = Callable[[list[str]], "pandas.DataFrame"]
+"""The cells of columns as they are written."""
+
+
+def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Written | None]:
     import pandas
 
     match kind:
@@ -205,14 +211,27 @@ def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Callable[[str], Mask
             return _separated(path, "," if kind == "CSV" else "\t")
         case "JSON" | "JSON lines":
             lines = kind == "JSON lines"
-            return _unnested(pandas.read_json(path, lines=lines, precise_float=True)), None
+            return _unnested(_parsed_json(path, lines)), None
         case "Parquet":
             return pandas.read_parquet(path), None
         case _:
-            return pandas.read_excel(path), None
+            again = partial(pandas.read_excel, path, dtype=object, keep_default_na=False)
+            return pandas.read_excel(path), lambda columns: again().rename(columns=str)[columns]
 
 
-def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Callable[[str], Mask]]:
+def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
+    """Rows, or columns, as Python reads them: with whole numbers of any size, NaN as its word."""
+    import pandas
+
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
+        parse = partial(json.loads, parse_constant=lambda w: w if w == "NaN" else float(w))
+        rows = [parse(line) for line in file if line.strip()] if lines else parse(file.read())
+    if isinstance(rows, dict) and {"columns", "data"} <= rows.keys():
+        return pandas.DataFrame(rows["data"], columns=rows["columns"])
+    return pandas.DataFrame(rows).reset_index(drop=True)
+
+
+def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
     """A file of separated values; ValueError for what pandas would misread without a word."""
     import pandas
 
@@ -242,11 +261,11 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Callable[[str]
     version = tuple(map(int, pandas.__version__.split(".")[:2]))
     exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
 
-    def blank(column: str) -> Mask:
-        texts = pandas.read_csv(path, **options, usecols=[column], dtype=str, keep_default_na=False)
-        return np.asarray(texts[column].str.strip() == "")
-
-    return pandas.read_csv(path, **options, **exact), blank
+    texts: dict[str, Any] = {**options, "dtype": str, "keep_default_na": False}
+    return (
+        pandas.read_csv(path, **options, **exact),
+        lambda columns: pandas.read_csv(path, **texts, usecols=columns),
+    )
 
 
 def shown_line(line: str) -> str:

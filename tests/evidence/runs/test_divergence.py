@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,13 @@ from sweeper.evidence.runs.read import read
 from tests.evidence.runs.grids import ETAS, grid, runs
 
 
-@pytest.mark.parametrize(("cell", "diverged"), [("", False), ("NaN", True), ("inf", True)])
+@pytest.mark.parametrize("kind", ["csv", "json", "frame"])
+@pytest.mark.parametrize(
+    ("cell", "diverged"),
+    [(c, c in ("NaN", "inf")) for c in ("", "-", "NA", "null", "#N/A", "None", "NaN", "inf")],
+)
 def test_an_empty_cell_is_a_run_that_was_not_made_and_nan_one_that_diverged(
-    cell: str, diverged: bool, tmp_path: Path
+    cell: str, diverged: bool, kind: str, tmp_path: Path
 ) -> None:
     frame = runs(seeds=1)
     frame.to_csv(path := tmp_path / "runs.csv", index=False)
@@ -21,7 +27,16 @@ def test_an_empty_cell_is_a_run_that_was_not_made_and_nan_one_that_diverged(
     last = 1 + frame.index[(frame.n_embd == 512) & (frame.lr == frame.lr.max())][0]
     lines[last] = f"{lines[last].rpartition(',')[0]},{cell}"
     path.write_text("\n".join(lines))
-    losses = next(c for c in grid(path).curves if c.size.width == 512).losses
+    source: object = path
+    if kind == "json":
+        word = {"": "null", "NaN": "NaN", "inf": "Infinity"}.get(cell, f'"{cell}"')
+        rows = frame.assign(val_loss=frame.val_loss.where(frame.index != last - 1, 2**70))
+        source = path.with_suffix(".json")
+        source.write_text(json.dumps(rows.to_dict("records")).replace(str(float(2**70)), word))
+    elif kind == "frame":
+        source = frame.astype({"val_loss": object})
+        source.loc[last - 1, "val_loss"] = {"": math.nan}.get(cell, cell)
+    losses = next(c for c in grid(source).curves if c.size.width == 512).losses
     assert (ETAS[-1] in losses) == diverged
     assert not diverged or np.isinf(losses[ETAS[-1]]).all()
 

@@ -122,7 +122,6 @@ def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
     frame = runs()
     highest = frame.lr == frame.lr.max()
     cases: list[tuple[Callable[[Any], Any], dict[str, Any]]] = [
-        (lambda f: f.assign(val_loss=f.val_loss.mask(highest)), {}),
         (lambda f: f.assign(val_loss=f.val_loss.mask(highest, np.inf)), {}),
         (lambda f: f.assign(val_loss=f.val_loss.mask(highest, 1e5)), {}),
         (lambda f: f.assign(val_loss=f.val_loss.mask(highest, 9.0)), {"diverged": 8.0}),
@@ -134,14 +133,14 @@ def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
         for curve in grid.curves:
             infinite = [eta for eta, losses in curve.losses.items() if np.isinf(losses).all()]
             assert infinite == [ETAS[-1]]
-    assert any("median" in note for note in read(cases[2][0](frame)).notes)
+    assert any("median" in note for note in read(cases[1][0](frame)).notes)
 
 
 def test_a_cell_without_a_loss_is_no_divergence_where_a_higher_rate_trains() -> None:
     frame = runs()
     inside = (frame.n_embd == 256) & (frame.lr == 2.0 ** ETAS[3]) & (frame.seed < 2)
     top = (frame.n_embd == 512) & (frame.lr == frame.lr.max())
-    grid = read(frame.assign(val_loss=frame.val_loss.mask(inside | top)))
+    grid = read(frame.assign(val_loss=frame.val_loss.astype(object).mask(inside | top, "NaN")))
     by_width = {curve.size.width: curve.losses for curve in grid.curves}
     assert np.isfinite([*by_width[256].values()]).all()
     assert np.isinf(by_width[512][ETAS[-1]]).all()

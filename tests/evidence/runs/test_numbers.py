@@ -32,7 +32,7 @@ NUMBERS = {
 }
 NONE = (
     *("1,02", "a1b", "lion", "1_000", "2^", "M", "run-a", "d512", "12,34", "1 024", "3 %"),
-    *("7 nats", "1e9999999999k", "-", [1], True, "6x10^-4", "3.1 \u00b1 0.01"),
+    *("7 nats", "1e9999999999k", [1], True, "6x10^-4", "3.1 \u00b1 0.01"),
 )
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_number_is_none(cell: object) -> None:
     assert number_of(cell) is None
 
 
-@pytest.mark.parametrize("cell", [None, math.nan, pandas.NA, "", " "])
+@pytest.mark.parametrize("cell", [None, math.nan, pandas.NA, "", " ", "-", "n/a"])
 def test_an_empty_cell_is_nan(cell: object) -> None:
     number = number_of(cell)
     assert number is not None and math.isnan(number)
