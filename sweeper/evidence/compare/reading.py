@@ -20,6 +20,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, n
 from sweeper.evidence.runs.condition import columns_text, quoted_name, shown_value, take_alike
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
+from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs
 from sweeper.evidence.runs.settings import is_identifier, is_one_number
@@ -215,6 +216,8 @@ def _labels(runs: Runs, by: str) -> Any:
 
 def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
     names = [*dict.fromkeys(labels)]
+    if by != SOURCE:  # whose order is that of what was asked about
+        names.sort(key=lambda name: (n if (n := number_of(name)) and n == n else math.inf, name))
     if len(names) < 2:
         raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
     if len(names) > MOST_VARIANTS:
@@ -320,7 +323,7 @@ def _table(
     tuned = _tuned(runs, by, cell, labels)
     rate = columns.get("log2_eta") or columns.get("eta")
     table["eta"] = runs.numbers(rate) if rate else math.nan
-    codes = [pandas.Series(pandas.factorize(frame[c])[0]) for c in tuned]
+    codes = [pandas.Series(pandas.factorize(frame[c].map(str), sort=True)[0]) for c in tuned]
     table["configuration"] = 0
     if codes:
         spelt = pandas.concat(codes, axis=1)

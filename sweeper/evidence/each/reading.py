@@ -95,12 +95,14 @@ def varied_settings(
         table[place], choices[name] = _values(runs, name)
     rate = next((runs.columns[role] for role in RATES if role in runs.columns), None)
     table["eta"] = table[names.index(rate)] if rate in names else 0.0
-    # Runs without a seed are no pairs: each has one of its own.
-    table["seed"] = [f"#{row}" for row in range(len(runs))]
+    table["seed"] = None
     if "seed" in runs.columns:
         seeds = runs.frame[runs.columns["seed"]].reset_index(drop=True)
-        table["seed"] = seeds.map(str).where(seeds.notna(), table["seed"])
+        table["seed"] = seeds.map(str).where(seeds.notna(), None)
     table = with_diverged(runs, ended_runs(runs, table, notes), None, notes, "width")
+    # Runs without a seed are no pairs: each has one of its own.
+    own = pandas.Series([f"#{row}" for row in range(len(table))], index=table.index)
+    table["seed"] = table["seed"].where(table["seed"].notna(), own)
     lines, used = list[SettingLine](), set[int]()
     for size, there in table.groupby("width"):
         values = there[[*range(len(names))]].to_numpy(dtype=float)

@@ -14,7 +14,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Text
 from sweeper.evidence.runs.roles import SIZES
-from sweeper.evidence.runs.run import Runs
+from sweeper.evidence.runs.run import Runs, in_own_order
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.table import counted
 
@@ -118,7 +118,7 @@ def with_diverged(
         notes.append(f"diverged: {', '.join(kinds)}; its loss counts as infinite")
     if not np.isfinite(loss).any():
         raise BadInput("no run of the table has a finite loss")
-    return table[~lost]
+    return in_own_order(table[~lost])
 
 
 def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:

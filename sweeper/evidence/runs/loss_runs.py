@@ -14,7 +14,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import quoted_name, shown_value, take_alike, where_equal
 from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
-from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs
+from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs, in_own_order
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LossForm
@@ -45,6 +45,8 @@ UNUSUAL = 0.1, 1e4
 """Tokens per parameter below and above which the middle run is asked about."""
 COUNT_ROLES = ("params", "tokens", "flops")
 """Roles of which two make the third."""
+NAMES = ("run", "seed")
+"""Roles that tell runs of one size apart."""
 HUGE = 1e30
 """Losses, parameters and tokens from here on are what an overflow left behind."""
 LARGEST = 4.0
@@ -269,6 +271,8 @@ def law_runs(runs: Runs) -> Runs:
     A run whose loss was left empty was not made, and is left out; so is one off its size's best
     learning rate.
     """
+    import pandas
+
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
     others = [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]
@@ -283,7 +287,10 @@ def law_runs(runs: Runs) -> Runs:
         count = counted(int(empty.sum()), "run")
         note = f"left out: {count} whose loss is empty, which were not made"
         runs = replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
-    return _tuned(runs)
+    keys = {role: runs.numbers(runs.columns[role]) for role in (*counts, "loss")}
+    names = {r: runs.frame[c].astype(str).to_numpy() for r, c in runs.columns.items() if r in NAMES}
+    order = in_own_order(pandas.DataFrame(keys | names)).index.to_numpy()
+    return _tuned(replace(runs, frame=runs.frame.iloc[order]))
 
 
 def loss_runs_of(runs: Runs) -> LossRuns:
@@ -551,7 +558,7 @@ def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
     keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
     names = [
         runs.frame[runs.columns[role]].astype(str).to_numpy()
-        for role in ("run", "seed")
+        for role in NAMES
         if role in runs.columns
     ]
     seen: dict[tuple[object, ...], int] = {}

@@ -167,8 +167,9 @@ class Runs:
 
     def rows(self, chosen: Mask) -> str:
         """The first of some rows, and how many more there are."""
-        more = int(chosen.sum()) - 1
-        return f"{self.row(int(chosen.argmax()))}{f', and {more} more rows' if more else ''}"
+        places = np.flatnonzero(chosen)
+        more, first = len(places) - 1, places[self.frame.index[places].argmin()]
+        return f"{self.row(int(first))}{f', and {more} more rows' if more else ''}"
 
     def only_value(self, role: str) -> Any:
         """The value of all runs in the column of a role; None where they differ, or without it."""
@@ -185,6 +186,18 @@ class Runs:
     def scale(self, role: str) -> float:
         """The unit of the column of parameters or tokens: 1 for ones."""
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
+
+
+def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows sorted by what they are, whatever their order was; those of a cell as if drawn.
+
+    Where no seed says which runs go together, places in a cell do: sorted losses would be alike.
+    """
+    import pandas
+
+    drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
+    keys = table.drop(columns="loss").rename(columns=str)
+    return table.loc[keys.assign(loss=drawn).sort_values([*sorted(keys), "loss"]).index]
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")
