@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.errors import BadInput, Text
+from sweeper.errors import BadInput, Keyword, Text
+from sweeper.evidence.runs.condition import Mask, shown_value, where_none_of
+from sweeper.evidence.runs.numbers import is_empty
 from sweeper.evidence.runs.roles import SIZES
-from sweeper.evidence.runs.run import Runs, in_own_order
+from sweeper.evidence.runs.run import MOST_LEFT_OUT, Runs, in_own_order
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.table import counted
 
@@ -26,6 +28,8 @@ UNFINISHED = (
     *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
 )
 """States of runs whose loss is not that of their end."""
+FINISHED = ("finished", "complete", "completed", "done", "success", "successful", "succeeded", "ok")
+"""States of runs that trained to their end; one that is not listed here is asked about."""
 EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
 HUGE = 1e30
@@ -36,17 +40,38 @@ EARLY = 0.9
 
 def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """The table without runs that failed, still run or stopped early."""
-    if "status" not in runs.columns:
-        return _whole_runs(runs, table, notes)
-    status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
-    unfinished = np.isin(status, UNFINISHED)
-    if unfinished.any():
-        kinds = ", ".join(sorted(set(status[unfinished])))
-        notes.append(f"{counted(int(unfinished.sum()), 'run')} did not end ({kinds}): left out")
-    table.loc[status == "diverged", "loss"] = math.inf
+    unfinished, diverged = by_status(runs, notes)
+    table.loc[diverged, "loss"] = math.inf
+    return _whole_runs(runs, table[~unfinished], notes)
+
+
+def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
+    """Which runs [rows] did not end and which diverged; BadInput for a status that says neither."""
+    column = runs.columns.get("status")
+    if column is None or column in runs.ignore:
+        return np.zeros(len(runs), bool), np.zeros(len(runs), bool)
+    cells = runs.frame[column]
+    status = cells.map(lambda cell: "" if is_empty(cell) else str(cell).strip().lower()).to_numpy()
+    unfinished, diverged = np.isin(status, UNFINISHED), status == "diverged"
+    # A cell that was left empty says nothing against its run.
+    unknown = ~(unfinished | diverged | np.isin(status, (*FINISHED, "")))
+    if unknown.any():
+        kinds = [*dict.fromkeys(cells[unknown])]
+        parts: list[str | Keyword] = [
+            f"{column!r} has {', '.join(map(shown_value, kinds[:MOST_LEFT_OUT]))}: nothing says "
+            "whether such a run trained to its end; "
+        ]
+        if not unknown.all() and len(kinds) <= MOST_LEFT_OUT:
+            parts += [where_none_of({column: kinds}), " leaves these out, "]
+        raise BadInput(*parts, Keyword("ignore", column), " takes every run as finished")
     if unfinished.all():
         raise BadInput(f"no run of {runs.name or 'the table'} has ended")
-    return _whole_runs(runs, table[~unfinished], notes)
+    if unfinished.any():
+        kinds = sorted({*status[unfinished]})
+        notes.append(
+            f"{counted(int(unfinished.sum()), 'run')} did not end ({', '.join(kinds)}): left out"
+        )
+    return unfinished, diverged
 
 
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import quoted_name, shown_value, take_alike, where_equal
+from sweeper.evidence.runs.divergence import by_status
 from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
 from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs, in_own_order
@@ -287,6 +288,11 @@ def law_runs(runs: Runs) -> Runs:
         count = counted(int(empty.sum()), "run")
         note = f"left out: {count} whose loss is empty, which were not made"
         runs = replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
+    notes = [*runs.notes]
+    unfinished, diverged = by_status(runs, notes)
+    loss = np.where(diverged, math.inf, runs.numbers(runs.columns["loss"]))
+    frame = runs.frame.assign(**{runs.columns["loss"]: loss})[~unfinished]
+    runs = replace(runs, frame=frame, notes=tuple(notes))
     keys = {role: runs.numbers(runs.columns[role]) for role in (*counts, "loss")}
     names = {r: runs.frame[c].astype(str).to_numpy() for r, c in runs.columns.items() if r in NAMES}
     order = in_own_order(pandas.DataFrame(keys | names)).index.to_numpy()
@@ -459,7 +465,7 @@ def mixed_runs(runs: Runs) -> list[Text]:
     """Notes on columns that tell runs apart whose losses follow no common law."""
     notes: list[Text] = []
     for column in map(str, runs.frame.columns):
-        if not _tells_ends(column) or column in runs.ignore:
+        if not _tells_ends(column) or column in (*runs.ignore, runs.columns.get("status")):
             continue
         values = runs.frame[column].dropna().astype(str).unique()
         if 1 < len(values) <= MOST_KINDS:

@@ -46,7 +46,7 @@ LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "decay": ("weight_decay", "wd", "decay"),
     "loss": _LOSSES,
     "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
-    "status": ("status", "state"),
+    "status": ("status", "state", "job_status", "trial_status"),
     "first": ("first_loss", "initial_loss"),
     "reached": ("last_step",),
     "parameterization": ("parameterization",),
@@ -73,6 +73,7 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
     "loss": _LOSSES,
     "run": ("run", "run_id", "run_name", "run id", "name"),
     "seed": ("seed", "random_seed"),
+    "status": LADDER_ROLES["status"],
     "seconds": ("seconds", "_runtime", "train_runtime", "train_seconds", "runtime_seconds"),
 }
 """What a column can be to a law of losses; there the letters N, D and C are not ambiguous."""

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import BadInput
+from sweeper.evidence.compare.reading import variant_runs
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from tests.evidence.runs.grids import ETAS, grid, runs
@@ -69,3 +74,26 @@ def test_a_run_without_a_seed_is_one_of_its_own() -> None:
     assert grid(frame).seeds == 3 and grid(frame).runs == len(frame)
     frame["seed"] = None
     assert grid(frame).seeds == 3
+
+
+@pytest.mark.parametrize("word", ["aborted", "EarlyStopped", "CANCELLED by 1001", "terminated", 1])
+def test_a_status_that_is_not_known_is_asked_about_wherever_runs_are_read(word: object) -> None:
+    status = np.where(np.arange(12) < 2, word, np.array("DONE", object))
+    sizes = {"params": [10**7, 10**8, 10**9] * 4, "tokens": np.repeat([1, 2, 3, 4], 3) * 1e10}
+    frame = pandas.DataFrame({**sizes, "loss": np.linspace(3, 2, 12), "kind": ["a", "b"] * 6})
+    readers: list[Callable[..., Any]] = [law_runs, partial(variant_runs, by="kind", baseline="a")]
+    for reader in readers:
+        for ignore in ([], ["status"]):
+            table = read(frame.assign(status=status), ignore=[*ignore, "kind"])
+            if ignore:
+                reader(table)
+                continue
+            with pytest.raises(BadInput, match=f"'status' has {word}") as caught:
+                reader(table)
+            (where,) = (p for p in caught.value.args if getattr(p, "name", "") == "where")
+            reader(read(frame.assign(status=status), where=where.value, ignore=["kind"]))
+    killed = np.where(np.arange(12) < 2, "killed", "finished")
+    assert len(law_runs(read(frame.assign(status=killed), ignore=["kind"]))) == 10
+    table = runs(seeds=1).assign(status=[word, *["DONE"] * (len(runs(seeds=1)) - 1)])
+    with pytest.raises(BadInput, match=f"'status' has {word}"):
+        grid(table)
