@@ -153,7 +153,7 @@ def columns_by_role(
     free = {plain_name(column): str(column) for column in frame.columns}
     free = {plain: column for plain, column in free.items() if column not in taken}
     # Settings are nested: model.n_embd is n_embd where it is the only one.
-    ends = [re.split(r"[./]", str(column))[-1] for column in frame.columns]
+    ends = [re.split(r"[./:]", str(column))[-1] for column in frame.columns]
     counts: dict[str, int] = {}
     for end in ends:
         counts[end] = counts.get(end, 0) + 1

@@ -32,6 +32,14 @@ MOST_FAULTS, MOST_LEFT_OUT = 5, 12
 """Faulty cells that a message names, and texts that a proposed condition leaves out."""
 END_LOSS = {"loss": "the loss at the end of each run"}
 """What a column of the loss is, where none is found."""
+MAXIMIZED = frozenset(
+    (
+        *("reward", "rewards", "return", "accuracy", "acc", "score", "auc", "f1", "r2"),
+        *("precision", "recall", "bleu", "rouge"),
+    )
+)
+MINIMIZED = frozenset(("loss", "error", "err", "neg", "negative", "minus"))
+"""Words in the name of what is better the higher, or the lower, it is."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -84,6 +92,24 @@ class Runs:
         """MissingValue where no column has one of these roles, with what each would be."""
         if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
             raise missing_columns(self.frame, lacking)
+        if "loss" in wanted:
+            self._check_minimized(self.columns["loss"])
+
+    def _check_minimized(self, column: str) -> None:
+        """BadInput for what is maximized, by its name, or by its sign unless it is asked for."""
+        negated = "into a column of its own write the loss that is minimized, such as"
+        words = re.findall(r"f1|r2|[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower())
+        if MAXIMIZED & {*words} and not MINIMIZED & {*words}:
+            raise BadInput(f"{column!r} is maximized, as its name says: {negated} 1 - accuracy")
+        values = self.numbers_or_nan(column)
+        below = (values < 0) & (values > -1e30)
+        if below.any() and "loss" not in self.asked:
+            raise BadInput(
+                f"{self.rows(below)}: {column!r} is below 0, as the negative of a loss that is "
+                f"maximized: {negated} -{column}; or ",
+                Keyword("columns", f"loss={column}"),
+                " says that less is better",
+            )
 
     def numbers(self, column: str) -> Array:
         """A column's numbers [rows]; BadInput names the cells that are none. Empty ones are NaN."""

@@ -97,3 +97,14 @@ def test_a_status_that_is_not_known_is_asked_about_wherever_runs_are_read(word: 
     table = runs(seeds=1).assign(status=[word, *["DONE"] * (len(runs(seeds=1)) - 1)])
     with pytest.raises(BadInput, match=f"'status' has {word}"):
         grid(table)
+
+
+@pytest.mark.parametrize("name", ["objective", "loss", "eval_reward", "testAccuracy", "f1"])
+def test_what_is_maximized_is_asked_about_by_name(name: str) -> None:
+    is_named = name in ("objective", "loss")
+    frame = runs(seeds=1).assign(val_loss=lambda t: t.val_loss * (-1) ** is_named)
+    frame = frame.rename(columns={"val_loss": name})
+    with pytest.raises(BadInput, match=f"'{name}' is .*maximized"):
+        grid(frame, "" if is_named else f"loss={name}")
+    assert not is_named or grid(frame, f"loss={name}").runs
+    assert grid(frame.rename(columns={name: f"{name}_error"}), f"loss={name}_error").runs
