@@ -19,7 +19,12 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, near_misses
 from sweeper.evidence.runs.condition import columns_text, quoted_name, shown_value, take_alike
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
-from sweeper.evidence.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, groups_of, positive
+from sweeper.evidence.runs.loss_runs import (
+    FLOPS_PER_PARAMETER_AND_TOKEN,
+    check_units,
+    groups_of,
+    positive,
+)
 from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs
@@ -248,6 +253,8 @@ def _counts(runs: Runs) -> dict[str, Array]:
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             counts[role] = values * runs.scale(role) if role in ("params", "tokens") else values
+    if {"params", "tokens"} <= counts.keys():
+        check_units(runs, counts["params"], counts["tokens"])
     # One measure of the model and one of the horizon: what stands for another goes.
     if "params" in counts:
         counts.pop("width", None), counts.pop("depth", None)

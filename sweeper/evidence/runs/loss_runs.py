@@ -314,7 +314,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     params, tokens = values["params"], values["tokens"]
     if np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
-    _check_units(runs, params, tokens)
+    check_units(runs, params, tokens)
     flops = values.get("flops", product * params * tokens)
     if len(counts) == 3:
         _check_compute(runs, flops / (product * params * tokens))
@@ -363,7 +363,7 @@ def positive(runs: Runs, column: str, role: str) -> Array:
     return values
 
 
-def _check_units(runs: Runs, params: Array, tokens: Array) -> None:
+def check_units(runs: Runs, params: Array, tokens: Array) -> None:
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE

@@ -171,3 +171,10 @@ def test_tables_of_one_name_in_several_folders_are_several_variants(tmp_path: Pa
     assert result.names == ["mup-1.5", str(places[1]), str(places[2])]
     with pytest.raises(BadInput, match="is given twice"):
         joined([read(places[0]), read(places[0])])
+
+
+def test_sizes_that_are_not_in_ones_are_refused() -> None:
+    rows = [(name, n, n * 2e7, 3 - n / 1e3) for name in "ab" for n in (50, 100, 200)]
+    frame = pandas.DataFrame(rows, columns=["kind", "model_size", "tokens", "loss"])
+    with pytest.raises(BadInput, match="Give all in ones"):
+        variant_runs(read(frame), "kind", "a")
