@@ -345,7 +345,7 @@ def check(
     if model is None:
         pairs = _pairs_by_name(settings, groups, problems)
     else:
-        pairs = _pairs_by_parameter(settings, groups, model, problems)
+        pairs = _pairs_by_parameter(settings, groups, model, problems, others=scale is not None)
     updates = {setting.update for setting in settings if not setting.frozen}
     for optimizer in optimizers:
         name = type(optimizer).__name__
@@ -456,8 +456,10 @@ def _pairs_by_parameter(
     groups: Sequence[OptimizerGroup],
     model: nn.Module,
     problems: list[str],
+    *,
+    others: bool,
 ) -> list[Pair]:
-    """Every parameter's settings beside the group that it is in."""
+    """Every parameter's settings beside its group; `others` may be trained beside all of them."""
     holders: dict[int, list[OptimizerGroup]] = {}
     for owner in groups:
         for parameter in owner.settings["params"]:
@@ -480,7 +482,7 @@ def _pairs_by_parameter(
     if lost and any(setting.update.orthogonal for setting in settings):
         problems.append(SPLIT)
     # What is left was claimed by no parameter of the model.
-    if holders:
+    if holders and (lost or not others):
         problems.append(
             f"{len(holders)} parameters of its groups are not the model's: make the groups after "
             "the model is moved, wrapped or sharded"

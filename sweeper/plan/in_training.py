@@ -119,7 +119,7 @@ class PlanWatch:
         """Nothing is heard of before `listen`."""
         self.settings, self.betas = plan.absorbed(), plan.betas
         self.folder, self.steps = folder, steps
-        self.used, self.problem = False, ""
+        self.used, self.problem, self._idle = False, "", ""
         self._seen: dict[int, Stepped] = {}
         self._clock = self._checked = 0
         self._sample: list[Tensor] = []
@@ -130,6 +130,12 @@ class PlanWatch:
         self.resumed = bool(ended.get("resumes"))
         WATCHES.append(self)
         atexit.register(self._end)
+
+    def use(self) -> None:
+        """The plan's numbers are read: written at once, as a worker may end in any way."""
+        if not self.used:
+            self.used = True
+            self._write(problem="", ended=False, used=True)
 
     def listen(self) -> None:
         """Hear of every optimizer's steps; it needs torch."""
@@ -233,29 +239,41 @@ class PlanWatch:
         if not owners:
             self._look_at_strange(seen, model)
         elif seen.owns and self._clock - self._checked >= len(owners):
-            self._checked, self._busy = self._clock, True
+            self._checked, self._busy, self._idle = self._clock, True, ""
             try:
-                self._check(owners, self._matched(model), model, has_closure)
+                self._check(seen, owners, self._matched(model), model, has_closure)
             finally:
                 self._busy = False
 
     def _look_at_strange(self, seen: Stepped, model: nn.Module) -> None:
         """An optimizer of others' parameters alone: copies of the model's, or not the model's."""
         first = [*model.parameters()][:LOOKS]
+        optimizer, self._idle = seen.optimizer(), ""
         now = [p.detach().flatten()[:8].to("cpu", copy=True) for p in first]
         if not self._sample:
             self._sample = now
         elif seen.steps >= STRANGE and all(
             bool((a == b).all()) for a, b in zip(self._sample, now, strict=True)
         ):
-            self._fail(
-                f"{type(seen.optimizer()).__name__} steps {STRANGE} times, and the model that the "
+            self._idle = (
+                f"{type(optimizer).__name__} steps {STRANGE} times, and the model that the "
                 "plan was given does not change: give it plan.param_groups(model) of the model "
                 "that is trained, made after it is moved, wrapped or sharded"
             )
+            # Another model may be trained before.
+            groups = optimizer.param_groups if optimizer else []
+            shapes = [tuple(p.shape) for group in groups for p in group["params"]]
+            planned = {setting.shape for setting in self.settings}
+            if 2 * sum(shape in planned for shape in shapes) >= len(shapes):
+                self._fail(self._idle)
 
     def _check(
-        self, owners: Sequence[Stepped], matched: Matched, model: nn.Module, has_closure: bool
+        self,
+        seen: Stepped,
+        owners: Sequence[Stepped],
+        matched: Matched,
+        model: nn.Module,
+        has_closure: bool,
     ) -> None:
         """The plan's numbers beside the optimizers'; it also sets the bounds of their rates."""
         from sweeper.plan.apply import check, first_few
@@ -266,10 +284,16 @@ class PlanWatch:
         newest = owners[-1]
         live = [s for s in owners if s is newest or s.last > newest.begun]
         optimizers = [o for s in live if (o := s.optimizer()) is not None]
+        # One within another, as a sharded one's own, has the same parameters.
+        parts = (part for o in optimizers for part in vars(o).values())
+        inner = {id(i) for part in parts for i in (part if isinstance(part, list) else [part])}
+        optimizers = [o for o in optimizers if id(o) not in inner]
         held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
         trained = [(s, p) for s, p in matched if not s.frozen]
         optimizers += _others([p for _, p in trained if id(p) not in held], optimizers)
-        if by_hand := [s.name for s, p in trained if not p.requires_grad]:
+        stepped = seen.optimizer()
+        own = {id(p) for g in stepped.param_groups for p in g["params"]} if stepped else set()
+        if by_hand := [s.name for s, p in trained if id(p) in own and not p.requires_grad]:
             self._fail(
                 f"{first_few(by_hand)}: the plan trains what the script has frozen "
                 "(requires_grad=False): search with model.frozen=[...], which names it"
@@ -306,13 +330,13 @@ class PlanWatch:
         """In one piece: several processes may write."""
         if self.folder is not None:
             with suppress(OSError), (self.folder / SEEN).open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(f"\n{json.dumps(line)}\n")
 
     def _end(self) -> None:
         """At the end of the process, unless it was killed."""
         if self.problem or os.getpid() != self._process:
             return
-        problem = self._low_peak()
+        problem = self._low_peak() or self._idle
         if self.folder is None:
             if problem:
                 warnings.warn(problem, stacklevel=1)
@@ -342,8 +366,8 @@ WATCHES: list[PlanWatch] = []
 """Those of this process: a trial's plan has one."""
 
 
-def watch_trial(plan: TransferPlan, file: Path, read: Any) -> None:
-    """Begin to look at a trial's steps, once, where its plan is loaded.
+def watch_trial(read: Any) -> None:
+    """Begin to look at a trial's steps, once, where a plan is loaded or given to a worker.
 
     By the trial's own plan, which `read` reads, wherever the script has another one from.
     """
@@ -352,8 +376,7 @@ def watch_trial(plan: TransferPlan, file: Path, read: Any) -> None:
     if os.environ.get(SWITCH) == "0" or not own.is_file() or any(w.folder for w in WATCHES):
         return
     steps = try_json(folder / "trial.json").get("steps")
-    planned = plan if own.samefile(file) else read(own)
-    PlanWatch(planned, folder, steps if isinstance(steps, int) else 0)
+    PlanWatch(read(own), folder, steps if isinstance(steps, int) else 0)
 
 
 def watch_optimizers(optimizers: Sequence[Optimizer], plan: TransferPlan) -> None:
@@ -375,8 +398,10 @@ def disagreement(folder: Path, *, ended: bool) -> str:
     Only of a run that `ended` well is asked whether it used the plan, and how high its rates were.
     """
     lines = []
-    with suppress(OSError, ValueError):
-        lines = [json.loads(line) for line in (folder / SEEN).read_text().splitlines()]
+    with suppress(OSError):
+        for line in (folder / SEEN).read_text().splitlines():
+            with suppress(ValueError):  # a process that was killed while it wrote
+                lines.append(json.loads(line))
     for line in lines:
         if line["problem"] and (ended or not line["ended"]):
             return str(line["problem"])

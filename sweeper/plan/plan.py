@@ -298,8 +298,14 @@ class TransferPlan:
             file = _plan_of_study(file.parent)
         plan = cls._read(file)
         if in_training.TRIAL in os.environ:
-            in_training.watch_trial(plan, file, cls._read)
+            in_training.watch_trial(cls._read)
         return plan
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take a copy, also in a worker that a trial starts."""
+        self.__dict__.update(state)
+        if in_training.TRIAL in os.environ:
+            in_training.watch_trial(self._read)
 
     @classmethod
     def _read(cls, file: Path) -> TransferPlan:
@@ -356,7 +362,7 @@ class TransferPlan:
     def absorbed(self) -> list[AbsorbedParam]:
         """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
         for watch in in_training.WATCHES:
-            watch.used = True
+            watch.use()
         settings = [parameter.absorbed() for parameter in self.parameters]
         # Plans of earlier versions have one for optimizers without.
         return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +396,53 @@ def right_two_models(plan: TransferPlan) -> None:
     right_constant(plan)
 
 
+def right_beside_another_model(plan: TransferPlan) -> None:
+    model, other, scale = plan.init_(Net(64)), Net(16), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.AdamW([*plan.param_groups(model), {"params": [scale], "lr": 1.0}])
+    losses(other, torch.optim.SGD(other.parameters(), lr=0.1), steps=40)
+    losses(model, optimizer)
+
+
+def right_inner_optimizer(plan: TransferPlan) -> None:
+    class Outer(torch.optim.Optimizer):  # as torch's ZeroRedundancyOptimizer, or SAM
+        def __init__(self, groups: Any) -> None:
+            super().__init__(groups, {})
+            self.inner = torch.optim.AdamW([{**group} for group in self.param_groups])
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step()
+
+    model = plan.init_(Net(64))
+    losses(model, Outer(plan.param_groups(model)))
+
+
+def right_in_turns(plan: TransferPlan) -> None:
+    model = plan.init_(Net(64))
+    turns = [torch.optim.AdamW([group]) for group in plan.param_groups(model)]
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        for group in (group for each in turns for group in each.param_groups):
+            for parameter in group["params"]:
+                parameter.requires_grad_(group in optimizer.param_groups)
+        optimizer.step()
+        model.requires_grad_(True)
+
+    losses(model, turns, step=step)
+
+
+def right_worker(plan: TransferPlan) -> None:
+    worker = get_context("fork").Process(target=right_constant, args=(plan,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+
+
+def right_pickled(plan: TransferPlan) -> None:
+    in_training.WATCHES.clear()  # as in a process that is spawned
+    right_constant(pickle.loads(pickle.dumps(plan)))
+    assert in_training.WATCHES
+
+
 def right_next_optimizer(plan: TransferPlan) -> None:
     model = plan.init_(Net(64))
     first, second = (torch.optim.AdamW(plan.param_groups(model)) for _ in range(2))
@@ -440,6 +489,12 @@ def test_a_large_run_is_looked_at_where_it_asks(
     monkeypatch.delenv("SWEEPER_CHECK_PLAN")
     with pytest.raises(BadInput, match="param_groups"):
         sweeper.watch(optimizer, planned())
+
+
+def test_a_line_that_was_not_written_whole_hides_no_other(trial: Path) -> None:
+    whole = '{"problem": "a rate", "ended": false, "used": true}'
+    (trial / in_training.SEEN).write_text(f"{whole}\n{whole[:20]}")
+    assert disagreement(trial, ended=False) == "a rate"
 
 
 def test_an_optimizer_of_any_kind_is_not_harmed(trial: Path) -> None:
