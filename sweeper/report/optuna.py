@@ -1,4 +1,4 @@
-"""Pictures of a search's trials, by Optuna: history and slices."""
+"""Pictures of a search's trials, by Optuna: history, importance and slices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import optuna
 from matplotlib import pyplot, rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial
 from optuna.visualization import matplotlib as pictures
 
@@ -21,9 +22,11 @@ from sweeper.trial import Result, Space
 MOST_TRIALS = 1000
 """So many trials are drawn, evenly over all: a page stays below a megabyte."""
 MOST_DRAWN = 6
-"""So many hyperparameters are drawn."""
+"""So many hyperparameters are drawn, those that matter most."""
 PANELS = 3
 """Slices beside each other: more would be too small to be read."""
+LEAST_TRIALS = 20
+"""Fewer tell nothing of which hyperparameters matter."""
 
 
 def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure]:
@@ -63,6 +66,13 @@ def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure
     with quiet():
         made["history"] = drawn(pictures.plot_optimization_history, (WIDTH, 2.7), target=None)
         made["history"].axes[0].set_ylim(bottom, top)
+        if len(results) >= LEAST_TRIALS and len(names) > 1:
+            judge = PedAnovaImportanceEvaluator()
+            matters = get_param_importances(study, evaluator=judge, params=names, target=loss_of)
+            names = sorted(names, key=lambda name: -matters[name])
+            size = WIDTH, 0.9 + 0.3 * len(names)
+            plot = pictures.plot_param_importances
+            made["importance"] = drawn(plot, size, evaluator=judge, params=names)
         names = names[:MOST_DRAWN]
         for start in range(0, len(names), PANELS):
             few = names[start : start + PANELS]
@@ -87,6 +97,8 @@ def _make_readable(figure: Figure) -> None:
                 axis.set_major_locator(LogLocator(base=2, numticks=4))
                 axis.set_major_formatter(_power if axis is ax.xaxis else "{x:.3g}")
                 axis.set_minor_locator(NullLocator())
+        for text in ax.texts:
+            text.set_fontsize(8)
 
 
 def _power(x: float, _: object) -> str:

@@ -322,6 +322,10 @@ def _search_drawings(documents: Documents) -> list[Item]:
 
 CAPTIONS = {
     "history": "Every trial's loss, and the best one so far. The first may lie above the axis.",
+    "importance": "Which hyperparameters matter, by Optuna's PED-ANOVA: how far the values of the "
+    "best tenth of the trials differ from all values that were tried. It ranks, and says nothing "
+    "of the loss; of a search by lines it says little, since these try one hyperparameter at a "
+    "time.",
     "slices": "Slices: every trial's loss against one hyperparameter, whatever the others were. "
     "What diverged stands at the top.",
 }

@@ -15,6 +15,7 @@ from matplotlib import pyplot
 
 from sweeper.report.drawing import svg
 from sweeper.report.optuna import (
+    LEAST_TRIALS,
     MOST_DRAWN,
     MOST_TRIALS,
     search_pictures,
@@ -59,13 +60,15 @@ def test_what_optuna_draws_of_a_search() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = search_pictures(results(60, ("eta", "alpha", "beta", "gamma"), diverged=5), {})
-    assert [*made] == ["history", "slices-0", "slices-3"]
+    assert [*made] == ["history", "importance", "slices-0", "slices-3"]
+    importance = svg(made["importance"])
+    assert importance.index(">alpha<") != importance.index(">eta<")
     assert ">eta<" in svg(made["slices-0"])
     assert pyplot.get_fignums() == [] and dict(matplotlib.rcParams) == before
 
 
-def test_few_trials_have_no_pictures() -> None:
-    made = search_pictures(results(19, ("eta", "alpha")), {})
+def test_few_trials_have_no_importance_and_none_no_pictures() -> None:
+    made = search_pictures(results(LEAST_TRIALS - 1, ("eta", "alpha")), {})
     assert [*made] == ["history", "slices-0"]
     assert search_pictures([], {}) == {} == search_pictures(results(1, ("eta",)), {})
     alike = placed([{"eta": n / 2.0} for n in range(5)], [3.0] * 5)
@@ -74,7 +77,7 @@ def test_few_trials_have_no_pictures() -> None:
     assert search_pictures(failed, {}) == {}
 
 
-def test_of_many_hyperparameters_the_first_are_drawn_and_trials_evenly() -> None:
+def test_the_hyperparameters_that_matter_most_are_drawn_and_trials_evenly() -> None:
     names = ("eta", *(f"a{number}" for number in range(9)))
     many = search_pictures(results(MOST_TRIALS + 10, names), {})
     slices = [name for name in many if name.startswith("slices")]
