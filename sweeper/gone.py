@@ -61,7 +61,7 @@ GONE: Mapping[str, str] = {
     "follow ledger": "the answer, its page and --json have the end beside what was predicted",
     "study.plot_history": "the study's page draws it, by Optuna",
     "study.plot_lines": "the study's page draws slices, by Optuna; `plot_ladder` draws a ladder",
-    "study.plot_pairs": "a search's table has the transfer error of every pair",
+    "study.plot_pairs": "a search's table has the transfer error of every pair, its page contours",
     "study.plot_loss_curves": "logger=tensorboard or logger=wandb shows losses over the steps",
     "Compared": "compare answers as every verb does: `.document['variants']`",
     "samplers": "sweeper.search.optuna.enqueue has enqueue(study, strategy, space), which "

@@ -1,9 +1,12 @@
-"""Pictures of a search's trials, by Optuna: history, importance and slices."""
+"""Pictures of a search's trials, by Optuna, from their history to parallel coordinates."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import combinations
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,8 @@ PANELS = 3
 """Slices beside each other: more would be too small to be read."""
 LEAST_TRIALS = 20
 """Fewer tell nothing of which hyperparameters matter."""
+LEAST_PAIRS = 12
+"""So many points of two hyperparameters, off a cross, make contours."""
 
 
 def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure]:
@@ -78,6 +83,11 @@ def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure
             few = names[start : start + PANELS]
             size = WIDTH, 2.4
             made[f"slices-{start}"] = drawn(pictures.plot_slice, size, params=few)
+        if len(names) > 1:
+            size = max(WIDTH, 1.2 * (len(names) + 1)), 3.4
+            made["parallel"] = drawn(pictures.plot_parallel_coordinate, size, params=names)
+        if (pair := tried_together(results)) is not None:
+            made["contours"] = drawn(pictures.plot_contour, (WIDTH, 3.6), params=[*pair])
     return made
 
 
@@ -97,6 +107,8 @@ def _make_readable(figure: Figure) -> None:
                 axis.set_major_locator(LogLocator(base=2, numticks=4))
                 axis.set_major_formatter(_power if axis is ax.xaxis else "{x:.3g}")
                 axis.set_minor_locator(NullLocator())
+        for label in ax.get_yticklabels():  # lines pass under those of parallel coordinates
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.7})
         for text in ax.texts:
             text.set_fontsize(8)
 
@@ -123,3 +135,20 @@ def varied(results: Sequence[Result]) -> list[str]:
         if all(name in each for each in values) and len({each[name] for each in values}) > 1
     ]
     return sorted(names, key=lambda name: name != "eta")
+
+
+def tried_together(results: Sequence[Result]) -> tuple[str, str] | None:
+    """The two hyperparameters that were tried most together; None where none were."""
+    values = [result.trial.hps for result in results]
+    names = [name for name in varied(results) if name not in results[0].trial.choices]
+
+    def together(pair: tuple[str, str]) -> int:
+        # Lines through one point make a cross, whose arms say nothing of what lies between.
+        points = {tuple(math.log2(each[name]) for name in pair) for each in values}
+        usual = [Counter(each[name] for each in values).most_common(1)[0][0] for name in pair]
+        if np.linalg.matrix_rank(np.array([*points]) - np.mean([*points], axis=0)) < 2:
+            return 0  # they lie on a line
+        return sum(x != math.log2(usual[0]) and y != math.log2(usual[1]) for x, y in points)
+
+    best = max(combinations(names, 2), key=together, default=None)
+    return best if best and together(best) >= LEAST_PAIRS else None

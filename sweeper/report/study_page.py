@@ -326,6 +326,10 @@ CAPTIONS = {
     "best tenth of the trials differ from all values that were tried. It ranks, and says nothing "
     "of the loss; of a search by lines it says little, since these try one hyperparameter at a "
     "time.",
+    "parallel": "Parallel coordinates: a line a trial, from its loss through its hyperparameters; "
+    "dark is low. What diverged, or has a loss far above the others, stands at the top.",
+    "contours": "The two hyperparameters that were tried most together, whatever the others were. "
+    "Dots are trials, the color between them is interpolated; dark is low.",
     "slices": "Slices: every trial's loss against one hyperparameter, whatever the others were. "
     "What diverged stands at the top.",
 }

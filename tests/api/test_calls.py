@@ -126,7 +126,7 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
     # pyplot's own: these are what a notebook shows at the end of a cell.
     assert figure.number in pyplot.get_fignums()
     pyplot.close("all")
-    with pytest.raises(AttributeError, match="transfer error of every pair"):
+    with pytest.raises(AttributeError, match="its page contours"):
         study.plot_pairs()
 
 

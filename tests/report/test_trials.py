@@ -19,6 +19,7 @@ from sweeper.report.optuna import (
     MOST_DRAWN,
     MOST_TRIALS,
     search_pictures,
+    tried_together,
     varied,
 )
 from sweeper.trial import Log2Hps, Result, Trial
@@ -60,16 +61,16 @@ def test_what_optuna_draws_of_a_search() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = search_pictures(results(60, ("eta", "alpha", "beta", "gamma"), diverged=5), {})
-    assert [*made] == ["history", "importance", "slices-0", "slices-3"]
+    assert [*made] == ["history", "importance", "slices-0", "slices-3", "parallel", "contours"]
     importance = svg(made["importance"])
     assert importance.index(">alpha<") != importance.index(">eta<")
-    assert ">eta<" in svg(made["slices-0"])
+    assert all(">eta<" in svg(made[name]) for name in ("slices-0", "parallel"))
     assert pyplot.get_fignums() == [] and dict(matplotlib.rcParams) == before
 
 
 def test_few_trials_have_no_importance_and_none_no_pictures() -> None:
     made = search_pictures(results(LEAST_TRIALS - 1, ("eta", "alpha")), {})
-    assert [*made] == ["history", "slices-0"]
+    assert [*made] == ["history", "slices-0", "parallel", "contours"]
     assert search_pictures([], {}) == {} == search_pictures(results(1, ("eta",)), {})
     alike = placed([{"eta": n / 2.0} for n in range(5)], [3.0] * 5)
     assert search_pictures(alike, {}) == {}
@@ -89,11 +90,20 @@ def test_choices_are_drawn_by_their_names() -> None:
         replace(each, trial=replace(each.trial, choices={"act": ("relu", "gelu")[n % 2]}))
         for n, each in enumerate(results(24, ("eta",)))
     ]
-    assert varied(trials) == ["eta", "act"]
+    assert varied(trials) == ["eta", "act"] and tried_together(trials) is None
     made = search_pictures(trials, {})
-    assert "gelu" in svg(made["slices-0"])
+    assert "gelu" in svg(made["parallel"]) and "gelu" in svg(made["slices-0"])
+
+
+def test_contours_take_two_hyperparameters_that_were_tried_together() -> None:
+    assert tried_together(results(30, ("eta", "alpha"))) == ("eta", "alpha")
+    cross = [{"eta": n / 2, "alpha": 0.0} for n in range(20)]
+    cross += [{"eta": 0.0, "alpha": n / 2} for n in range(20)]
+    assert tried_together(placed(cross, [3.0 + n for n in range(40)])) is None
+    line = [{"eta": n / 2, "alpha": float(n)} for n in range(20)]
+    assert tried_together(placed(line, [3.0 + n for n in range(20)])) is None
 
 
 def test_a_value_that_no_range_holds_is_left_out() -> None:
     odd = placed([{"eta": -1080.0, "alpha": 0.0}], [2.0])
-    assert "slices-0" in search_pictures([*results(30, ("eta", "alpha")), *odd], {})
+    assert "parallel" in search_pictures([*results(30, ("eta", "alpha")), *odd], {})
