@@ -35,10 +35,15 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
+from spent import expected_best, independent_curve
 
 from sweeper.report.drawing import INK, STYLE
+from sweeper.search.fresh import FINAL
+from sweeper.search.independent import IndependentSearch
 from sweeper.stats.estimate import Estimate
+from sweeper.study.setup import trials_of
 from sweeper.study.study import StudyRecord
+from sweeper.trial import Result
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]
@@ -179,9 +184,29 @@ def _searched(lab: Lab, parameterization: str) -> Searched:
         "single": combination["single_log2"],
         "combined": combination["combined_log2"],
     }
+    random["best_loss_curve"] = expected_best(
+        [result.objective for result in _results(lab, f"{parameterization}-random")]
+    )
+    strategy = IndependentSearch()
+    seeds = 1 if _small(lab) else strategy.seeds
+    combine_seeds = 4 if _small(lab) else strategy.combine_seeds
+    independent["best_loss_curve"] = independent_curve(
+        _results(lab, f"{parameterization}-independent"),
+        hps["line"],
+        seeds,
+        [hps["combined"], hps["single"]],
+        combine_seeds,
+    )
     for name in CONFIRMED:
         found.losses[name] = _confirm(lab, parameterization, hps[name])
     return found
+
+
+def _results(lab: Lab, study: str) -> list[Result]:
+    """A study's results in the order of its phases."""
+    searched = trials_of(StudyRecord.read(lab.folder / study)).searched
+    phases = ["eta", "lines", "combine", "retune", "compare", "random", FINAL]
+    return sorted(searched, key=lambda result: phases.index(result.trial.phase))
 
 
 def _confirm(lab: Lab, parameterization: str, hps: Mapping[str, float]) -> list[float]:

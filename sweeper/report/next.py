@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from sweeper.decide.validation import (
     without_settled,
 )
 from sweeper.errors import SHELL, BadInput, Call, Keyword, Text
+from sweeper.files import parse_yaml
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.search.optuna.url import redact_word
@@ -130,6 +132,23 @@ def search_on(folder: Path, *changes: str, why: str, **keywords: Any) -> Next:
     return Next(request, why)
 
 
+def within(folder: Path, command: Next) -> Next:
+    """The same without settings of a transfer that the study in `folder` keeps."""
+    request, kept = command.request, config_tree(folder).get("transfer")
+    if not isinstance(request, TransferRequest) or not isinstance(kept, dict):
+        return command
+
+    def is_kept(word: str) -> bool:
+        key, _, value = word.partition("=")
+        name = key.removeprefix("transfer.")
+        with suppress(ValueError):
+            return name != key and name in kept and parse_yaml(value) == kept[name]
+        return False
+
+    new = tuple(word for word in request.overrides if not is_kept(word))
+    return replace(command, request=replace(request, overrides=new))
+
+
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
 
 
@@ -140,6 +159,7 @@ def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True)
     for the model of a notebook's cell, and in a notebook none of a verb that no call stands for.
     """
     command = _following(folder, [] if notes is None else notes)
+    command = command and within(folder, command)
     closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
     return None if command and command.call.verb in closed and _of_a_cell(folder) else command
 

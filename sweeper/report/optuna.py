@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from statistics import median
 from typing import Any
 
 import numpy as np

@@ -68,15 +68,10 @@ class FreshSeeds(Around):
         if not losses:
             return conclusion
         finite = [loss for loss in losses if math.isfinite(loss)]
-        curve = list(conclusion.best_loss_curve)
-        for count in range(1, len(losses) + 1):
-            finite_so_far = [loss for loss in losses[:count] if math.isfinite(loss)]
-            curve.append((conclusion.runs + count, mean(finite_so_far or [conclusion.objective])))
         conclusion = replace(
             conclusion,
             runs=len(history.results),
             notes=(*conclusion.notes, *_lost(len(losses) - len(finite), len(losses))),
-            best_loss_curve=tuple(curve),
             phase_ends={**conclusion.phase_ends, FINAL: len(history.results)},
         )
         if not finite:

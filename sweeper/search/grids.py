@@ -21,7 +21,6 @@ from sweeper.search.strategy import (
     PairGrid,
     Phase,
     Until,
-    best_mean_curve,
     best_result,
     chosen_axes,
     missing_points,
@@ -220,7 +219,6 @@ class PairsStrategy:
             lines=() if line is None else (line,),
             pairs=whole,
             notes=(*self._notes(line, space, whole, objective), *pruned_notes(history)),
-            best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends=phase_ends(history),
         )
 

@@ -26,7 +26,6 @@ from sweeper.search.strategy import (
     Retune,
     Until,
     chosen_axes,
-    independent_curve,
     missing_points,
     phase_ends,
     pruned_notes,
@@ -155,9 +154,6 @@ class IndependentSearch:
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
         retune = standing.retuned()
-        curve = independent_curve(
-            history.results, standing.base, self.seeds, standing.finalists, self.combine_seeds
-        )
         if retune is not None:
             line = replace(retune.line, name="eta, retuned")
             notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
@@ -166,7 +162,6 @@ class IndependentSearch:
                 retuned = history.mean(best, self.comparing)
                 if retuned is not None:
                     objective, seeds = retuned, retune.seeds
-                    curve = (*curve[:-1], (len(curve), objective))
         return Conclusion(
             best_log2=best,
             objective=objective,
@@ -176,7 +171,6 @@ class IndependentSearch:
             combination=combination,
             retune=retune,
             notes=tuple(notes),
-            best_loss_curve=curve,
             phase_ends=phase_ends(history),
         )
 

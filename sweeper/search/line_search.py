@@ -17,7 +17,6 @@ from sweeper.search.strategy import (
     LineResult,
     Phase,
     Until,
-    best_mean_curve,
     missing_points,
     pruned_notes,
 )
@@ -150,6 +149,5 @@ class LearningRateLine(Bounded):
             runs=len(history.results),
             lines=(line,) if line else (),
             notes=(*line_notes([line] if line else [], space, LONGER), *pruned_notes(history)),
-            best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends={"eta": len(history.results)},
         )

@@ -20,7 +20,6 @@ from sweeper.search.strategy import (
     Until,
     best_result,
     chosen_axes,
-    expected_best,
     missing_points,
     pruned_notes,
 )
@@ -87,7 +86,6 @@ class RandomGridStrategy(Bounded):
             seeds=1,
             runs=len(objectives),
             notes=(*[whole] * (size < self.runs), *at_end, *pruned_notes(history)),
-            best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )
 

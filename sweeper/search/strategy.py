@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from statistics import fmean
 from typing import Annotated, Literal, Protocol
-
-import numpy as np
 
 from sweeper.errors import ConfigError, suggest
 from sweeper.records import WRITTEN_IF_SET, Bounds
@@ -250,10 +245,8 @@ class Conclusion:
     chosen by those runs. With none the configuration was chosen by them, as `selected_objective`
     always is: the least of many noisy losses, which is biased low.
 
-    `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
-    the expectation over the order of its trials, else in the order of its phases. A configuration
-    counts with the mean over its seeds, so the curve may rise. `phase_ends` counts the trials up to
-    the end of each phase. `untrained` says why there is no answer: losses do not depend on eta.
+    `phase_ends` counts the trials up to the end of each phase. `untrained` says why there is no
+    answer: losses do not depend on eta.
     """
 
     best_log2: Log2Hps
@@ -266,7 +259,6 @@ class Conclusion:
     lines: tuple[LineResult, ...] = ()
     combination: Combination | None = None
     notes: tuple[str, ...] = ()
-    best_loss_curve: tuple[tuple[int, float], ...] = ()
     phase_ends: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[PairGrid, ...] = ()
     retune: Retune | None = None
@@ -363,100 +355,3 @@ def pruned_notes(history: History) -> Iterator[str]:
 def best_result(history: History) -> Result:
     """The finished result with the lowest objective; the first of equals."""
     return min(history.results, key=lambda result: result.objective)
-
-
-def running_best(values: Iterable[float]) -> tuple[tuple[int, float], ...]:
-    """(trials, best loss so far) in the order given."""
-    return tuple((i + 1, best) for i, best in enumerate(accumulate(values, min)))
-
-
-def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """(n, expected best loss of n trials drawn without replacement): what a shorter search gets.
-
-    With the values sorted, the i-th (from 0) of N is the best of n draws with probability
-    C(N-i-1, n-1) / C(N, n): it is drawn, and the other n - 1 are among the N-i-1 worse ones.
-    A diverged trial is taken at the largest finite loss. Past a thousand
-    trials, only 64 n an octave are given.
-    """
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ()
-    ordered = np.sort([value if math.isfinite(value) else max(finite) for value in values])
-    total = len(ordered)
-    # In logarithms, because the binomials overflow a float.
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
-    curve = []
-    # Every n, or past a thousand, where the curve is smooth, 64 an octave and the last.
-    octaves = (round(2 ** (step / 64)) for step in range(64 * total.bit_length()))
-    counts = range(1, total + 1) if total <= 1000 else {*(n for n in octaves if n <= total), total}
-    for n in sorted(counts):
-        i = np.arange(total - n + 1)  # with fewer than n - 1 worse ones a value is never the best
-        log_best = (
-            log_factorial[total - i - 1] - log_factorial[n - 1] - log_factorial[total - i - n]
-        )
-        log_draws = log_factorial[total] - log_factorial[n] - log_factorial[total - n]
-        curve.append((n, float(np.exp(log_best - log_draws) @ ordered[: total - n + 1])))
-    return tuple(curve)
-
-
-# The best loss against the trials spent, where a configuration is trained with several seeds.
-# A minimum over single runs flatters: of more runs the luckiest is lower, and no configuration
-# keeps it. Here a configuration counts with the mean over its seeds.
-
-
-Curve = tuple[tuple[int, float], ...]
-"""(trials, loss in nats), one a trial."""
-
-
-def best_mean_curve(results: Iterable[Result], seeds: int) -> Curve:
-    """(trials, least mean over `seeds`); until one configuration has all, over those it has."""
-    losses: defaultdict[Hashable, list[float]] = defaultdict(list)
-    complete: list[float] = []
-    curve: list[tuple[int, float]] = []
-    for result in results:
-        of_seeds = losses[hps_key(result.trial.log2_hps)]
-        of_seeds.append(result.objective)
-        if len(of_seeds) >= seeds:
-            complete = [min([*complete, fmean(of_seeds)])]
-        best = complete or map(fmean, losses.values())
-        curve.append((len(curve) + 1, min(best)))
-    return tuple(curve)
-
-
-def independent_curve(
-    results: Iterable[Result], base: Log2Hps, seeds: int, finalists: Sequence[Log2Hps], fresh: int
-) -> Curve:
-    """(trials, loss of the configuration that the search would keep then); it may rise.
-
-    In the phase `eta` a loss is that of one seed. In `lines` the `base` counts with the seeds it
-    has so far, any other configuration with all of its `seeds`. In `combine` only the `fresh`
-    seeds count, by which neither of the `finalists` was chosen: the curve goes to the mean of the
-    first of them, the combined optimum, and then to the better one's. So a lucky minimum is
-    corrected, and the harm of combining is seen. There it stays: retuning decides at its end.
-    """
-    base_key, finalist_keys = hps_key(base), {hps_key(hps) for hps in finalists}
-    losses: defaultdict[Hashable, list[float]] = defaultdict(list)
-    means: dict[Hashable, float] = {}
-    value = selected = best = math.inf
-    curve: list[tuple[int, float]] = []
-    for result in results:
-        key, phase = hps_key(result.trial.log2_hps), result.trial.phase
-        if phase == "eta":
-            losses[key].append(result.objective)
-            value = selected = min(value, result.objective)
-        elif phase == "lines":
-            losses[key].append(result.objective)
-            if key != base_key and len(losses[key]) >= seeds:
-                best = min(best, fmean(losses[key]))
-            value = selected = min([best, *map(fmean, filter(None, [losses.get(base_key)]))])
-        elif phase == "combine":
-            # Under a key of their own: the same configuration may have losses of the lines' seeds.
-            fresh_losses = losses["fresh", key]
-            fresh_losses.append(result.objective)
-            if len(fresh_losses) >= fresh:
-                means[key] = fmean(fresh_losses)
-                # Where both finalists diverged, what the lines chose stays.
-                diverged = finalist_keys <= means.keys() and math.isinf(min(means.values()))
-                value = selected if diverged else min(means.values())
-        curve.append((len(curve) + 1, value))
-    return tuple(curve)

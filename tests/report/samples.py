@@ -174,7 +174,6 @@ def search(**changes: Any) -> dict[str, Any]:
         "combination": combination,
         "retune": retune,
         "notes": ["eta: the optimum lay at the end of 2^-1..2^3; the grid was extended by 1"],
-        "best_loss_curve": [[i + 1, cost] for i, cost in enumerate(costs)],
         "phase_ends": {"eta": 9, "lines": 54, "combine": 60},
         "provenance": {
             "sweeper": "0.1.0",

@@ -183,7 +183,7 @@ def test_a_doubt_says_what_would_settle_it(tmp_path, no_drawing, golden):
 
 
 def test_all_runs_diverged(tmp_path, no_layout, golden):
-    search = samples.search(objective=float("inf"), lines=[], combination=None, best_loss_curve=[])
+    search = samples.search(objective=float("inf"), lines=[], combination=None)
     folder = samples.study(tmp_path / "demo", search, w64=samples.diverged_validation())
     page = Page(render(folder))
     golden.says(page.prose)

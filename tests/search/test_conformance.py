@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,9 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     if math.isfinite(found.objective):
         measured = [r.objective for r in history.results if math.isfinite(r.objective)]
         assert min(measured) - 1e-9 <= found.objective <= max(measured) + 1e-9
-    runs = [n for n, _ in found.best_loss_curve]
-    losses = [loss for _, loss in found.best_loss_curve]
-    assert runs == list(range(1, len(runs) + 1)) and len(runs) in (0, found.runs)
-    # Means over seeds may rise, and end at the mean that is concluded.
-    if {result.trial.seed for result in history.results} == {0}:
-        assert all(after <= before + 1e-9 for before, after in pairwise(losses))
     ends = list(found.phase_ends.values())
     assert ends == sorted(ends) and ends[-1] == found.runs
-    json.dumps(to_json({"best": found.best_log2, "cost": found.best_loss_curve}), allow_nan=False)
+    json.dumps(to_json({"best": found.best_log2}), allow_nan=False)
 
 
 @pytest.mark.parametrize(("ranges", "kind"), CASES)

@@ -14,12 +14,12 @@ from scipy.stats import t as student
 from sweeper.config.compose import compose_tree
 from sweeper.registry import build_plugin
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
-from sweeper.search.strategy import History, best_mean_curve, independent_curve
+from sweeper.search.strategy import History
 from sweeper.stats.line import LineRule
-from sweeper.trial import Axis, Log2Hps, Point, Space, defaults
+from sweeper.trial import Axis, Log2Hps, Space, defaults
 from tests.golden import Golden
 from tests.refusals import raises_config_error
-from tests.search.fakes import Objective, basin, batches, point_result, run_search, space_of
+from tests.search.fakes import Objective, basin, batches, run_search, space_of
 
 SPACE = {
     "eta": Axis(low=-1, high=3, default=1),
@@ -230,7 +230,6 @@ def test_eta_is_retuned_after_combining_and_compared_on_other_seeds() -> None:
     assert {trial.seed for trial in compared} == set(range(FRESH_SEED + 2, FRESH_SEED + 7))
     assert found.objective == pytest.approx(pulled(found.best_log2, FRESH_SEED + 4))
     assert any("moved it from 2^1 to 2^" in note for note in found.notes)
-    assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
 
 
 @pytest.mark.parametrize("loss", [3.0, math.inf])
@@ -275,32 +274,6 @@ def test_nothing_is_retuned_where_eta_is_fixed_or_nothing_else_moved(eta: Axis) 
     search = IndependentSearch(runs=36, seeds=2, eta=LineRule(extend=0))
     found = conclude(search, basin(SPACE, at=at), SPACE | {"eta": eta})
     assert found.retune is None and "retune" not in found.phase_ends
-
-
-def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -> None:
-    """Worked by hand: eta 0 is lucky with seed 0, and a 1 with b 1 is worse than either."""
-    rows = [
-        ("eta", 0, 0, 0, 3.0, 3.0),
-        ("eta", 1, 0, 0, 2.5, 2.5),
-        ("lines", 1, 0, 1, 2.9, 2.7),  # the other seed of the base: its mean rises
-        ("lines", 1, 1, 0, 2.0, 2.7),  # one seed of two is no mean
-        ("lines", 1, 1, 1, 2.8, 2.4),
-        ("combine", 1, 2, FRESH_SEED, 3.5, 2.4),
-        ("combine", 1, 2, FRESH_SEED + 1, 3.7, 3.6),  # combining harms
-        ("combine", 1, 1, FRESH_SEED, 2.5, 3.6),
-        ("combine", 1, 1, FRESH_SEED + 1, 2.7, 2.6),  # the single change is kept
-        ("retune", 2, 1, FRESH_SEED, 2.0, 2.6),
-        ("retune", 2, 1, FRESH_SEED + 1, 2.4, 2.6),  # nothing is decided yet
-    ]
-    results = [
-        point_result(Point(log2_hps=Log2Hps({"eta": e, "a": a}), seed=s, phase=p), loss)
-        for p, e, a, s, loss, _ in rows
-    ]
-    base, combined, single = (Log2Hps({"eta": 1, "a": a}) for a in (0, 2, 1))
-    curve = independent_curve(results, base, 2, [combined, single], 2)
-    assert [loss for _, loss in curve] == pytest.approx([row[-1] for row in rows])
-    means = best_mean_curve(results[:5], 2)
-    assert [loss for _, loss in means] == pytest.approx([3.0, 2.5, 2.7, 2.7, 2.4])
 
 
 @pytest.mark.parametrize(

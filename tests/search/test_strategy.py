@@ -2,46 +2,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import permutations
-from statistics import mean
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweeper.search.strategy import (
     Combination,
     History,
     best_result,
     chosen_axes,
-    expected_best,
-    running_best,
 )
 from sweeper.trial import Axis, Log2Hps, Point, hps_key
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.search.fakes import point_result
 
-losses = st.lists(st.floats(-10, 10) | st.just(math.inf), min_size=1, max_size=6)
 SPACE = {name: Axis(low=-1, high=1) for name in ("alpha", "eta", "beta")}
 
 
 def point(value: float, seed: int = 0) -> Point:
     return Point(log2_hps={"eta": value}, seed=seed, phase="p")
-
-
-@given(losses)
-def test_expected_best_is_the_average_over_all_orders(values: list[float]) -> None:
-    finite = [value for value in values if math.isfinite(value)]
-    told = [value if math.isfinite(value) else max(finite, default=0.0) for value in values]
-    orders = list(permutations(told))
-    expected = [mean(min(order[:n]) for order in orders) for n in range(1, len(values) + 1)]
-    curve = expected_best(values)
-    if not finite:
-        assert curve == ()
-        return
-    assert [runs for runs, _ in curve] == list(range(1, len(values) + 1))
-    assert [loss for _, loss in curve] == pytest.approx(expected, abs=1e-9)
 
 
 def test_points_that_differ_by_rounding_alone_are_one() -> None:
@@ -69,13 +46,11 @@ def test_a_failed_trial_counts_as_infinite_everywhere() -> None:
     history = History([failed])
     assert best_result(history).objective == math.inf
     assert best_result(history).status == "failed"
-    assert running_best(r.objective for r in history.results) == ((1, math.inf),)
     history.add(diverged)
     history.add(point_result(point(2), 5.0))
     assert history.value({"eta": 0.0}, 0) == math.inf
     assert [r.objective for r in history.results] == [math.inf, math.inf, 5.0]
     assert best_result(history).trial.log2_hps == {"eta": 2}
-    assert running_best(r.objective for r in history.results)[-1] == (3, 5.0)
     history.add(point_result(point(1), 5.0))
     assert best_result(history).trial.log2_hps == {"eta": 2}, "of equals the first"
 

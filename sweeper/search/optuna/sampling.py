@@ -27,7 +27,6 @@ from sweeper.search.strategy import (
     best_result,
     chosen_axes,
     pruned_notes,
-    running_best,
 )
 from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, hps_key
 
@@ -105,7 +104,6 @@ class OptunaSearch(Bounded):
             seeds=1,
             runs=len(objectives),
             notes=tuple(pruned_notes(history)),
-            best_loss_curve=running_best(objectives),
             phase_ends={self.phase: len(objectives)},
         )
 
