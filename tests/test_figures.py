@@ -20,7 +20,7 @@ from tests.golden import Golden
 from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
-SHARED = ("lab", "claims", "strategies", "idea", "rejudge")
+SHARED = ("lab", "claims", "strategies", "idea", "rejudge", "spent")
 SIZES = (None, *groups()["size"])
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +20,6 @@ from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.check.judge import CheckRule, CoordinateCheck
-    from sweeper.decide.saving import Saving
     from sweeper.study.setup import Failure
 
 T = TypeVar("T")
@@ -105,29 +103,6 @@ def diverged(results: Iterable[Result]) -> list[str]:
     etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
     where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
     return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]
-
-
-def saving_text(saved: Saving) -> str:
-    """What tuning small has saved, and what its row of the target is made of."""
-    if not math.isfinite(saved.factor):
-        return (
-            "The FLOPs of these trials are not known, so neither is what tuning at the target "
-            "would cost."
-        )
-    # Of sizes that a ladder is about to train the FLOPs may not be known yet.
-    whole = saved.factor_with_validation
-    validated = f", and with the validation {times(whole)}" * math.isfinite(whole)
-    return (
-        f"Tuning here took {times(saved.factor)} FLOPs than the same tuning at width "
-        f"{saved.width} would{validated}. The row of that tuning is no measurement: it is the "
-        "search's own trials, run for run, at the target's size and the speed of the widest here."
-    )
-
-
-def times(factor: float) -> str:
-    """A saving in words: 29 times fewer, 1.4 times more."""
-    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
-    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"
 
 
 # The words that records keep beside the codes of decisions: asked for from below, made here.

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.ladder_verdict import Answer, Verdict, worst
-from sweeper.decide.saving import saving
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import call_words
 from sweeper.files import write_atomically
@@ -40,13 +39,14 @@ from sweeper.report.sections import (
     Sentence,
     Verbatim,
 )
-from sweeper.report.sentences import check_sentence, saving_text
+from sweeper.report.sentences import check_sentence
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import ladder_table, trials_table
-from sweeper.stats.ladder import LadderSoFar, Size, extent
-from sweeper.study.cost import cost_table
+from sweeper.stats.ladder import LadderSoFar, extent
+from sweeper.study.cost import cost_table, spent
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
+from sweeper.study.setup import LADDER_PHASE
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
@@ -503,19 +503,11 @@ def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") 
 
 
 def _costs(documents: Documents, base: str) -> list[Section]:
-    """What was spent at the `base`, and beside it the same tuning at each plan's target."""
-    savings = [
-        s for t in documents.targets if (s := saving(documents.trials, t.plan, documents.flops))
-    ]
-    if not savings:
-        return []
-    # What was spent is the same beside every target.
-    tuning, validation = savings[0].tuning, savings[0].validation
-    rows = [([f"tuning at {base}"], tuning)]
-    rows += [(["validation on ladders"], validation)] * bool(validation.trials)
-    for each in savings:
-        size = size_text(Size(width=each.width, depth=each.depth), deep=documents.deep)
-        rows.append(([f"the same tuning at {size}"], each.at_target))
-    table = cost_table("", ["what"], rows, guessed=[each.at_target for each in savings])
-    table.legend = [f"{saving_text(savings[-1])} Times are those of trials on their devices."]
-    return [Section("What it cost, and what it saved", [table])]
+    """What was spent at the `base`, and on ladders."""
+    trials, flops = documents.trials, documents.flops
+    ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
+    rows = [([f"tuning at {base}"], spent(trials.searched, flops))]
+    rows += [(["validation on ladders"], spent(ladders, flops))] * bool(ladders)
+    table = cost_table("", ["what"], rows)
+    table.legend = ["Times are those of trials on their devices."]
+    return [Section("What it cost", [table])]

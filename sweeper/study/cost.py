@@ -63,18 +63,15 @@ def cost_table(
     rows: Sequence[tuple[Sequence[str], Cost]],
     *,
     runs: str = "trials",
-    guessed: Sequence[Cost] = (),
     total: bool = False,
 ) -> Table:
-    """A row a cost under its `names`; the times of those `guessed` are marked with ≈."""
+    """A row a cost under its `names`."""
     columns = [Column(name, left=True) for name in names]
     table = Table(title, [*columns, Column(runs), Column("FLOPs", form=".2e"), Column("time")])
 
     def add(labels: Sequence[str], cost: Cost) -> None:
         flops = Cell(cost.flops, NOT_KNOWN) if math.isnan(cost.flops) else cost.flops
-        time = NOT_KNOWN
-        if math.isfinite(cost.seconds):
-            time = "≈ " * (cost in guessed) + duration(cost.seconds)
+        time = duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
         table.add(*labels, Cell(cost.trials, f"{cost.trials:,}"), flops, Cell(cost.seconds, time))
 
     for labels, cost in rows:

@@ -396,7 +396,6 @@ def _planned(
     watcher: Watcher,
 ) -> TransferAnswer:
     """Write the plan, and look at the rules behind it."""
-    from sweeper.decide.saving import at_target
     from sweeper.decide.validation import Validation
     from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
@@ -419,8 +418,7 @@ def _planned(
         # A target as wide as the base uses no rule for the width, which is what this looks at.
         check = quick_check(experiment, ladders.planned, invocation, watcher)
     results = type(target.study).read(settings.folder).results()
-    specs = [each.trial.spec for each in results]
-    keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
+    keep_flops(settings.folder, [each.trial.spec for each in results])
     holds = all(
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
         for verdict in ladders.verdicts

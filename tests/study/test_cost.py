@@ -5,26 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from sweeper.decide.saving import saving
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json, write_json
-from sweeper.plan.plan import own_plan
-from sweeper.report.sentences import saving_text, times
-from sweeper.stats.ladder import Size
 from sweeper.study.cost import TrialSeconds, at_once, cost_table, spent
 from sweeper.study.flops import flops_in, flops_of, keep_flops, speeds
 from sweeper.study.folder import StudyFolder
-from sweeper.study.setup import Trials
-from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
+from sweeper.trial import PluginSpec, Result, Trial
 from tests.engine import tiny_trials
-from tests.golden import Golden
 from tests.report.test_progress_bar import clock, trials
-from tests.specs import spec_of
 
 __all__ = ["clock"]
 
@@ -113,68 +104,14 @@ def test_how_many_ran_at_once_is_read_off_their_ends() -> None:
     assert at_once([]) == at_once(ended[:1]) == 1.0
 
 
-# What tuning small saved.
-
-
-PLAN = own_plan(Size(width=16, depth=2), Size(width=64, depth=2), {"eta": 2.0}, {})
-
-
-def flops(spec: TrialSpec) -> float:
-    return float(spec.width**2 * spec.train.steps)
-
-
-def run(width: int, seconds: float, phase: str = "eta", **changes: object) -> Result:
-    spec = replace(spec_of({"model": {"width": 16, "depth": 2}}), width=width)
-    trial = Trial(spec=spec, log2_hps=Log2Hps({"eta": 0.0}), phase=phase)
-    result = Result(
-        trial=trial, status="complete", objective=3.0, seconds=seconds, steps=10, device="cpu"
-    )
-    return replace(result, **changes)  # type: ignore[arg-type]
-
-
-def test_the_same_trials_at_the_target_are_counted_step_for_step() -> None:
-    stopped = run(16, 1.0, steps=5)
-    ladder = run(32, 8.0, phase="validate")
-    cost = saving(Trials([run(16, 2.0), stopped, ladder], 0), PLAN, flops)
-    assert cost is not None
-    # One and a half runs of 16^2 x 10 and of 64^2 x 10; the ladder is one of 32^2 x 10.
-    assert (cost.tuning.flops, cost.validation.flops) == (3840, 10240)
-    assert cost.at_target.flops == 61440 and cost.factor == 16
-    assert cost.factor_with_validation == pytest.approx(61440 / 14080)
-    # The widest timed trial makes 10240 FLOPs in 8 seconds.
-    assert cost.at_target.seconds == pytest.approx(48)
-    sentence = (
-        "16 times fewer FLOPs than the same tuning at width 64 would, and with the validation"
-    )
-    assert f"{sentence} 4.4 times" in saving_text(cost)
-    assert (times(16.0), times(0.25)) == ("16 times fewer", "4 times more")
-
-
-def test_a_law_s_longer_run_costs_more() -> None:
-    law: Any = SimpleNamespace(target=SimpleNamespace(batch=1, steps=40))
-    plan = replace(PLAN, law=law)
-    cost = saving(Trials([run(16, 2.0)], 0), plan, flops)
-    assert cost is not None and cost.at_target.flops == 64**2 * 40
-
-
-def test_what_is_not_known_is_said(golden: Golden) -> None:
+def test_what_is_not_known_is_said() -> None:
     # A command's FLOPs are those of the model beside it; one that scales by itself names none.
     engine = tiny_trials.trial().spec
     spec = replace(engine, runner={"name": "command"})
     assert flops_of(spec) == prepare(engine).flops() > 0
     assert math.isnan(flops_of(replace(spec, parameterization=PluginSpec(name="own"))))
-    cost = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
-    assert cost is not None
-    golden.says(saving_text(cost))
-    running = replace(cost, validation=replace(cost.validation, flops=math.nan))
-    assert "nan" not in saving_text(running)
-    table = cost_table("", ["what"], [(["tuning"], cost.tuning)], total=True)
+    table = cost_table("", ["what"], [(["tuning"], spent([tiny(2.0)], lambda _: math.nan))])
     assert [cell.text for cell in next(table.page_rows())[0]][2:] == ["not known", "2 s"]
-
-
-def test_without_a_target_nothing_is_said() -> None:
-    assert saving(Trials([run(16, 2.0)], 0), None, flops) is None
-    assert saving(Trials([], 0), PLAN, flops) is None
 
 
 def test_flops_that_a_driver_counted_are_read_where_no_class_is_imported(tmp_path: Path) -> None:

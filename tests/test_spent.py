@@ -9,11 +9,13 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spent import expected_best, independent_curve
 
-from sweeper.search.strategy import FRESH_SEED
+from sweeper.search.independent import FRESH_SEED
 from sweeper.trial import Log2Hps, Point
+from tests.scripts import load_script
 from tests.search.fakes import point_result
+
+spent = load_script("figures/spent.py")
 
 losses = st.lists(st.floats(-10, 10) | st.just(math.inf), min_size=1, max_size=6)
 
@@ -24,7 +26,7 @@ def test_expected_best_is_the_average_over_all_orders(values: list[float]) -> No
     told = [value if math.isfinite(value) else max(finite, default=0.0) for value in values]
     orders = list(permutations(told))
     expected = [mean(min(order[:n]) for order in orders) for n in range(1, len(values) + 1)]
-    curve = expected_best(values)
+    curve = spent.expected_best(values)
     if not finite:
         assert curve == ()
         return
@@ -52,5 +54,5 @@ def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -
         for p, e, a, s, loss, _ in rows
     ]
     base, combined, single = (Log2Hps({"eta": 1, "a": a}) for a in (0, 2, 1))
-    curve = independent_curve(results, base, 2, [combined, single], 2)
+    curve = spent.independent_curve(results, base, 2, [combined, single], 2)
     assert [loss for _, loss in curve] == pytest.approx([row[-1] for row in rows])
