@@ -323,7 +323,12 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     base, hps = settings.base, plain(defaults(settings.space))
     plan = make_plan(prepared, base, base, hps, {})
     notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
-    notes += [] if prepared.by_engine else clips_scales(settings.raw)
+    if not prepared.by_engine:
+        if plan.needs:
+            notes.append(
+                f"the plan is of a model whose own code does this: {'; '.join(plan.needs)}"
+            )
+        notes += clips_scales(settings.raw)
     return replace(settings, notes=(*settings.notes, *notes))
 
 

@@ -76,6 +76,11 @@ class FreshSeeds(Around):
         )
         if not finite:
             return conclusion
+        if self.of_command and len(finite) > 1 == len({*finite}):
+            note = (
+                f"all {len(finite)} fresh seeds have the same loss: does the script use {{seed}}?"
+            )
+            conclusion = replace(conclusion, notes=(*conclusion.notes, note))
         return replace(
             conclusion,
             objective=mean(finite),

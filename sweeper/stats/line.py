@@ -25,7 +25,7 @@ FLAT_RANGE, FLAT_MOST = 1e-4, 0.004
 """Constant: its range, over its middle, is at most FLAT_RANGE times the square of its octaves, and
 at most FLAT_MOST. Of the 10,600 stretches of two octaves and more of the tables of step-law and
 nanochat the nearest is at 3.9e-4, of whole lines at 0.017."""
-NOISE_OCTAVES, NOISE_POINTS, NOISE_RANGE, NOISE_RATIO = 4.0, 6, 0.03, 1.25
+NOISE_OCTAVES, NOISE_POINTS, NOISE_RANGE, NOISE_RATIO = 6.0, 9, 0.03, 1.25
 """Or neighbours differ as much as any two losses do: their mean squared difference over the
 variance is 2 of noise; the highest of such stretches of the same tables is 0.95."""
 MAX_LINE_POINTS = 10**4

@@ -21,6 +21,7 @@ from sweeper.config.studies import Invocation, study_tree, tree_of
 from sweeper.errors import Call, Keyword
 from sweeper.registry import TARGET, groups
 from sweeper.study.folder import StudyFolder
+from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import SearchRequest
@@ -66,6 +67,8 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         tree, invocation = study_tree(name, overrides, request.config_dir, trust=None)
     else:
         overrides = list(request.overrides)
+        if request.study is not None and not overrides:  # all that it could train is a study's
+            find_study(request.study, root)
         # Who says nothing of what to train gets an answer by short runs.
         if all(word.startswith(UNTRAINED) for word in overrides):
             overrides = [f"experiment={FIRST}", *overrides]

@@ -68,6 +68,13 @@ def test_without_fresh_seeds_it_says_that_it_is_the_best_of_many() -> None:
     assert found.basis == f"mean of 3 fresh seeds, standard error {found.error:.4f}"
 
 
+def test_fresh_seeds_of_a_command_that_takes_none_are_told() -> None:
+    strategy = FreshSeeds(strategy=LearningRateLine(), of_command=True)
+    for spread, told in ((0.0, True), (0.02, False)):
+        found = searched(strategy, basin(SPACE, spread=spread))
+        assert ("all 3 fresh seeds have the same loss" in " ".join(found.notes)) is told
+
+
 @pytest.mark.parametrize("lost", [math.inf, math.nan])
 def test_fresh_seeds_that_diverge_or_fail_are_told(lost: float) -> None:
     middle = basin(SPACE)
@@ -103,22 +110,22 @@ def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "trains"),
+    ("objective", "trials"),
     [
-        (lambda hps, seed: 2.5 + 1e-5 * hps["eta"], False),  # one rate, whatever eta is
-        (lambda hps, seed: 2.5 + 0.02 * noise(hps, seed), False),  # without {eta} and {seed}
-        (lambda hps, seed: 2.5 + 0.003 * hps["eta"] ** 2 + 0.002 * noise(hps, seed), True),
-        (lambda hps, seed: math.inf if hps["eta"] > -2 else 2.5 + 0.01 * hps["eta"], True),
+        (lambda hps, seed: 2.5 + 1e-5 * hps["eta"], 7),  # one rate, whatever eta is
+        (lambda hps, seed: 2.5 + 0.02 * noise(hps, seed), 10),  # without {eta} and {seed}
+        (lambda hps, seed: 2.5 + 0.003 * hps["eta"] ** 2 + 0.002 * noise(hps, seed), 0),
+        (lambda hps, seed: math.inf if hps["eta"] > -2 else 2.5 + 0.01 * hps["eta"], 0),
     ],
 )
 def test_a_command_whose_losses_do_not_depend_on_eta_has_no_answer(
-    objective: Objective, trains: bool
+    objective: Objective, trials: int
 ) -> None:
     line = LearningRateLine()
     strategy = FreshSeeds(strategy=line, of_command=True)
     history = run_search(strategy, SPACE, objective)
     found = strategy.conclude(SPACE, history)
-    assert math.isfinite(found.objective) is trains is not bool(found.untrained)
-    if not trains:
-        assert len(history.results) == 7 and "from 2^-3 to 2^3" in found.untrained
+    assert math.isfinite(found.objective) is (trials == 0) is not bool(found.untrained)
+    if trials:
+        assert len(history.results) == trials and "from 2^-3 to 2^3" in found.untrained
         assert math.isfinite(FreshSeeds(strategy=line).conclude(SPACE, history).objective)
