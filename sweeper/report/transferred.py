@@ -15,7 +15,7 @@ from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, after_plan, again, the_same
+from sweeper.report.next import Next, after_plan, again, the_same, within
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -66,7 +66,7 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
             answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
             places={"study": settings.folder},
             document={"study": settings.name, **queued},
-            next=[replace(same, why="to collect them, and go on")],
+            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
             folder=settings.folder,
         )
     assert isinstance(answer, TransferAnswer)
@@ -152,14 +152,14 @@ def _planned(
     deep = settings.runner.takes("depth")
     items += console.plan(plan, deep=deep)
     items += _trend_items(answer)
-    notes += [answer.notice] * bool(answer.notice)
-    notes += map(_unvalidated_note, answer.unvalidated)
+    notes += [*filter(None, [answer.notice]), *map(_unvalidated_note, answer.unvalidated)]
     if answer.check is not None:
         items += _check_items(answer.check, settings)
         notes += _check_notes(answer.check)
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
+    next_command = next_command and within(settings.folder, next_command)
     # A next command without a verb is the target's own, and is not said twice.
     if not (next_command and not next_command.call.verb):
         targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}

@@ -34,7 +34,7 @@ def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]
 
 
 def won(rows: object, briefly: bool = True, **question: Any) -> Winner:
-    runs = variant_runs(read(pandas.DataFrame(rows)), "change", "base")
+    runs = variant_runs(read(pandas.DataFrame(rows), columns="loss=loss"), "change", "base")
     question.setdefault("counts", TARGET)
     return decide(runs, VariantQuestion(**question), briefly=briefly)
 
