@@ -324,10 +324,8 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     plan = make_plan(prepared, base, base, hps, {})
     notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
     if not prepared.by_engine:
-        if plan.needs:
-            notes.append(
-                f"the plan is of a model whose own code does this: {'; '.join(plan.needs)}"
-            )
+        if needs := [n for n in plan.needs if not n.startswith(("weight decay:", "eps:"))]:
+            notes.append(f"the plan is of a model whose own code does this: {'; '.join(needs)}")
         notes += clips_scales(settings.raw)
     return replace(settings, notes=(*settings.notes, *notes))
 
