@@ -169,7 +169,7 @@ class SearchRequest(Request, panel=TUNE):
     r"""Search the best hyperparameters at the base size, model.width and model.depth.
 
     With a training command of your own after --, every trial is a run of it:
-    sweeper search model.width=256 'metric=loss (?P<loss>\S+)' -- ./train.py --lr={eta} --seed={seed}
+    sweeper search model.width=64 'metric=loss (?P<loss>\S+)' -- ./train.py --lr={eta} --seed={seed}
 
     Run the same command again to go on where it stopped, or name the study alone; what is finished
     is not trained again.
