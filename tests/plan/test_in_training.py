@@ -24,6 +24,7 @@ from sweeper.plan import in_training
 from sweeper.plan.in_training import disagreement
 
 STEPS, VOCABULARY = 24, 12
+ONES = torch.ones(4, 4, dtype=torch.long)
 Script = Callable[[TransferPlan], None]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
@@ -77,6 +78,10 @@ def cosine(step: int) -> float:
     return min(1, (step + 1) / 4) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
 
 
+def loss_of(model: nn.Module, tokens: Tensor = ONES) -> Tensor:
+    return cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
 def losses(
     model: nn.Module,
     optimizers: Optimizers,
@@ -90,7 +95,7 @@ def losses(
     for number in range(steps):
         before(number)
         tokens = torch.randint(1, VOCABULARY, (4, 4), generator=generator)
-        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = loss_of(model, tokens)
         for optimizer in every:
             optimizer.zero_grad()
         loss.backward()
@@ -242,12 +247,10 @@ def right_compiled_step(plan: TransferPlan) -> None:
 def right_accumulation(plan: TransferPlan) -> None:
     model, optimizer = usual(plan)
     scaler = torch.amp.GradScaler("cpu")
-    tokens = torch.ones(4, 4, dtype=torch.long)
     for step in range(STEPS):
         factor(optimizer, cosine)(step)
         for _ in range(2):
-            loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-            scaler.scale(loss / 2).backward()
+            scaler.scale(loss_of(model) / 2).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -255,11 +258,10 @@ def right_accumulation(plan: TransferPlan) -> None:
 
 def right_closure(plan: TransferPlan) -> None:
     model, optimizer = usual(plan)
-    tokens = torch.ones(4, 4, dtype=torch.long)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = loss_of(model)
         loss.backward()
         return loss
 
@@ -268,21 +270,11 @@ def right_closure(plan: TransferPlan) -> None:
 
 
 def right_resumed(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    saved = optimizer.state_dict()
-    saved["state"] = {
-        index: {
-            "step": torch.tensor(5.0),
-            "exp_avg": torch.zeros(p.shape),
-            "exp_avg_sq": torch.ones(p.shape),
-        }
-        for index, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
-    }
-    optimizer.load_state_dict(saved)
+    model, optimizer = usual(plan)
+    for p in model.parameters():
+        p.data.mul_(3)
+        averages = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.ones_like(p)}
+        optimizer.state[p] = {"step": torch.tensor(5.0), **averages}
     losses(model, optimizer, factor(optimizer, lambda step: 0.1))
 
 
