@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.cli import commands, verb
 from sweeper.cli.options import verb_first
-from tests.cli.driver import SIZES, TINY, Run, make_workplace
+from tests.cli.driver import SIZES, TINY, make_workplace
 
 
 def loaded(script: str, folder: Path) -> set[str]:
@@ -99,18 +99,6 @@ def test_options_of_every_verb_stand_before_it_too(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["sweeper", *typed.split()])
     assert verb.typed() == kept.split() == verb_first(kept.split())
-
-
-def test_before_the_verb_they_say_what_they_say_behind_it(
-    sweeper: Run, study: Path, tmp_path: Path
-) -> None:
-    elsewhere = str(study.parent.rename(tmp_path / "elsewhere"))
-    answers = [
-        sweeper("--json", "--root", elsewhere, "status", "a"),
-        sweeper("status", "a", "--json", "--root", elsewhere),
-    ]
-    assert answers[0].document == answers[1].document and answers[0].code == 0
-    assert sweeper("--root", elsewhere, "search", *TINY, "study=a", "--dry-run").code == 0
 
 
 def test_a_shell_proposes_them_behind_the_verb() -> None:

@@ -90,14 +90,6 @@ class TestStatus:
         assert_refused(sweeper("status", name))
         assert tree(study) == before
 
-    @pytest.mark.parametrize(
-        ("name", "text"), [("search.json", "{"), ("progress.json", "[]"), ("config.yaml", "{")]
-    )
-    def test_damaged_records(self, sweeper: Run, study: Path, name: str, text: str) -> None:
-        (study / name).write_text(text)
-        assert sweeper("status").code == 0
-        assert sweeper("report").code == 0
-
 
 class TestReport:
     def test_writes_the_page(self, sweeper: Run, study: Path, golden: Golden) -> None:

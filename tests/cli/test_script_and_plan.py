@@ -38,7 +38,6 @@ def Net(width, depth):
 """
 USE = "plan.init_(model); optimizer = torch.optim.AdamW(plan.param_groups(model))"
 FACTOR = "for group in optimizer.param_groups: group['lr'] = group['initial_lr'] * (1 - step / 20)"
-OWN = "optimizer = torch.optim.AdamW(model.parameters())"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,6 @@ OWN = "optimizer = torch.optim.AdamW(model.parameters())"
             "try:\n        optimizer.param_groups[0]['lr'] = 1; optimizer.step()\n    except: pass",
             "its rate is 1 at step 1, planned",
         ),
-        (OWN, "pass", "loads the plan and does not train by it"),
     ],
 )
 def test_a_script_that_does_not_train_by_its_plan(

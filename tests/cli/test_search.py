@@ -136,14 +136,6 @@ class TestAnotherSetup:
         assert trained == []
         assert before == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
 
-    def test_what_changes_no_trial_is_not_refused(
-        self, sweeper: Run, study: Path, trained: list[str]
-    ) -> None:
-        assert sweeper("search", *TINY, "study=a").err == ""
-        words = ["runner.batched_trials=2", "logger=jsonl", "launcher=local", "transfer.seeds=3"]
-        again = sweeper("search", *TINY, "study=a", *words)
-        assert again.code == 0 and trained == [] and "other values" not in again.out
-
     def test_status_report_and_transfer_speak_of_the_same_trials(
         self, sweeper: Run, study: Path, golden: Golden
     ) -> None:

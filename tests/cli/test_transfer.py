@@ -1,6 +1,5 @@
 import json
 import math
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -90,16 +89,6 @@ class TestValidate:
         write_parabolas(ladder_study, {16: 0.0, 32: optimum})
         answer = sweeper(*VALIDATE, *words, "--strict", "--json")
         assert answer.document["verdicts"][0]["answer"] == verdict and answer.code == code
-
-    def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
-        """The base must have that ratio; the error says which one it has."""
-        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
-        refused = sweeper(*words, "--dry-run", "transfer.tokens_per_parameter=1000")
-        assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
-        (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
-        answer = sweeper(*words, f"transfer.tokens_per_parameter={own}", "--dry-run", "--json")
-        base, target = (each["size"]["steps"] for each in answer.document["sizes"])
-        assert base < target
 
     def test_a_plan_without_a_new_validation_tells_the_kept_one(
         self, sweeper: Run, ladder_study: Path, golden: Golden

@@ -181,18 +181,19 @@ class TestParameters:
 # the gradient's square where that is of rank 1: then each entry moves by lr times the weight's RMS.
 
 
-def small(optimizer: str) -> TransferPlan:
-    def build(width: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
+def net(width: int = 32) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
 
+
+def small(optimizer: str) -> TransferPlan:
     sizes, x = ({"width": 8}, {"width": 32}), torch.zeros(2, 6)
     rules = {"name": optimizer, "weight_decay": 0.01}
-    return sweeper.plan_for(build, *sizes, "mup", {"eta": 2.0**-6}, optimizer=rules, inputs=x)
+    return sweeper.plan_for(net, *sizes, "mup", {"eta": 2.0**-6}, optimizer=rules, inputs=x)
 
 
 def test_adafactor_trains_by_the_plan() -> None:
     plan = small("adafactor")
-    model = plan.init_(nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3)))
+    model = plan.init_(net())
     optimizer = torch.optim.Adafactor(plan.param_groups(model))
     assert complaints(plan, optimizer, model) == []
     rates = {setting.name: setting.lr for setting in plan.absorbed()}
@@ -212,7 +213,7 @@ def test_adafactor_trains_by_the_plan() -> None:
 
 
 def test_adafactor_s_groups_and_adam_s_are_told_apart() -> None:
-    model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))
+    model = net()
     plan, adamw = small("adafactor"), small("adamw")
     groups = plan.param_groups(model)
     other_eps = torch.optim.Adafactor([{**group, "eps": (1e-3, 1e-3)} for group in groups])

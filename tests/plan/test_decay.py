@@ -12,7 +12,6 @@ from transformers.trainer_pt_utils import get_parameter_names
 import sweeper
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, resolve
-from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from sweeper.trial import PluginSpec
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
@@ -38,24 +37,14 @@ class Shifted(nn.Module):
         return logits
 
 
-class Tied(Shifted):
-    """Its table gives the logits, too."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.head.weight = self.embed.weight
+def tied(width: int) -> nn.Module:
+    model = Shifted(width)
+    model.head.weight = model.embed.weight
+    return model
 
 
-class Unnormed(nn.Module):
-    """Without a norm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(11, width), nn.Linear(width, 11)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.embed(tokens).relu())
-        return logits
+def unnormed(width: int) -> nn.Module:
+    return nn.Sequential(nn.Embedding(11, width), nn.Linear(width, 11))
 
 
 def planned(model: Any, optimizer: Any = None, name: str = "width", **hps: float) -> TransferPlan:
@@ -81,32 +70,32 @@ def test_matrices_alone_decay_and_nothing_that_is_picked_or_added() -> None:
     model, spared = NanoDecoder(16), [nn.LayerNorm, nn.Embedding]
     named = get_parameter_names(model, spared, [r"bias", r"scale"])  # transformers' rule
     assert decaying(planned(NanoDecoder, name="n_embd")) == {*named}
-    assert decaying(planned(Tied)) == {"kernel.weight", "embed.weight"}  # as in nanoGPT
+    assert decaying(planned(tied)) == {"kernel.weight", "embed.weight"}  # as in nanoGPT
 
 
 @pytest.mark.parametrize(
     ("model", "options", "arguments"),
     [
-        (Unnormed, {}, {}),
+        (unnormed, {}, {}),
         (Shifted, {"decayed": "all"}, {}),
-        (Unnormed, {"decayed": "matrices"}, {"decayed": "matrices"}),
+        (unnormed, {"decayed": "matrices"}, {"decayed": "matrices"}),
     ],
 )
 def test_without_norms_all_decay_and_an_option_says_otherwise(
-    model: type[nn.Module], options: dict[str, str], arguments: dict[str, str]
+    model: Any, options: dict[str, str], arguments: dict[str, str]
 ) -> None:
     plan = planned(model, {"name": "adamw", "weight_decay": DECAY, **options})
     assert plan.optimizer is not None
     assert plan.optimizer.arguments == {"weight_decay": DECAY, **arguments}
     names = {p.name for p in plan.parameters}
-    assert decaying(plan) == ({"head.weight"} if arguments else names)
+    assert decaying(plan) == ({"1.weight"} if arguments else names)
     # Plans of earlier versions name no option, and all of their parameters decay.
     assert (
         decaying(planned(model, PluginSpec(name="adamw", arguments={"weight_decay": 0.1}))) == names
     )
 
 
-def test_a_step_of_adamw_takes_the_plan_s_share_of_what_decays_and_check_sees_the_rest() -> None:
+def test_a_step_of_adamw_takes_the_plan_s_share_of_what_decays() -> None:
     plan, model = planned(Shifted), Shifted(32)
     plan.init_(model)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -117,10 +106,6 @@ def test_a_step_of_adamw_takes_the_plan_s_share_of_what_decays_and_check_sees_th
     shares = {name: DECAY if name in decaying(plan) else 0.0 for name in before}
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), before[name] * (1 - shares[name]))
-    plan.check(optimizer, model)
-    next(g for g in optimizer.param_groups if not g["weight_decay"])["weight_decay"] = 0.1
-    with pytest.raises(BadInput, match=r"weight_decay is not the plan's.*0\.1, planned 0"):
-        plan.check(optimizer, model)
 
 
 def settings(*words: str) -> Settings:

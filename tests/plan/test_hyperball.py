@@ -32,6 +32,7 @@ from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import Spectral, SpectralMup
 from sweeper.scaling.umup import UMuP
 from tests.plan.helpers import reading_once
+from tests.scaling.test_relative import moved
 from tests.scaling.weights import weight
 from tests.toy_models import TOKENS, NanoDecoder
 
@@ -109,25 +110,6 @@ def matrix(role: Role, out: int, into: int, base: int = 16) -> ParamSpec:
     return weight(role, out, into, grows.get(role, (out, base)))
 
 
-def moved(update: Update, std: float, out: int, into: int) -> float:
-    """RMS by which a step of relative length 1e-3 moves the outputs, over 1e-3; torch alone."""
-    generator = torch.Generator().manual_seed(0)
-    w, x, d = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        for shape in ((out, into), (into, 8), (out, 8))
-    )
-    w *= std
-    u = torch.sign(d @ x.T)
-    if update.orthogonal:
-        # Of full rank, as a momentum becomes in time: 8 examples alone have 8 directions.
-        noise = torch.randn(out, into, generator=generator, dtype=torch.float64)
-        rows, _, columns = torch.linalg.svd(d @ x.T + 1e-9 * noise, full_matrices=False)
-        u = rows @ columns
-    stepped = w - 1e-3 * u * w.norm() / u.norm()
-    new = stepped * w.norm() / stepped.norm()
-    return float((((new - w) / 1e-3) @ x).square().mean().sqrt())
-
-
 WIDTHS = (64, 128, 256)
 RULES = {
     "mup": MuP(),
@@ -162,7 +144,7 @@ def test_a_step_moves_the_output_alike_at_every_width(
     for width in WIDTHS:
         out = width if role is Role.HIDDEN else 10
         scale = rules.scale(matrix(role, out, width), ones, update)
-        size = scale.multiplier * moved(update, scale.init_std, out, width)
+        size = scale.multiplier * moved(update, scale.init_std, out, width, "full")
         changes.append(scale.lr * size)
     slope = np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0]
     assert slope == pytest.approx(0.0, abs=0.06), changes

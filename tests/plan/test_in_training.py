@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR
 
 import sweeper
 from sweeper import BadInput, TransferPlan
@@ -24,7 +24,8 @@ from sweeper.plan import in_training
 from sweeper.plan.in_training import disagreement
 
 STEPS, VOCABULARY = 24, 12
-Model = Callable[[int], nn.Module]
+ONES = torch.ones(4, 4, dtype=torch.long)
+Script = Callable[[TransferPlan], None]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
@@ -77,6 +78,10 @@ def cosine(step: int) -> float:
     return min(1, (step + 1) / 4) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
 
 
+def loss_of(model: nn.Module, tokens: Tensor = ONES) -> Tensor:
+    return cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
 def losses(
     model: nn.Module,
     optimizers: Optimizers,
@@ -90,7 +95,7 @@ def losses(
     for number in range(steps):
         before(number)
         tokens = torch.randint(1, VOCABULARY, (4, 4), generator=generator)
-        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = loss_of(model, tokens)
         for optimizer in every:
             optimizer.zero_grad()
         loss.backward()
@@ -117,137 +122,87 @@ def end(folder: Path) -> str:
     return disagreement(folder, ended=True)
 
 
-def wrong_rate_everywhere(plan: TransferPlan) -> None:
+def usual(plan: TransferPlan) -> tuple[nn.Module, torch.optim.AdamW]:
     model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-
-    def write(step: int) -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = cosine(step) * 1e-3
-
-    losses(model, optimizer, write)
+    return model, torch.optim.AdamW(plan.param_groups(model))
 
 
-def wrong_rate_in_a_group(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    optimizer.param_groups[1]["lr"] *= 2
-    losses(model, optimizer)
+def doubled(at: int) -> Script:
+    """From a step on one group has twice its rate."""
+
+    def script(plan: TransferPlan) -> None:
+        model, optimizer = usual(plan)
+
+        def write(step: int) -> None:
+            if step == at:
+                optimizer.param_groups[1]["lr"] *= 2
+
+        losses(model, optimizer, write)
+
+    return script
 
 
-def wrong_rate_later(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
+def scheduled(schedule: Callable[[int], float]) -> Script:
+    def script(plan: TransferPlan) -> None:
+        model, optimizer = usual(plan)
+        losses(model, optimizer, factor(optimizer, schedule))
 
-    def write(step: int) -> None:
-        if step == 5:
-            optimizer.param_groups[1]["lr"] *= 2
-
-    losses(model, optimizer, write)
+    return script
 
 
-def wrong_eps(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    for group in optimizer.param_groups:
-        group["eps"] = 1e-8
-    losses(model, optimizer)
-
-
-def wrong_decay(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.1
-    losses(model, optimizer)
-
-
-def wrong_drawn_anew(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
+def drawn_anew(plan: TransferPlan) -> None:
+    model, optimizer = usual(plan)
     nn.init.normal_(model.second.weight, std=0.02)  # type: ignore[arg-type]
-    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+    losses(model, optimizer)
 
 
-def wrong_not_drawn(plan: TransferPlan) -> None:
+def not_drawn(plan: TransferPlan) -> None:
     model = Net(64)
     losses(model, torch.optim.AdamW(plan.param_groups(model)))
 
 
-def wrong_other_model(plan: TransferPlan) -> None:
-    model, other = plan.init_(Net(64)), plan.init_(Net(64))
-    losses(model, torch.optim.AdamW(plan.param_groups(other)))
+def of_another_model(plan: TransferPlan) -> None:
+    other, optimizer = usual(plan)
+    losses(plan.init_(Net(64)), optimizer)
+    assert other
 
 
-def wrong_stale_groups(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
+def stale_groups(plan: TransferPlan) -> None:
+    model, optimizer = usual(plan)
     for module in model.modules():  # as `fully_shard` does
         for name, parameter in [*module.named_parameters(recurse=False)]:
             setattr(module, name, nn.Parameter(parameter.detach().clone()))
     losses(model, optimizer)
 
 
-def wrong_all_parameters(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    losses(model, torch.optim.AdamW(model.parameters(), lr=2**-7, weight_decay=0))
-
-
-def wrong_frozen_by_hand(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
+def frozen_by_hand(plan: TransferPlan) -> None:
+    model, optimizer = usual(plan)
     model.first.weight.requires_grad_(False)  # type: ignore[union-attr]
-    losses(model, torch.optim.AdamW(plan.param_groups(model)))
+    losses(model, optimizer)
 
 
-def wrong_left_out(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    losses(model, torch.optim.AdamW(plan.param_groups(model)[1:]))
-
-
-def wrong_optimizer(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    groups = [{**group, "eps": None} for group in plan.param_groups(model)]
-    losses(model, torch.optim.SGD([{k: g[k] for k in ("params", "lr")} for g in groups]))
-
-
-def wrong_unused(plan: TransferPlan) -> None:
+def unused(plan: TransferPlan) -> None:
     model = Net(64)
     losses(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
-def wrong_peak_too_high(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    losses(model, optimizer, factor(optimizer, lambda step: 1 + step / 1000))
-
-
-def wrong_peak_never_reached(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    losses(model, optimizer, factor(optimizer, lambda step: (step + 1) / 100))
-
-
-WRONG = {
-    wrong_rate_everywhere: "one rate stands in all groups",
-    wrong_rate_in_a_group: "they differ",
-    wrong_rate_later: "its rate is .* at step 6, planned",
-    wrong_eps: "eps is not the plan's",
-    wrong_decay: "weight_decay is not the plan's",
-    wrong_drawn_anew: "second.weight has std 0.0[12]",
-    wrong_not_drawn: r"plan.init_\(model\) was not called",
-    wrong_other_model: "has a gradient",
-    wrong_stale_groups: "does not change",
-    wrong_all_parameters: "one rate stands in all groups",
-    wrong_frozen_by_hand: "first.weight: the plan trains what the script has frozen",
-    wrong_left_out: "in no group",
-    wrong_optimizer: "updates of another kind than SGD's",
-    wrong_unused: "does not train by it",
-    wrong_peak_too_high: "its rate is .* at step 3, planned",
-    wrong_peak_never_reached: "a warm-up longer than the run",
+WRONG: dict[str, tuple[Script, str]] = {
+    "rate in a group": (doubled(at=0), "they differ"),
+    "rate later": (doubled(at=5), "its rate is .* at step 6, planned"),
+    "drawn anew": (drawn_anew, "second.weight has std 0.0[12]"),
+    "not drawn": (not_drawn, r"plan.init_\(model\) was not called"),
+    "of another model": (of_another_model, "has a gradient"),
+    "stale groups": (stale_groups, "does not change"),
+    "frozen by hand": (frozen_by_hand, "first.weight: the plan trains what the script has frozen"),
+    "unused": (unused, "does not train by it"),
+    "peak too high": (scheduled(lambda step: 1 + step / 1000), "its rate is .* at step 3, planned"),
+    "peak never reached": (scheduled(lambda step: (step + 1) / 100), "a warm-up longer than the"),
 }
 
 
-@pytest.mark.parametrize("script", WRONG, ids=lambda script: script.__name__)
-def test_a_wrong_script_is_stopped(script: Callable[[TransferPlan], None], trial: Path) -> None:
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_script_is_stopped(kind: str, trial: Path) -> None:
+    script, expected = WRONG[kind]
     plan = TransferPlan.load(trial / "plan.json")
     try:
         script(plan)
@@ -256,26 +211,14 @@ def test_a_wrong_script_is_stopped(script: Callable[[TransferPlan], None], trial
     except BadInput as error:
         problem = str(error)
         assert disagreement(trial, ended=False) == problem
-    assert re.search(WRONG[script], problem), problem
-
-
-def scheduled(plan: TransferPlan, schedule: Callable[[torch.optim.Optimizer], LRScheduler]) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    scheduler = schedule(optimizer)
-    losses(model, optimizer, step=lambda each: (each.step(), scheduler.step()))
-
-
-def right_warm_up(plan: TransferPlan) -> None:
-    scheduled(plan, lambda optimizer: LambdaLR(optimizer, cosine))
+    assert re.search(expected, problem), problem
 
 
 def right_cycle(plan: TransferPlan) -> None:
-    def cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
-        rates = [group["lr"] for group in optimizer.param_groups]
-        return OneCycleLR(optimizer, rates, total_steps=STEPS + 1, cycle_momentum=False)
-
-    scheduled(plan, cycle)
+    model, optimizer = usual(plan)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    scheduler = OneCycleLR(optimizer, rates, total_steps=STEPS + 1, cycle_momentum=False)
+    losses(model, optimizer, step=lambda each: (each.step(), scheduler.step()))
 
 
 def right_constant(plan: TransferPlan) -> None:
@@ -289,11 +232,6 @@ def right_tensor_rates(plan: TransferPlan) -> None:
     losses(model, torch.optim.AdamW(groups, fused=True))
 
 
-def right_fused(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    losses(model, torch.optim.AdamW(plan.param_groups(model), fused=True))
-
-
 def right_compiled(plan: TransferPlan) -> None:
     model = plan.init_(Net(64))
     compiled = torch.compile(model, backend="eager")
@@ -301,35 +239,29 @@ def right_compiled(plan: TransferPlan) -> None:
 
 
 def right_compiled_step(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    model, optimizer = usual(plan)
     step = torch.compile(optimizer.step, backend="eager")
     losses(model, optimizer, step=lambda each: step())
 
 
 def right_accumulation(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    model, optimizer = usual(plan)
     scaler = torch.amp.GradScaler("cpu")
-    tokens = torch.ones(4, 4, dtype=torch.long)
     for step in range(STEPS):
         factor(optimizer, cosine)(step)
         for _ in range(2):
-            loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-            scaler.scale(loss / 2).backward()
+            scaler.scale(loss_of(model) / 2).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
 
 
 def right_closure(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    tokens = torch.ones(4, 4, dtype=torch.long)
+    model, optimizer = usual(plan)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = loss_of(model)
         loss.backward()
         return loss
 
@@ -338,21 +270,11 @@ def right_closure(plan: TransferPlan) -> None:
 
 
 def right_resumed(plan: TransferPlan) -> None:
-    model = plan.init_(Net(64))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
-    saved = optimizer.state_dict()
-    saved["state"] = {
-        index: {
-            "step": torch.tensor(5.0),
-            "exp_avg": torch.zeros(p.shape),
-            "exp_avg_sq": torch.ones(p.shape),
-        }
-        for index, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
-    }
-    optimizer.load_state_dict(saved)
+    model, optimizer = usual(plan)
+    for p in model.parameters():
+        p.data.mul_(3)
+        averages = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.ones_like(p)}
+        optimizer.state[p] = {"step": torch.tensor(5.0), **averages}
     losses(model, optimizer, factor(optimizer, lambda step: 0.1))
 
 
@@ -462,7 +384,7 @@ RIGHT = [script for name, script in globals().items() if name.startswith("right_
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("script", RIGHT, ids=lambda script: script.__name__)
 def test_a_right_script_hears_nothing(
-    script: Callable[[TransferPlan], None], trial: Path, capfd: pytest.CaptureFixture[str]
+    script: Script, trial: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script(TransferPlan.load(trial / "plan.json"))
     assert end(trial) == "" and capfd.readouterr().out == ""
@@ -473,8 +395,7 @@ def test_a_large_run_is_looked_at_where_it_asks(
 ) -> None:
     plan = TransferPlan.load(planned().save(tmp_path / "plan.json"))
     assert not in_training.WATCHES  # in no trial nothing is heard of
-    model = plan.init_(Net(64))
-    optimizer = torch.optim.AdamW(plan.param_groups(model))
+    model, optimizer = usual(plan)
     with pytest.raises(BadInput, match="in no group"):
         sweeper.watch(torch.optim.AdamW(plan.param_groups(model)[1:]), plan)
     sweeper.watch(optimizer, plan)

@@ -40,6 +40,10 @@ def decoder_plan(
         )
 
 
+def made(build: Any, base: dict[str, Any], target: dict[str, Any]) -> TransferPlan:
+    return sweeper.plan_for(build, base, target, "mup", HPS, inputs=TOKENS)
+
+
 def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
     return {parameter.name: parameter for parameter in plan.parameters}
 
@@ -150,24 +154,17 @@ RUNS: dict[str, Any] = {
 
 
 def test_layers_that_no_size_is_the_depth_of_are_told(golden: Golden) -> None:
-    sizes = ({"n_embd": 32}, {"n_embd": 64})
-    plan = sweeper.plan_for(
-        lambda n_embd: NanoDecoder(n_embd, n_embd // 16), *sizes, "mup", HPS, inputs=TOKENS
-    )
+    plan = made(lambda n_embd: NanoDecoder(n_embd, n_embd // 16), {"n_embd": 32}, {"n_embd": 64})
     (need,) = (need for need in plan.needs if "no depth differs" in need)
     golden.says(need)
     named = ({"n_embd": 32, "n_blocks": 2}, {"n_embd": 64, "n_blocks": 4})
-    plan = sweeper.plan_for(
-        lambda n_embd, n_blocks: NanoDecoder(n_embd, n_blocks), *named, "mup", HPS, inputs=TOKENS
-    )
+    plan = made(lambda n_embd, n_blocks: NanoDecoder(n_embd, n_blocks), *named)
     assert plan.target.depth == 4 and not any("no depth" in need for need in plan.needs)
 
 
 def test_a_depth_that_changes_nothing_is_told() -> None:
     sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 4})
-    plan = sweeper.plan_for(
-        lambda n_embd, n_layer: NanoDecoder(n_embd), *sizes, "mup", HPS, inputs=TOKENS
-    )
+    plan = made(lambda n_embd, n_layer: NanoDecoder(n_embd), *sizes)
     assert any("it ignores its depth, or its layers share them" in need for need in plan.needs)
 
 
@@ -242,7 +239,7 @@ class TestLaw:
 )
 def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], golden: Golden) -> None:
     with refused(golden):
-        sweeper.plan_for(NanoDecoder, base, target, "mup", HPS, inputs=TOKENS)
+        made(NanoDecoder, base, target)
 
 
 SIZES: Any = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
@@ -269,7 +266,7 @@ def test_what_is_given_wrongly_is_told_by_its_name(
 
 
 def test_no_weight_decays_that_nobody_asked_to() -> None:
-    plan = sweeper.plan_for(NanoDecoder, *SIZES, "mup", HPS, inputs=TOKENS)
+    plan = made(NanoDecoder, *SIZES)
     assert {parameter.target.weight_decay for parameter in plan.parameters} == {0.0}
     model = NanoDecoder(**SIZES[1])
     assert {group["weight_decay"] for group in plan.param_groups(model)} == {0.0}

@@ -8,8 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.config.compose import compose_tree
@@ -82,18 +80,6 @@ def test_any_space_may_hold_weight_decay_and_gammas_and_nothing_unknown(name: st
     assert more.keys() <= space.keys() and next(iter(space)) == "eta"
     with raises_config_error("space.gama", axis):
         read_space(made | {"space": made["space"] | {"gama": axis}}, SETTING_FACTORS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(growth=st.sampled_from([1, 2, 4]), log2=st.floats(-3, 3))
-@settings(max_examples=8)
-def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float) -> None:
-    made, hps = parameterization(name), {key: v * 2.0**log2 for key, v in values(name).items()}
-    for spec in sizes(growth):
-        scale = made.scale(spec, hps, Update.SIGN)
-        numbers = [scale.init_std, scale.multiplier, scale.lr, scale.eps, scale.weight_decay]
-        numbers.append(1.0 if scale.backward_multiplier is None else scale.backward_multiplier)
-        assert all(math.isfinite(n) and n > 0 for n in numbers), spec.name
 
 
 @pytest.mark.parametrize("name", NAMES)
