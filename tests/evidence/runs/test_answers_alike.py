@@ -95,18 +95,6 @@ def test_names_and_units_say_nothing(
 
 
 @settings(max_examples=settings.default.max_examples // 4)
-@given(tables())
-def test_spelt_numbers_and_rows_written_twice_say_nothing(frame: pandas.DataFrame) -> None:
-    spelt = frame.assign(
-        width=frame.width.map("{:,}".format),
-        eta=np.log2(frame.eta).map("2^{:.0f}".format),
-        seed=frame.seed.map("s{}".format),
-    )
-    assert_alike(grid(frame), grid(spelt))
-    assert_alike(grid(frame), grid(pandas.concat([frame, frame.iloc[::2]])))
-
-
-@settings(max_examples=settings.default.max_examples // 4)
 @given(
     st.lists(
         st.tuples(st.integers(10**7, 10**10), st.integers(10, 60), st.floats(2.0, 4.0)),
