@@ -121,7 +121,7 @@ def test_a_job_s_pace_is_known_after_a_while_or_a_good_part() -> None:
         assert math.isnan(job.seconds()) is not known
     # What starting takes is no part of it, and compiling, at a fifth here, is forgotten.
     job = RunningJob(trials(1), 0.0)
-    for now, fraction in ((9.0, 0.0), (10.0, 0.1), (12.0, 0.2), (30.0, 0.3), (40.0, 0.8)):
+    for now, fraction in ((-60.0, 0.0), (10.0, 0.1), (12.0, 0.2), (30.0, 0.3), (40.0, 0.8)):
         job.at(now, fraction)
     assert job.seconds() == pytest.approx(28 / 0.6)
 
@@ -248,11 +248,33 @@ def test_jobs_at_once_share_the_work_and_silent_ones_are_taken_to_go_on() -> Non
     left.advanced(batch[:1], 0.8, 25.0)
     assert left.remaining(25.0, 0) == pytest.approx((8 * 50 - 40 - 2 * 25) / 3)
     for trial in batch[:2]:
-        left.finished(result(trial, seconds=50.0), 100.0)
-    # Of 100 seconds, 200 were spent in jobs; the third runs still.
-    assert left.remaining(100.0, 0) == pytest.approx((6 * 50 - 45) / 2)
+        left.finished(result(trial, seconds=50.0), 200.0)
+    # In 200 seconds, 300 were spent in jobs; the third runs still.
+    assert left.remaining(200.0, 0) == pytest.approx((6 * 50 - 45) / 1.5)
     left.proposed(batch[2:3])
     assert left.remaining(25.0, 0) == pytest.approx(25.0), "no job is shared"
+
+
+def test_the_first_job_s_pace_tells_of_all_before_one_has_finished() -> None:
+    left, batch = TimeLeft(TrialSeconds(lambda _: 1.0)), trials(4)
+    left.proposed(batch)
+    for now, fraction in ((10.0, 0.1), (20.0, 0.5)):
+        left.advanced(batch[:2], fraction, now)
+    # Two trials take 10 / 0.4 = 25 seconds, and are half done.
+    assert left.remaining(20.0, 0) == pytest.approx(4 * 12.5 - 12.5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "known", "seconds"),
+    [(32.0, {16: 3.5}, 5.0), (1e9, {16: 3.5}, 3.5), (1e9, {16: 3.5, 32: 4.0}, 5.0)],
+)
+def test_a_run_is_a_constant_and_its_work_at_the_rate_that_is_known(
+    rate: float, known: dict[int, float], seconds: float
+) -> None:
+    """Runs of width w take 3 + w / 32 seconds; what two sizes show comes before the rate."""
+    earlier = [result(trials(1, width=w)[0], seconds=took) for w, took in known.items()]
+    cost = TrialSeconds(lambda trial: float(trial.width), earlier, rate)
+    assert cost.of(trials(1, width=64)[0]) == pytest.approx(seconds)
 
 
 def test_horizons_differ_by_their_steps(tmp_path: Path) -> None:
