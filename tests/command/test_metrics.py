@@ -14,7 +14,6 @@ import pytest
 from sweeper.command.metrics import describe_source, kinds, metric_of
 from sweeper.command.reading import Lines, MetricSource
 from sweeper.errors import SweeperError
-from tests.command.commands import command, run
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.study.wandb_files import read_whole
@@ -318,8 +317,3 @@ def test_keys_and_columns(tmp_path: Path) -> None:
     assert text == "a.csv has loss, but no number under it"
     (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(99)) + "\n")
     assert metric_of("csv:a.csv:loss").contents(tmp_path).endswith("c19, ...")
-
-
-def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path, golden: Golden) -> None:
-    outcome, _ = run(command(metric="jsonl:own.jsonl:lost", words=("--how=stale",)), tmp_path)
-    golden.says(str(outcome.failure))

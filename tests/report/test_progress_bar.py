@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,6 @@ def watch(
     terminal: bool = False,
     rate: float | None = None,
     known: Sequence[Result] = (),
-    at_once: float = 1.0,
     kept: Sequence[Result] = (),
 ) -> SweepProgress:
     """A monitor for which a trial of width w is w units of work."""
@@ -75,7 +74,7 @@ def watch(
         Output(people=console, watchers=console),
         "search",
         planned=planned,
-        time_left=TimeLeft(seconds, at_once),
+        time_left=TimeLeft(seconds),
         kept=kept,
     )
 
@@ -120,6 +119,11 @@ def test_a_job_s_pace_is_known_after_a_while_or_a_good_part() -> None:
         job.at(-2.0, 0.1)
         job.at(now, fraction)
         assert math.isnan(job.seconds()) is not known
+    # What starting takes is no part of it, and compiling, at a fifth here, is forgotten.
+    job = RunningJob(trials(1), 0.0)
+    for now, fraction in ((-60.0, 0.0), (10.0, 0.1), (12.0, 0.2), (30.0, 0.3), (40.0, 0.8)):
+        job.at(now, fraction)
+    assert job.seconds() == pytest.approx(28 / 0.6)
 
 
 def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path) -> None:
@@ -230,106 +234,47 @@ def test_durations() -> None:
 # How long work will still take.
 
 
-@dataclass
-class Play:
-    """A sweep played out: `workers` take jobs in order, each some seconds a trial by its width.
-
-    A job is silent for `start` seconds, and stands still for `compiles` at its tenth part. Every
-    half a second its share is told, unless it is `mute`.
-    """
-
-    monitor: SweepProgress
-    clock: Clock
-    workers: int = 1
-    start: float = 0.0
-    compiles: float = 0.0
-    mute: bool = False
-
-    def run(self, batches: Sequence[Sequence[Trial]], seconds: Callable[[int], float]) -> Estimates:
-        """What was said at shares of the time; see `Estimates`."""
-        text, begun, waiting = list[tuple[float, float | None]](), self.clock.now, list(batches)
-        jobs: list[tuple[Sequence[Trial], float]] = []
-        shares = dict[str, float]()
-        while waiting or jobs:
-            while waiting and len(jobs) < self.workers:
-                jobs.append((waiting.pop(0), self.clock.now))
-            self.clock.now += 0.5
-            for batch, since in list(jobs):
-                took = self.clock.now - since
-                whole = sum(seconds(trial.width) for trial in batch)
-                worked = took - self.start
-                if worked > 0.1 * whole:
-                    worked = max(0.1 * whole, worked - self.compiles)
-                share = min(1.0, max(0.0, worked / whole))
-                if not self.mute or share == 0:
-                    before = shares.get(batch[0].key, 0.0)
-                    self.monitor.advanced(batch, before, share)
-                    shares[batch[0].key] = share
-                if share == 1:
-                    jobs.remove((batch, since))
-                    for trial in batch:
-                        each = (took - self.start) / len(batch)
-                        self.monitor.finished(result(trial, seconds=each))
-            text.append((self.clock.now - begun, self.monitor.snapshot.left))
-        return Estimates(text)
+def test_jobs_at_once_share_the_work_and_silent_ones_are_taken_to_go_on() -> None:
+    seconds = TrialSeconds(lambda _: 1.0, [result(trials(1)[0], seconds=50.0)])
+    left, batch = TimeLeft(seconds, at_once=2), trials(8)
+    left.proposed(batch)
+    assert left.remaining(0.0, 0) == pytest.approx(8 * 50 / 2)
+    assert left.remaining(0.0, 3) == pytest.approx(8 * 50 / 2 + 2 * 50), "two rounds more"
+    for trial in batch[:3]:
+        left.advanced([trial], 0.0, 0.0)
+    assert left.remaining(0.0, 0) == pytest.approx(8 * 50 / 3), "three run"
+    assert left.remaining(25.0, 0) == pytest.approx((8 * 50 - 3 * 25) / 3)
+    assert left.remaining(1000.0, 0) == pytest.approx((8 * 50 - 3 * 45) / 3), "none is over"
+    left.advanced(batch[:1], 0.8, 25.0)
+    assert left.remaining(25.0, 0) == pytest.approx((8 * 50 - 40 - 2 * 25) / 3)
+    for trial in batch[:2]:
+        left.finished(result(trial, seconds=50.0), 200.0)
+    # In 200 seconds, 300 were spent in jobs; the third runs still.
+    assert left.remaining(200.0, 0) == pytest.approx((6 * 50 - 45) / 1.5)
+    left.proposed(batch[2:3])
+    assert left.remaining(25.0, 0) == pytest.approx(25.0), "no job is shared"
 
 
-@dataclass
-class Estimates:
-    said: list[tuple[float, float | None]]
-
-    def ratio(self, share: float) -> float:
-        """What was said to be left, over what was left, at a share of the time."""
-        end = self.said[-1][0]
-        at, remaining = next(each for each in self.said if each[0] >= share * end)
-        return math.nan if remaining is None else remaining / (end - at)
+def test_the_first_job_s_pace_tells_of_all_before_one_has_finished() -> None:
+    left, batch = TimeLeft(TrialSeconds(lambda _: 1.0)), trials(4)
+    left.proposed(batch)
+    for now, fraction in ((10.0, 0.1), (20.0, 0.5)):
+        left.advanced(batch[:2], fraction, now)
+    # Two trials take 10 / 0.4 = 25 seconds, and are half done.
+    assert left.remaining(20.0, 0) == pytest.approx(4 * 12.5 - 12.5)
 
 
-def assert_told(estimates: Estimates, *shares: float) -> None:
-    for share in shares:
-        assert 1 / 1.5 <= estimates.ratio(share) <= 1.5, (share, estimates.ratio(share))
-
-
-LADDER = [*trials(15, width=16), *trials(15, width=32), *trials(15, width=64)]
-
-
-def at_width(width: int) -> float:
-    """Seconds of a run: most of it what every step takes, whatever its size."""
-    return 3.0 + width / 32
-
-
-@pytest.mark.parametrize(("workers", "batched"), [(1, 8), (2, 1), (4, 8)])
-def test_a_search_is_foretold_from_its_first_trials(
-    tmp_path: Path, clock: Clock, workers: int, batched: int
+@pytest.mark.parametrize(
+    ("rate", "known", "seconds"),
+    [(32.0, {16: 3.5}, 5.0), (1e9, {16: 3.5}, 3.5), (1e9, {16: 3.5, 32: 4.0}, 5.0)],
+)
+def test_a_run_is_a_constant_and_its_work_at_the_rate_that_is_known(
+    rate: float, known: dict[int, float], seconds: float
 ) -> None:
-    """Alone, side by side and batched; what starting and compiling takes is no part of the pace."""
-    batch = trials(16 * workers)
-    with watch(tmp_path, planned=len(batch)) as monitor:
-        monitor.proposed(0, batch)
-        clock.now += 20  # the workers import torch
-        play = Play(monitor, clock, workers, start=1.0, compiles=2.0 * (batched > 1))
-        jobs = [batch[i : i + batched] for i in range(0, len(batch), batched)]
-        assert_told(play.run(jobs, lambda width: 8.0), 0.1, 0.3, 0.5, 0.9)
-
-
-@pytest.mark.parametrize("mute", [False, True])
-def test_a_ladder_is_foretold_from_the_runs_of_the_search(
-    tmp_path: Path, clock: Clock, mute: bool
-) -> None:
-    """Mixed widths, of which the search has trained the least: right from the start.
-
-    A command that tells no steps is foretold by its runs alone.
-    """
-    earlier = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
-    earlier += [result(trials(1, width=24)[0], 2.0, "diverged", seconds=900.0)] * (not mute)
-    rate = None if mute else 32.0 * LADDER[0].spec.train.steps
-    with watch(tmp_path, planned=45, rate=rate, known=earlier, at_once=2) as monitor:
-        monitor.proposed(0, LADDER)
-        remaining = monitor.snapshot.left
-        play = Play(monitor, clock, 2, mute=mute)
-        estimates = play.run([[trial] for trial in LADDER], at_width)
-        assert mute or remaining == pytest.approx(estimates.said[-1][0], rel=0.5)
-        assert_told(estimates, *(() if mute else (0.05, 0.3, 0.9)), 0.1, 0.5, 0.7)
+    """Runs of width w take 3 + w / 32 seconds; what two sizes show comes before the rate."""
+    earlier = [result(trials(1, width=w)[0], seconds=took) for w, took in known.items()]
+    cost = TrialSeconds(lambda trial: float(trial.width), earlier, rate)
+    assert cost.of(trials(1, width=64)[0]) == pytest.approx(seconds)
 
 
 def test_horizons_differ_by_their_steps(tmp_path: Path) -> None:

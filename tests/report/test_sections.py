@@ -68,15 +68,6 @@ def test_the_scales_are_listed(full: str, golden: Golden) -> None:
     golden.says(scales)
 
 
-def test_names_from_records_are_escaped(tmp_path: Path) -> None:
-    evil = "<script>alert('$&$')</script>"
-    folder, result = study(tmp_path / "demo"), test_checks.check()
-    result["axes"][0]["modules"][0]["name"] = evil
-    samples.write(folder / "check/check.json", result)
-    page = Page(render(folder))
-    assert page.tags.count("script") == 1 and page.text.count(evil) >= 3
-
-
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value within a record."""
     items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -25,12 +25,6 @@ NEXT = Next(
 PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in ("report", "plan")}
 
 
-def searched() -> list[Item]:
-    notes = tuple(f"alpha_{i}: the optimum lay at the end, and the grid grew" for i in range(12))
-    result = samples.searched(samples.search(notes=notes))
-    return console.conclusion(result.conclusion, result.space)
-
-
 def judged() -> list[Item]:
     return console.verdicts(samples.validated(samples.validation("fails")).axes)
 
@@ -52,11 +46,6 @@ def test_what_decides_stands_before_what_does_not() -> None:
     head = next(line for line in lines if "optimum" in line)
     assert head.index("shift") < head.index("loss gap") < head.index("answer")
     assert "range" not in " ".join(lines) and "Not shown" not in " ".join(lines)
-
-
-def test_all_is_said_under_verbose() -> None:
-    verbose = " ".join(shown(searched(), 200, verbose=True))
-    assert all(item.text in verbose for item in searched() if isinstance(item, Sentence))
 
 
 def test_a_command_that_is_broken_is_still_one_command() -> None:

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sweeper.evidence.batch.decision import critical_batch, steps_to
 
@@ -34,17 +32,6 @@ def test_beyond_the_batches_it_is_a_bound() -> None:
     assert none.code == "at_most" and none.batch.low == 0 and none.batch.high < 8
     few = critical_batch(BATCHES[:4], steps(50, generator)[:4], 3.0)
     assert few.code == "too_few" and math.isnan(few.batch.value)
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 100), st.integers(-3, 6), st.floats(0.1, 10))
-def test_units_of_batch_and_steps(seed: int, octaves: int, times: float) -> None:
-    taken = steps(60.0, np.random.default_rng(seed))
-    order = np.random.default_rng(seed).permutation(len(taken))
-    first = critical_batch(BATCHES, taken, 3.0)
-    second = critical_batch(BATCHES[order] * 2.0**octaves, taken[order] * times, 3.0)
-    if 8 * 2.0**octaves >= 1:
-        assert second.batch.value == pytest.approx(2.0**octaves * first.batch.value, rel=0.02)
 
 
 def test_steps_are_read_off_a_noisy_curve() -> None:

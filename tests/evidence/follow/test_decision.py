@@ -14,7 +14,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.follow.decision import Seen, Watch, cusum, innovations, judged, worth
 from sweeper.evidence.follow.reading import Stretches, read_prediction
 from sweeper.stats.power_law import Array
-from tests.evidence.made import STEPS, TARGET, TRAIN, middle, prediction, run
+from tests.evidence.made import STEPS, TARGET, middle, prediction, run
 from tests.refusals import raises_config_error
 
 
@@ -96,13 +96,6 @@ def test_a_jump_is_seen_soon_and_the_end_has_it(change: float, state: str) -> No
     assert (seen.compute.value < 0.95) == (state == "above")
     shifted = watched((run(101) * np.exp(change * BEHIND))[: STEPS // 2]).seen
     assert shifted.forecast.low < seen.end < shifted.forecast.high  # type: ignore[operator]
-
-
-def test_what_grows_or_follows_the_rate_is_seen_too() -> None:
-    lr = np.array(TRAIN.lr_factors(range(STEPS)))
-    behind = np.maximum(np.arange(STEPS) - STEPS // 3, 0)
-    assert sick(102, np.exp(0.08 * lr * (1 - np.exp(-behind / 30)))).state == "above"
-    assert sick(103, np.exp(-0.3 * behind / STEPS)).state == "below"
 
 
 def test_a_spike_that_returns_is_no_alarm() -> None:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sweeper.evidence.rates.decision import PowerLaw
 from sweeper.evidence.rates.optima import RateCell, optima_of
@@ -40,19 +38,6 @@ def test_intervals_hold_optima_and_ends_are_told() -> None:
     assert [fit and fit.ends for fit in beyond] == [(1, 0), (0, 1), (0, 0)]
     few = made((-9.0, 7.0), 1)
     assert optima_of([RateCell({}, few.x[:5], few.losses[:5]), few])[0] is None
-
-
-@settings(max_examples=2, deadline=None)
-@given(st.integers(0, 5), st.integers(-3, 3), st.floats(-2, 2))
-def test_units_move_an_optimum_and_the_order_of_runs_does_not(
-    seed: int, octaves: int, nats: float
-) -> None:
-    cell = made((-8.8, 7.2), seed)
-    order = np.random.default_rng(seed).permutation(len(cell.losses))
-    moved = RateCell({}, cell.x[order] + [octaves, -octaves], cell.losses[order])
-    (first,), (second,) = optima_of([cell]), optima_of([moved])
-    assert second.best - first.best == pytest.approx([octaves, -octaves], abs=1e-4)
-    assert second.draws.std(axis=0) == pytest.approx(first.draws.std(axis=0), rel=0.1)
 
 
 def table(generator: np.random.Generator, between: float, within: float) -> tuple[Array, Array]:

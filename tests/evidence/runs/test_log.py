@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -31,14 +30,6 @@ def test_a_growing_log_is_read_from_where_it_was_left(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("5\nstep 3 loss nan\n")
     assert next((p.step, p.loss) for p in log.read()) == (2, 2.5)
-
-
-def test_rows_and_tables_in_a_folder(tmp_path: Path) -> None:
-    rows = [{"step": step, "loss": 3 - step / 10} for step in range(3)]
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "log.csv").write_text("iter,train\n0,3\n1,2.9\n")
-    assert read("jsonl:log.jsonl:loss", tmp_path) == [(0, 3.0), (1, 2.9), (2, 2.8)]
-    assert read("csv:log.csv:train", tmp_path) == [(0, 3.0), (1, 2.9)]
 
 
 def test_what_rotation_put_aside_comes_first(tmp_path: Path) -> None:
@@ -115,12 +106,6 @@ def test_a_learning_rate_comes_beside_its_loss(tmp_path: Path) -> None:
     path.write_text("step 1 loss 3 lr 0.1\nstep 2 loss 2 lr 0.2\n")
     log = RunLog(metric=PATTERN, place=path, lr=r"step (?P<step>\d+).*lr (?P<lr>\S+)")
     assert [p.lr for p in log.read(ended=True)] == [0.1, 0.2]
-
-
-@pytest.mark.parametrize("metric", ["loss", "(?P<loss>", "jsonl:x", r"loss (?P<step>\d+)"])
-def test_a_source_that_is_none_is_refused(tmp_path: Path, metric: str) -> None:
-    with raises_config_error("metric"):
-        RunLog(metric=metric, place=tmp_path)
 
 
 def test_losses_without_steps_are_refused(tmp_path: Path) -> None:
