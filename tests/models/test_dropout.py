@@ -63,23 +63,6 @@ def test_masks_of_steps_places_and_neighbours_are_independent() -> None:
         assert float((mask & other).double().mean()) == pytest.approx(P**2, abs=error), name
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_mapped_masks_are_those_of_the_seed_alone(compiled: bool) -> None:
-    module, seeds = driven(), torch.tensor([3, 4, 3])
-    x = torch.ones(3, 5, 8)
-
-    def mapped(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = functional_call(module, {"seed": seed}, (x,))
-        return out
-
-    function = torch.compile(vmap(mapped), backend="aot_eager") if compiled else vmap(mapped)
-    together = function(x, seeds)
-    assert torch.equal(together[0], together[2]) and not torch.equal(together[0], together[1])
-    alone = [masked(module, int(seed), 5, 8) for seed in seeds]
-    assert torch.equal(together, torch.stack(alone))
-
-
 def test_outside_of_training_it_does_nothing_and_outside_of_the_engine_it_is_torch_s() -> None:
     x = torch.randn(4, 8)
     assert dropout_of(0) is None
