@@ -6,7 +6,6 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,19 +34,17 @@ SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
 LONG = {"steps": 2000, "batch_size": 1}
 
 
-def assert_finished(sweep: ClusterSweep, driver: Driver, seconds: float = 180.0) -> None:
+def assert_finished(sweep: ClusterSweep, driver: Driver) -> None:
     """Every trial is complete, and was recorded once."""
-    driver.join(seconds)
+    driver.join(180.0)
     assert sweep.times_recorded == len(sweep.trials) and not sweep.errors(), sweep.notices
     assert all(result.status == "complete" for result in sweep.results.values())
 
 
-def long_run(
-    folder: Path, steps: int = LONG["steps"], **options: Any
-) -> tuple[ClusterSweep, Driver]:
+def long_run(folder: Path) -> tuple[ClusterSweep, Driver]:
     """A long trial that has a checkpoint."""
-    sweep = ClusterSweep(folder, [trial(train={**LONG, "steps": steps})])
-    driver = Driver(sweep, batched_trials=1, save_every=0.5, grace=10.0, **options)
+    sweep = ClusterSweep(folder, [trial(train=LONG)])
+    driver = Driver(sweep, batched_trials=1, save_every=0.5, grace=10.0)
     until(lambda: saved_step(sweep) > 50)
     return sweep, driver
 
