@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from sweeper.models.scaled import Attention, Dropout, dropout_of
 from sweeper.trial import Trial
 from tests.engine.runs import assert_as_alone
 from tests.engine.tiny_trials import points, tokens, tree
-from tests.models.arrays import images, trials
 from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
@@ -117,16 +115,6 @@ def test_decoders_train_in_a_batch_as_alone(name: str) -> None:
     assert run.program.seeds, "its seeds are the engine's"
     assert_as_alone(batch, data, alone=[1])
     assert not run.program.unsupported, "it is mapped, and no trial waits for another"
-
-
-@pytest.mark.parametrize("name", ["vit.ViT", "mlp.MLP"])
-def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
-    model: dict[str, Any] = {"_target_": f"sweeper.models.{name}", "dropout": P}
-    model |= {"head_size": 8, "attention_dropout": P} if name == "vit.ViT" else {}
-    data = images(tmp_path)
-    batch = trials("mup", model | {"label_smoothing": 0.1}, data, steps=6)
-    together = assert_as_alone(batch, data, alone=[1])
-    assert together[0].accuracy is not None
 
 
 def test_steps_and_seeds_have_masks_of_their_own() -> None:
