@@ -28,8 +28,6 @@ from sweeper.files import (
     write_summed,
 )
 
-ROOT = Path(__file__).parents[1]
-
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())

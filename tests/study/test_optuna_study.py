@@ -19,7 +19,6 @@ from sweeper.trial import Axis, Log2Hps, Result, Space
 from tests.golden import Golden
 from tests.study.study_files import filed, journal_trials, make, mirrored, refuse, rubbish
 
-ROOT = Path(__file__).parents[1]
 SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
 
 
