@@ -98,26 +98,6 @@ def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> No
     assert validation.gpu.verdict(validation) == code
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_whole_search_trains_the_same_trials_on_both_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    out, text = tmp_path / "found.json", tmp_path / "text.txt"
-    text.write_text("All happy families are alike. " * 3000)
-    words = ["--widths", "16", "--depth", "1", "--steps", "3", "--eta-points", "2"]
-    words += ["--runs", "15", "--processes", "1"]
-    words += ["--batch-size", "2", "--seq-len", "16", "--device", "cpu", "--out", str(out)]
-    small = ["model.head_size=8", "transfer.widths=[16,32]", "data=text", f"data.path={text}"]
-    small += ["search.seeds=1", "search.eta.extend=0", "search.lines.extend=0"]
-    load_script("bench/search.py").main([*words, *small])
-    (row,) = json.loads(out.read_text())["rows"]
-    assert row["trials"] == row["peer_trials"] == sum(row["phases"].values()) and row["ours"] > 0
-    assert row["difference"]["alike"] and row["difference"]["worst"] < 1e-3
-    assert "extrapolated" not in capsys.readouterr().out
-
-
 def test_the_sides_of_a_search_are_judged_by_most_trials_not_by_the_worst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,9 +2,6 @@ import errno
 import json
 import math
 import os
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,6 @@ from sweeper.files import (
     write_json,
     write_summed,
 )
-
-ROOT = Path(__file__).parents[1]
 
 
 def names(folder: Path) -> list[str]:
@@ -136,35 +131,6 @@ def test_append_syncs_the_file_and_once_its_folder(
     append(tmp_path / "a", b"y")
     file = (tmp_path / "a").stat().st_ino
     assert synced == [file, tmp_path.stat().st_ino, file]
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from sweeper.files import write_atomically
-path = Path(sys.argv[1])
-number = 0
-while True:
-    write_atomically(path, f"{number:07d}" * 3000)
-    number += 1
-"""
-
-
-def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    write_atomically(path, "0000000" * 3000)
-    for pause in (0.0, 0.01, 0.02):
-        writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=ROOT)
-        before = path.read_text()
-        while path.read_text() == before:  # every read sees a whole file, and so it goes on
-            pass
-        threading.Event().wait(pause)
-        writer.kill()
-        writer.wait()
-        text = path.read_text()
-        assert text == text[:7] * 3000
-    remove_leftovers(tmp_path)
-    assert names(tmp_path) == ["a"]
 
 
 def test_json_is_strict_and_comes_back(tmp_path: Path) -> None:

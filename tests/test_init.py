@@ -5,13 +5,10 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import sweeper
-from sweeper.study.study import StudyRecord
-from tests.golden import Golden
 
 
 def fresh(code: str) -> str:
@@ -49,12 +46,3 @@ def test_importing_the_package_loads_no_torch() -> None:
     light = "sweeper.ParamSpec, sweeper.Role, sweeper.TransferPlan, sweeper.BadInput"
     code = f"import sys, sweeper; print({heavy}); {light}; print('torch' in sys.modules)"
     assert fresh(code).split() == ["set()", "False"]
-
-
-def test_a_study_is_opened_by_its_folder(tmp_path: Path, golden: Golden) -> None:
-    StudyRecord.open(tmp_path / "runs" / "mine").close()
-    study = sweeper.open_study(str(tmp_path / "runs" / "mine"))
-    assert (study.name, study.results()) == ("mine", [])
-    with pytest.raises(sweeper.BadInput) as caught:
-        sweeper.open_study(str(tmp_path / "runs" / "other"))
-    golden.says(caught)

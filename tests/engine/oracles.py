@@ -144,12 +144,11 @@ def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
         "ns_coefficients": tuple(optimizer.coefficients),
         "ns_steps": optimizer.steps,
     }
-    orthogonal = stepper(torch.optim.Muon(chosen, **fixed)) if hidden else None
+    orthogonal = stepper(torch.optim.Muon(chosen, **fixed))
 
     def step(grads: list[Tensor], factor: float) -> None:
         plain([grads[i] for i in others], factor)
-        if orthogonal:
-            orthogonal([grads[i] for i in hidden], factor)
+        orthogonal([grads[i] for i in hidden], factor)
 
     return step
 
@@ -218,21 +217,18 @@ def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
         for group in groups(flat, member, hidden)
     ]
     frequency = optimizer.every
-    made = pytorch_optimizer.SOAP(chosen, precondition_frequency=frequency) if hidden else None
-    if made:
-        # By default it goes on from its last bases by one power iteration: these hold arbitrary
-        # vectors where no gradient was, and what follows is no function of the gradients.
-        eigenbases = made.get_orthogonal_matrix
-        made.get_orthogonal_matrix = lambda sides: _seen(sides, eigenbases(sides))
-        made.get_orthogonal_matrix_qr = lambda state, *_: made.get_orthogonal_matrix(state["GG"])
-    inner = stepper(made) if made else None
+    made: Any = pytorch_optimizer.SOAP(chosen, precondition_frequency=frequency)
+    # By default it goes on from its last bases by one power iteration: these hold arbitrary
+    # vectors where no gradient was, and what follows is no function of the gradients.
+    eigenbases = made.get_orthogonal_matrix
+    made.get_orthogonal_matrix = lambda sides: _seen(sides, eigenbases(sides))
+    made.get_orthogonal_matrix_qr = lambda state, *_: made.get_orthogonal_matrix(state["GG"])
+    inner = stepper(made)
     count = 0
 
     def step(grads: list[Tensor], factor: float) -> None:
         nonlocal count
         plain([grads[i] for i in others], factor)
-        if made is None or inner is None:
-            return
         for p in flat:
             p.mul_(1 - factor * member.weight_decay)
         for i, group in zip(hidden, made.param_groups, strict=True):

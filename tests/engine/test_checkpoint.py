@@ -47,15 +47,6 @@ def resumed(trials: list[Trial], folder: Path, step: int, **options: Any) -> lis
     return results
 
 
-@pytest.mark.parametrize("step", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 19))])
-def test_a_batch_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Path) -> None:
-    settings = {"steps": 20, "precision": "float32"}
-    trials = [trial(seed=i, eta=i / 2.0, train=settings) for i in (0, 1)]
-    resumed(trials, tmp_path, step)
-    checkpoint.forget(tmp_path / "checkpoints", trials)
-    assert not checkpoint.saved_batches(tmp_path / "checkpoints", trials)
-
-
 @pytest.mark.parametrize("name", ["WithStatistics", "WithReplacedBuffers"])
 def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     resumed(trials_of(name), tmp_path, 5)

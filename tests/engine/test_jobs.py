@@ -27,9 +27,9 @@ from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
 from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave
+from sweeper.launch.job import UNCONTROLLED, Control, Leave
 from sweeper.launch.local import Local
-from sweeper.records import from_json, to_json
+from sweeper.records import from_json
 from sweeper.scaling.spec import Role
 from sweeper.trial import PluginSpec, Trial
 from tests.engine.runs import failing
@@ -366,20 +366,6 @@ def test_a_measurement_is_left_when_it_is_told_to() -> None:
 
 
 # Tasks that go to other processes as files.
-
-
-def test_a_task_comes_back_from_its_file_as_it_was() -> None:
-    execution = Execution(
-        device="cuda", compile="on", pending=7.5, checkpoints=Path("/a folder"), save_every=0.1
-    )
-    train, measure = batch_of(2), batch_of(3)
-    for task in (
-        TrainTrials(**vars(train), execution=execution),
-        MeasureSize(**vars(measure), device="cuda"),
-        TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1"),
-    ):
-        record = json.loads(json.dumps(to_json(Job(task=task)), allow_nan=False))
-        assert from_json(Job, record).task == task
 
 
 def test_what_a_run_measures_comes_back_from_its_record() -> None:

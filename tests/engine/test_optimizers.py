@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -101,35 +99,6 @@ def test_equals_what_others_wrote(
     exact(monkeypatch, name)
     optimizer = published(name, **changed)
     assert_equals_oracle(name, optimizer, members(optimizer))
-
-
-sizes = st.lists(st.integers(1, 6), max_size=3)
-roles = st.sampled_from([Role.EMBEDDING, Role.HIDDEN])
-
-
-@pytest.mark.parametrize("name", ORACLES)
-@given(
-    layers=st.lists(st.tuples(roles, sizes), min_size=1, max_size=3),
-    trials=st.lists(
-        st.builds(
-            Member,
-            lr=st.floats(1e-4, 0.4),
-            eps=st.sampled_from([1e-12, 1e-8, 1e-3]),
-            weight_decay=st.sampled_from([0.0, 0.1]),
-            seed=st.integers(0, 9),
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-)
-@settings(max_examples=15, deadline=None)
-def test_equals_it_on_any_shapes(
-    name: str, layers: list[tuple[Role, list[int]]], trials: list[Member]
-) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        exact(monkeypatch, name)
-        specs = [spec(role, *shape) for role, shape in layers]
-        assert_equals_oracle(name, published(name), trials, specs)
 
 
 @variants

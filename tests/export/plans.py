@@ -20,7 +20,6 @@ MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
 UMUP = {"name": "umup", "groups": {"first": "h.0.*"}}
 PARAMETERIZATIONS: dict[str, Any] = {"mup": MUP, "umup": UMUP, "completep": COMPLETEP}
-OPTIMIZERS = ("adamw", "lion")
 READ_ONCE = reading_once()
 OPTIONS: dict[str, dict[str, Any]] = {"hf": {"family": "granite"}}
 """Options that an exporter does not do without here."""

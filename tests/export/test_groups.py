@@ -6,7 +6,6 @@ Each is held to its documented rule, and to its own code where that is installed
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
@@ -120,9 +119,6 @@ def titan_plan(parameterization: str) -> TransferPlan:
     return sweeper.plan_for(
         titan_model, base, target, PARAMETERIZATIONS[parameterization], hps, inputs=inputs
     )
-
-
-Build = Callable[[nn.Module], list[dict[str, Any]]]
 
 
 @pytest.mark.filterwarnings("ignore")

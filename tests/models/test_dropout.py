@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from sweeper.models.scaled import Attention, Dropout, dropout_of
 from sweeper.trial import Trial
 from tests.engine.runs import assert_as_alone
 from tests.engine.tiny_trials import points, tokens, tree
-from tests.models.arrays import images, trials
 from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
@@ -61,23 +59,6 @@ def test_masks_of_steps_places_and_neighbours_are_independent() -> None:
     for name, other in both.items():
         error = 5 * (P**2 * (1 - P**2) / mask.numel()) ** 0.5
         assert float((mask & other).double().mean()) == pytest.approx(P**2, abs=error), name
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_mapped_masks_are_those_of_the_seed_alone(compiled: bool) -> None:
-    module, seeds = driven(), torch.tensor([3, 4, 3])
-    x = torch.ones(3, 5, 8)
-
-    def mapped(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = functional_call(module, {"seed": seed}, (x,))
-        return out
-
-    function = torch.compile(vmap(mapped), backend="aot_eager") if compiled else vmap(mapped)
-    together = function(x, seeds)
-    assert torch.equal(together[0], together[2]) and not torch.equal(together[0], together[1])
-    alone = [masked(module, int(seed), 5, 8) for seed in seeds]
-    assert torch.equal(together, torch.stack(alone))
 
 
 def test_outside_of_training_it_does_nothing_and_outside_of_the_engine_it_is_torch_s() -> None:
@@ -134,16 +115,6 @@ def test_decoders_train_in_a_batch_as_alone(name: str) -> None:
     assert run.program.seeds, "its seeds are the engine's"
     assert_as_alone(batch, data, alone=[1])
     assert not run.program.unsupported, "it is mapped, and no trial waits for another"
-
-
-@pytest.mark.parametrize("name", ["vit.ViT", "mlp.MLP"])
-def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
-    model: dict[str, Any] = {"_target_": f"sweeper.models.{name}", "dropout": P}
-    model |= {"head_size": 8, "attention_dropout": P} if name == "vit.ViT" else {}
-    data = images(tmp_path)
-    batch = trials("mup", model | {"label_smoothing": 0.1}, data, steps=6)
-    together = assert_as_alone(batch, data, alone=[1])
-    assert together[0].accuracy is not None
 
 
 def test_steps_and_seeds_have_masks_of_their_own() -> None:

@@ -14,8 +14,6 @@ from tests.engine.tiny_trials import tokens, tree, trial
 from tests.models.own import at, drawn
 from tests.specs import spec_of
 
-CLASSES = 34
-
 
 def logits(model: EncoderDecoder, tokens: Tensor, targets: Tensor) -> Tensor:
     """What the loss is given."""

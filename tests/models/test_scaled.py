@@ -18,7 +18,6 @@ from sweeper.models.scaled import (
     Linear,
     Residual,
     RMSNorm,
-    scale_forward,
     scale_gradient,
 )
 from sweeper.scaling.umup import attention_scale, gated_silu_scale
@@ -141,28 +140,9 @@ def test_smoothing_that_leaves_no_target_is_refused(smoothing: float) -> None:
         CrossEntropy(10, smoothing=smoothing)
 
 
-def test_without_unit_the_blocks_are_the_ordinary_ones() -> None:
-    (x, x2), (w, w2) = twin(3, 8), twin(5, 8)
-    layer = Linear(8, 5).double()
-    layer.weight = nn.Parameter(w)
-    assert_same(layer(x), x2 @ w2.T, [(x, x2), (layer.weight, w2)])
-    loss, targets = CrossEntropy(8).double(), torch.tensor([1, 2, 3])
-    torch.testing.assert_close(loss(x, targets), nn.functional.cross_entropy(x, targets))
-    q, k, v = (draw(1, 2, 6, 4, seed=i) for i in range(3))
-    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-    torch.testing.assert_close(Attention(4, 6, causal=True).double()(q, k, v), plain)
-
-
 def test_scale_gradient_is_exact_going_forward() -> None:
     x = draw(50)
     y = scale_gradient(x, torch.tensor(1e-7))
     assert torch.equal(x, y)
     gradient = torch.autograd.grad(y.sum(), x)[0]
     torch.testing.assert_close(gradient, torch.full_like(x, 1e-7), rtol=1e-6, atol=0)
-
-
-def test_scale_forward_passes_the_gradient() -> None:
-    x = draw(50)
-    y = scale_forward(x, torch.tensor(3e-5, dtype=torch.float64))
-    assert torch.equal(y, 3e-5 * x)
-    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(x))

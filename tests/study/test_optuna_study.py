@@ -2,7 +2,6 @@ import errno
 import json
 import math
 import os
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
-from sweeper.errors import BadInput
 from sweeper.search.optuna import recording
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, Log2Hps, Result, Space
 from tests.golden import Golden
 from tests.study.study_files import filed, journal_trials, make, mirrored, refuse, rubbish
 
-ROOT = Path(__file__).parents[1]
 SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
 
 
@@ -185,28 +182,6 @@ def test_it_catches_up_in_the_same_run(
         study.close()
         study.record([make(0)])
         assert mirrored(folder) == filed(folder)
-
-
-def test_database_locked_by_another_program(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
-    database = tmp_path / "far.db"
-    url = f"sqlite:///{database}?timeout=0.05"
-    other = sqlite3.connect(database, isolation_level=None)
-    with StudyRecord.open(folder, url) as study:
-        study.propose([make(0).trial, make(1).trial], SPACE)
-        study.record([make(0)])
-        other.execute("BEGIN EXCLUSIVE")
-        study.record([make(1)])
-        (notice,) = study.notices
-        assert "locked" in notice
-    with pytest.raises(BadInput, match="locked"):
-        StudyRecord.open(folder, url)
-    other.execute("ROLLBACK")
-    other.close()
-    StudyRecord.open(folder, url).close()
-    assert mirrored(folder, url) == filed(folder) and len(filed(folder)) == 2
 
 
 def from_the_future(journal: Path) -> None:

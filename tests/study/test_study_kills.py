@@ -11,8 +11,6 @@ from sweeper.errors import SweeperError
 from sweeper.study.study import StudyRecord
 from tests.study.study_files import files, make, refuse
 
-ROOT = Path(__file__).parents[1]
-
 
 def test_full_disk_while_recording_is_one_clear_error(
     folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
