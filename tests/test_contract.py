@@ -153,6 +153,15 @@ def test_a_small_search_its_plan_and_its_verdict_stay(
         holds(name, document, exact=5e-2, near=1e-2)
 
 
+@pytest.mark.long
+def test_the_demo_stays(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, "search", "experiment=demo").code == 0
+    answer = call(capsys, "transfer", "--study", "demo", "--to-width", "64", "--validate", "--json")
+    assert answer.code == 0
+    holds("demo", plain(answer.document), exact=1e-3, near=1e-3)
+
+
 def test_exit_codes_stay(holds: Holds, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("width,lr,loss\n32,0.1,3\n")
