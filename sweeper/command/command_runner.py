@@ -465,8 +465,8 @@ CLIP_WORDS = ("grad_clip", "clip_grad_norm", "clip_grad_norm_", "max_norm", "max
 OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
-def clips_scales(tree: Mapping[str, Any]) -> list[str]:
-    """A note on clipping by a command's script, which undoes a plan's scales.
+def clips_scales(tree: Mapping[str, Any]) -> str:
+    """What to say of clipping by a command's script, which undoes a plan's scales.
 
     Its text, its words or arguments name it, and none of these turns it off.
     """
@@ -474,10 +474,10 @@ def clips_scales(tree: Mapping[str, Any]) -> list[str]:
     arguments = flat(tree["runner"].get("arguments") or {})
     line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
     if any(re.search(_spellings(name) + OFF, line, re.IGNORECASE) for name in CLIP_WORDS):
-        return []
+        return ""
     clip = ", ".join(name for name in CLIP_WORDS if _mentions(line + script, name))
-    undoes = "one norm over all parameters, undoes the plan's scales: turn it off"
-    return [f"of the script's own settings {clip}, {undoes}"] if clip else []
+    how = f"the script clips by one norm of all gradients ({clip}), which undoes the plan's scales"
+    return f"{how}: turn it off" if clip else ""
 
 
 def _command_and_text(tree: Mapping[str, Any]) -> tuple[Sequence[str], str]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
-from sweeper.command.command_runner import clips_scales
 from sweeper.config.command_line import key_of
 from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
@@ -323,10 +322,9 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     base, hps = settings.base, plain(defaults(settings.space))
     plan = make_plan(prepared, base, base, hps, {})
     notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
-    if not prepared.by_engine:
-        if needs := [n for n in plan.needs if not n.startswith(("weight decay:", "eps:"))]:
-            notes.append(f"the plan is of a model whose own code does this: {'; '.join(needs)}")
-        notes += clips_scales(settings.raw)
+    needs = [need for need in plan.needs if not need.startswith(("weight decay:", "eps:"))]
+    if needs and not prepared.by_engine:
+        notes.append(f"the plan is of a model whose own code does this: {'; '.join(needs)}")
     return replace(settings, notes=(*settings.notes, *notes))
 
 

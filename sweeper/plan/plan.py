@@ -169,7 +169,8 @@ def sets_text(plan: TransferPlan, *, in_script: bool, clip: float | None = None)
     if not in_script:
         return f"trained with {', '.join(texts)}, clipping {clip or 'none'}"
     others = ", ".join([*(n for n in settings if n not in by_plan), "clipping"])
-    return f"the plan sets {', '.join(texts)}; left to the script: {others}"
+    sets = f"in place of the script's own the plan sets {', '.join(texts)}"
+    return f"{sets}; left to the script: {others}"
 
 
 def spread(values: Iterable[float], form: str = ".3g") -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.command.command_runner import Command, reports_no_loss, unknown_to_script
+from sweeper.command.command_runner import Command, clips_scales, reports_no_loss, unknown_to_script
 from sweeper.command.evidence import Evidence, evidence_of
 from sweeper.command.metrics import PRINTED
 from sweeper.config.compose import Tree, read_tree, to_yaml
@@ -259,6 +259,8 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         watcher.tell(
             f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )
+    if not settings.scaled_by_user and (note := clips_scales(settings.raw)):
+        watcher.tell(f"Note: {note}")
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:
         if f"train.{name}" in typed:

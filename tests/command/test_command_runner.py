@@ -159,7 +159,7 @@ READ_ELSEWHERE, PROGRAM = "from options import parse", "\0lr"
     ],
 )  # fmt: skip
 def test_words_of_sweepers_behind_the_dashes_are_noted(
-    argv: list[str], script: str, noted: list[str], tmp_path: Path
+    argv: list[str], script: str, noted: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py", "--lr={eta}", *argv], "cwd": str(tmp_path)}
@@ -200,19 +200,19 @@ def test_a_loss_that_nothing_finds_is_noted(
 @pytest.mark.parametrize(
     ("words", "script", "noted"),
     [
-        ([], "nn.utils.clip_grad_norm_(p, a.grad_clip)", ["grad_clip, clip_grad_norm_, one norm"]),
-        (["--grad-clip=0"], "clip_grad_norm_(p, a.grad_clip)", []),
-        (["--training.max_norm=1"], "", ["max_norm, one norm"]),
-        (["--width={width}"], "crowd, word", []),
+        ([], "nn.utils.clip_grad_norm_(p, a.grad_clip)", "(grad_clip, clip_grad_norm_)"),
+        (["--grad-clip=0"], "clip_grad_norm_(p, a.grad_clip)", ""),
+        (["--training.max_norm=1"], "", "(max_norm)"),
+        (["--width={width}"], "crowd, word", ""),
     ],
 )
 def test_clipping_that_undoes_a_plan_is_noted(
-    words: list[str], script: str, noted: list[str], tmp_path: Path
+    words: list[str], script: str, noted: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py", *words], "cwd": str(tmp_path)}
-    notes = clips_scales({"runner": runner})
-    assert len(notes) == len(noted) and all(map(str.__contains__, notes, noted))
+    note = clips_scales({"runner": runner})
+    assert noted in note and bool(noted) is bool(note)
 
 
 # The job of a trial, in another process.

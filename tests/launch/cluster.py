@@ -144,10 +144,12 @@ def saved_step(sweep: ClusterSweep) -> int:
         return 0
 
 
-def started(sweep: ClusterSweep, restart: int = 0, submission: int = 0) -> dict[str, Any]:
+def started(
+    sweep: ClusterSweep, restart: int = 0, submission: int = 0, seconds: float = 90.0
+) -> dict[str, Any]:
     """Wait until a job's run has begun; what it said then."""
     name = f"jobs/*/submission-{submission}/started-{restart}.json"
-    return try_json(until(lambda: sweep.find(name), 90.0)[0])
+    return try_json(until(lambda: sweep.find(name), seconds)[0])
 
 
 def assert_goes_on(sweep: ClusterSweep, before: int, restart: int = 1, submission: int = 0) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.slurm import Slurm
 from sweeper.launch.slurm_jobs import prefix
 from sweeper.launch.slurm_queue import queue
-from tests.launch.cluster import SMALL, in_a_process
+from tests.engine.tiny_trials import trial
+from tests.launch.cluster import SMALL, ClusterSweep, Driver, in_a_process
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 
@@ -34,6 +35,18 @@ def test_what_the_cluster_would_never_run_is_refused_at_once(
         sweep.run(Slurm(**{**SMALL, **options}))
     assert caught.value.key.startswith(key), str(caught.value)
     assert not list(tmp_path.glob("*/*"))
+
+
+@pytest.mark.faults  # in every run the queue of test_slurm_executor.py tells of one
+def test_a_node_without_python(tmp_path: Path) -> None:
+    """The log is found, in a folder that a shell would take apart."""
+    folder = tmp_path / "a folder's $HOME; name"
+    folder.mkdir()
+    sweep = ClusterSweep(folder, [trial()])
+    with pytest.raises(SweeperError, match="the interpreter or a program is missing") as raised:
+        Driver(sweep, batched_trials=1, python=("/no/such/python",)).join()
+    error = str(raised.value)
+    assert "FAILED" in error and "/no/such/python" in error and "the log is" in error
 
 
 KILLED = """

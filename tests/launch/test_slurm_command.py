@@ -22,6 +22,25 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
+RANKS = """
+import argparse, os, torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+for step in range(2):
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        print(f"step {step}: loss {float(total) - step}", flush=True)
+names = [None] * dist.get_world_size()
+dist.all_gather_object(names, os.uname().nodename)
+if dist.get_rank() == 0:
+    print("hosts", sorted(names))
+dist.destroy_process_group()
+"""
+
+
 SAVES = """
 import os, signal, sys, time
 from pathlib import Path
@@ -53,6 +72,17 @@ def run(command: tuple[str, ...], folder: Path, steps: int, **more: Any) -> tupl
     (result,) = results
     assert result.status == "complete", result.error
     return result, folder / "trials" / asked.key
+
+
+@pytest.mark.long  # in every run the next test has two nodes
+def test_two_nodes_train_one_trial(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    command = (sys.executable, "ranks.py", "--lr={eta}")
+    # The names of this cluster's nodes are known to nobody.
+    torchrun: Any = {"launch": "torchrun", "torchrun": ("--local-addr=127.0.0.1",)}
+    result, folder = run(command, tmp_path, 2, **torchrun)
+    assert result.curve == (3.0, 2.0)
+    assert "hosts ['node1', 'node2']" in (folder / "log.txt").read_text()
 
 
 def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(tmp_path: Path) -> None:

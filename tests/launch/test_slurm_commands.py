@@ -63,6 +63,14 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert sum(state["trials"].values()) == 3 and state["jobs"] == []
 
 
+def test_without_a_queue_nothing_can_be_left_alone(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    answer = call(capsys, "search", *TINY, "study=a", "--detach")
+    assert_refused(answer, golden)
+    assert not Path("runs").exists()
+
+
 def test_without_slurm_one_clear_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

@@ -127,7 +127,7 @@ def test_a_search_of_one_s_own_model_says_what_is_set() -> None:
     command = ["runner=command", "data=own", "runner.command=[x,'{plan}','{seed}']"]
     behind = resolve(compose_tree([*OWN, *SMALL[:2], *command]))
     sets, needs = behind.notes[-2:]
-    assert sets.startswith("the plan sets weight decay 0.000122 of a weight a step")
+    assert "the script's own the plan sets weight decay 0.000122 of a weight a step" in sets
     assert sets.endswith("eps 1e-08; left to the script: beta1, beta2, clipping")
     assert needs.endswith(": the model: multiply q k^T by 0.125 where head size^-1/2 is usual")
     # The configuration of an earlier study has no such key: its trials keep their keys.
