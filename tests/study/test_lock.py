@@ -26,10 +26,10 @@ from pathlib import Path
 from sweeper.study.lock import StudyLock
 
 with StudyLock(Path(sys.argv[1])):
-    if not (child := os.fork()):
+    if not os.fork():
+        print(os.getpid(), flush=True)  # it has let go of the lock by now
         time.sleep(60)
         os._exit(0)
-    print(child, flush=True)
     sys.stdin.read()
 """
 
