@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sweeper.classifier.classify import Build, Inputs, compare
 from sweeper.errors import ConfigError
 from sweeper.records import call_checked
 from sweeper.registry import TARGET, with_names
+from sweeper.scaling.spec import ParamSpec, Role
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
 DEFAULTS: Mapping[str, Any] = {
@@ -51,3 +53,21 @@ def spec_of(tree: Mapping[str, Any] | None = None) -> TrialSpec:
 def _plugin(group: str, config: Mapping[str, Any]) -> PluginSpec:
     named = with_names(group, config)
     return PluginSpec(name=named.pop(TARGET), arguments=named)
+
+
+def specs_between(
+    build: Build,
+    *,
+    base: tuple[int, int],
+    target: tuple[int, int],
+    inputs: Inputs = None,
+    roles: Mapping[str, Role | str] | None = None,
+) -> list[ParamSpec]:
+    """The specs of `compare`, of a model that is built from its width and depth."""
+    return compare(
+        lambda width, depth: build(width, depth),
+        base={"width": base[0], "depth": base[1]},
+        target={"width": target[0], "depth": target[1]},
+        inputs=inputs,
+        roles=roles,
+    ).specs

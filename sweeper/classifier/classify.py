@@ -150,24 +150,6 @@ def classify(
     return {spec.name: spec for spec in comparison.specs}
 
 
-def specs_between(
-    build: Build,
-    *,
-    base: tuple[int, int],
-    target: tuple[int, int],
-    inputs: Inputs = None,
-    roles: Mapping[str, Role | str] | None = None,
-) -> list[ParamSpec]:
-    """The specs of `compare`, of a model that is built from its width and depth."""
-    return compare(
-        lambda width, depth: build(width, depth),
-        base={"width": base[0], "depth": base[1]},
-        target={"width": target[0], "depth": target[1]},
-        inputs=inputs,
-        roles=roles,
-    ).specs
-
-
 def _compare(
     tracer: Tracer,
     *,

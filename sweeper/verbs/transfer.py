@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan
     from sweeper.study.setup import Failure
     from sweeper.sweep.coordinates import QuickCheck
-    from sweeper.sweep.horizons import RungCosts
-    from sweeper.sweep.ladder_cost import LadderCost
+    from sweeper.sweep.ladder_cost import LadderCost, RungCosts
     from sweeper.sweep.ladders import StaleVerdict, Validated
     from sweeper.sweep.planning import TargetOptions, TransferTarget, Unvalidated
 
@@ -263,7 +262,7 @@ def _horizons(
     from sweeper.study.setup import failures_of
     from sweeper.study.study import StudyRecord
     from sweeper.sweep.experiment import open_experiment, progress_of
-    from sweeper.sweep.horizons import rung_costs, rungs
+    from sweeper.sweep.ladder_cost import rung_costs, rungs
     from sweeper.sweep.optimum import check_storage_password, planned_before
     from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Sweep

@@ -14,12 +14,13 @@ from mup import set_base_shapes
 from mup.optim import MuAdam, MuSGD
 from torch import Tensor, nn
 
-from sweeper.classifier.classify import Comparison, compare, specs_between
+from sweeper.classifier.classify import Comparison, compare
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from tests.classifier.test_uses import Model
 from tests.golden import Golden
 from tests.refusals import refused
+from tests.specs import specs_between
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
 

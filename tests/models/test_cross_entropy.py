@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sweeper.classifier.classify import specs_between
 from sweeper.models import loss
 from sweeper.models.fp8 import Formats
 from sweeper.models.llama import Llama
 from sweeper.models.loss import MIN_CHUNKED_CLASSES, head_loss
 from sweeper.models.scaled import CrossEntropy, Linear
 from tests.models.gradient_modes import GRADIENT_MODES, UNIT_MODES, Tensors, run, stacked
+from tests.specs import specs_between
 
 V, WIDTH, TRIALS = 23, 6, 3
 

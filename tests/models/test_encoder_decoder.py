@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.classifier.classify import specs_between
 from sweeper.data.spans import Corruption, SpanCorpus
 from sweeper.engine.prepare import prepare
 from sweeper.models.encoder_decoder import EncoderDecoder
 from tests.engine.tiny_trials import tokens, tree, trial
 from tests.models.own import at, drawn
-from tests.specs import spec_of
+from tests.specs import spec_of, specs_between
 
 
 def logits(model: EncoderDecoder, tokens: Tensor, targets: Tensor) -> Tensor:

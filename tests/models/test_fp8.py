@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.classifier.classify import scaled_ops
 from sweeper.models.fp8 import (
     HISTORY,
     Format,
@@ -30,6 +30,7 @@ from sweeper.models.scaled import Linear
 from sweeper.registry import build_plugin
 from tests.models.gradient_modes import UNIT_MODES, run, stacked
 from tests.models.own import at, made
+from tests.specs import specs_between
 
 CONF = Path(__file__).parents[2] / "conf" / "fp8"
 NAMES: tuple[Format, ...] = ("e4m3", "e5m2")

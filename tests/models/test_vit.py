@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.classifier.classify import scaled_ops
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.train import train
 from sweeper.models.vit import normalized, patches
@@ -16,6 +16,7 @@ from sweeper.records import from_json, to_json
 from sweeper.trial import Result
 from tests.models.arrays import images, trials
 from tests.models.own import at, drawn, made
+from tests.specs import specs_between
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 

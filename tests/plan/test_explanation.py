@@ -9,7 +9,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from sweeper.classifier.classify import specs_between
 from sweeper.errors import SHELL
 from sweeper.plan.explanation import Explained, tied_readouts
 from sweeper.report import console as show
@@ -20,6 +19,7 @@ from sweeper.scaling.spec import ScaledOp
 from sweeper.verbs.requests import ExplainRequest
 from tests.golden import Golden
 from tests.plan.test_planning import decoder_plan
+from tests.specs import specs_between
 from tests.toy_models import NanoDecoder
 
 

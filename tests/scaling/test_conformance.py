@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.classifier.classify import scaled_ops
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.models.llama import Llama
@@ -21,6 +21,7 @@ from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update, 
 from sweeper.trial import defaults
 from tests.refusals import raises_config_error
 from tests.scaling.weights import weight
+from tests.specs import specs_between
 
 NAMES = sorted(set(plugins()["parameterization"]) - {"own"})
 

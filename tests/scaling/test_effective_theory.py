@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sweeper.classifier.classify import specs_between
 from sweeper.models.vit import ViT
 from sweeper.registry import build_plugin
 from sweeper.scaling.effective_theory import EffectiveTheory
@@ -16,6 +15,7 @@ from sweeper.scaling.gamma import named_by_user
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from tests.refusals import raises_config_error
 from tests.scaling.weights import weight
+from tests.specs import specs_between
 
 ETA = {"eta": 1.0}
 N, PATCH, OUT, M = 768, 588, 1000, 4

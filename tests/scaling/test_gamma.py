@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.classifier.classify import specs_between
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.engine.optimizers.first_order import SGD, AdamW
@@ -30,7 +29,7 @@ from tests.engine.test_faithful import REFUSED
 from tests.engine.tiny_trials import PARAMETERIZATIONS, tree
 from tests.refusals import raises_config_error
 from tests.scaling.test_conformance import NAMES, config, parameterization
-from tests.specs import spec_of
+from tests.specs import spec_of, specs_between
 from tests.toy_models import Residual
 
 OPTIMIZERS: dict[str, Optimizer] = {"adamw": AdamW(), "sgd": SGD(), "muon": Muon()}

@@ -16,7 +16,6 @@ from mup.init import normal_
 from mup.optim import MuAdam, MuSGD
 from torch import nn
 
-from sweeper.classifier.classify import specs_between
 from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.models.llama import Llama
 from sweeper.scaling.abc import Alignment
@@ -26,6 +25,7 @@ from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 from tests.refusals import raises_config_error
 from tests.scaling.weights import weight
+from tests.specs import specs_between
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 

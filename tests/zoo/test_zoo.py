@@ -15,12 +15,12 @@ import torch
 from mup import set_base_shapes
 from mup.optim import MuAdam, MuSGD
 
-from sweeper.classifier.classify import specs_between
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.hf import HfModel
 from sweeper.models.hf_config import known_classes, model_class
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Update
+from tests.specs import specs_between
 from tests.zoo.conftest import ROWS
 
 pytest.importorskip("transformers", minversion="5.0")
