@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeper.classifier.classify import Build, Inputs, compare
+from torch import nn
+
+from sweeper.classifier.classify import Inputs, compare
 from sweeper.errors import ConfigError
 from sweeper.records import call_checked
 from sweeper.registry import TARGET, with_names
 from sweeper.scaling.spec import ParamSpec, Role
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
+Build = Callable[[int, int], nn.Module]
+"""Makes the model of a given width and depth."""
 DEFAULTS: Mapping[str, Any] = {
     "parameterization": {TARGET: "sweeper.scaling.relative.Standard"},
     "model": {TARGET: "sweeper.models.llama.Llama"},

@@ -38,9 +38,6 @@ from sweeper.scaling.spec import (
     with_layer,
 )
 
-Build = Callable[[int, int], nn.Module]
-"""Makes the model of a given width and depth."""
-
 MAX_DEPTHS = 16
 """Depths that are tried, one by one, for a base that has layers of all kinds."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sweeper.classifier.classify import Build, scaled_ops
+from sweeper.classifier.classify import scaled_ops
 from sweeper.models.encoder_decoder import EncoderDecoder
 from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
@@ -16,7 +16,7 @@ from sweeper.models.moe import MoE
 from sweeper.models.scaled import ScaledModule
 from sweeper.models.vit import ViT
 from sweeper.scaling.umup import UMuP
-from tests.specs import specs_between
+from tests.specs import Build, specs_between
 
 TOKENS: dict[str, Any] = {"width": 16, "depth": 2, "classes": 32, "seq_len": 8, "head_size": 8}
 IMAGES: dict[str, Any] = {"width": 32, "depth": 2, "classes": 10, "input_shape": (8, 8)}
