@@ -196,7 +196,6 @@ def _compare(
 
 
 def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
-    """The trace of the size asked for; its shapes alone where only smaller models have values."""
     if base.uses is None:
         return tracer.shapes(target)
     traced = tracer.trace(target)
@@ -217,7 +216,6 @@ def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
 
 
 def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
-    """BadInput if layers of the target have none of their kind in the base."""
     missing = growth.matching.missing()
     if not missing:
         return
@@ -242,7 +240,6 @@ def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
 
 
 def _unused(specs: Sequence[ParamSpec]) -> Iterator[str]:
-    """A sentence about parameters whose use was not seen, layers that are alike told once."""
     unused = dict.fromkeys(
         with_layer(spec.name, "*") for spec in specs if spec.note == UNUSED and not spec.frozen
     )

@@ -547,7 +547,6 @@ class SizeComparison:
 
     @cached_property
     def _normed(self) -> dict[str, list[str]]:
-        """The weights of the target that start with a norm, by the base's name of their gain."""
         base, matching = self.growth.base, self.growth.matching
         gains = {weight: _gain(base, weight) for weight in base.flow.gains}
         normed: dict[str, list[str]] = {}

@@ -139,7 +139,6 @@ class _Scaling(TorchFunctionMode):
     def _scale(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> PlainScale | None:
-        """The scale of this call; of several operations of its kind that of the most alike."""
         # By identity: a tied head and another of the same shape are told apart by nothing else.
         if func is F.linear:
             weight = weight_argument(args, kwargs)

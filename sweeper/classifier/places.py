@@ -268,7 +268,6 @@ def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | 
 
 
 def _tokens(config: Any) -> Tensor:
-    """Tokens of all kinds, as routers choose by them, and the end's at the end."""
     # Some classifiers read the sequence's output where its token of the end stands.
     size = _field(config, "vocab_size", 2)
     tokens: Tensor = torch.arange(BATCH_SIZE * SEQUENCE_LENGTH).reshape(BATCH_SIZE, -1) * 7 % size
@@ -281,7 +280,6 @@ def _tokens(config: Any) -> Tensor:
 
 
 def _field(config: Any, name: str, otherwise: Any) -> Any:
-    """A field of a configuration, or of one within it (of the text, of the images)."""
     return next(
         (v for c in _configs(config) if (v := getattr(c, name, None)) is not None), otherwise
     )

@@ -107,7 +107,6 @@ def pointwise(state: TraceState, call: OpCall) -> OutputInfo:
 
 
 def _derive(state: TraceState, call: OpCall, weights: list[Tensor]) -> None:
-    """Record the output as a weight that is a function of `weights`, entry by entry."""
     out = call.outputs[0]
     shifted = call.name in _ADDITIONS and len(call.inputs) == 1
     # Between a tensor and itself lies that tensor: only its gradient is another.
@@ -267,7 +266,6 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
 
 
 def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> OutputInfo | None:
-    """Record the contraction of the weights among the operands; None if there is none."""
     if not operands:
         return None
     takes_data = False

@@ -581,7 +581,6 @@ class Tracer:
 
 
 def _parameters(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
-    """Parameters by their first name, and the other names of each."""
     first_names: dict[int, str] = {}
     parameters: dict[str, Tensor] = {}
     tied: dict[str, tuple[str, ...]] = {}

@@ -166,13 +166,11 @@ def override(key: str, value: str) -> str:
 
 
 def _values(pattern: re.Pattern[str], overrides: Sequence[str]) -> list[str]:
-    """What overrides give, without the quotes around it."""
     matches = (pattern.match(word) for word in overrides)
     return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in matches if match]
 
 
 def _single(key: str, candidates: Sequence[Path | str | None]) -> str | None:
-    """The value of `study` or `root`, if there is any; BadInput where there are several."""
     values = list(dict.fromkeys(str(value) for value in candidates if value is not None))
     if len(values) > 1:
         raise ConfigError(key, values, f"one {key} at a time")

@@ -148,7 +148,6 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
 
 
 def _load_settings(path: Path) -> DictConfig:
-    """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
     try:
         check_summed(content := read_bounded(path, MOST_YAML))
         parse_yaml(content)  # omegaconf's own reader has no bounds
@@ -334,7 +333,6 @@ def _compose(
 
 
 def _sets(override: Override) -> bool:
-    """Whether it gives a key a value, key=value or ++key=value, and does no more."""
     return (override.type is OverrideType.CHANGE or override.is_force_add()) and not (
         override.package
     )
@@ -384,7 +382,6 @@ def _resolve(config: DictConfig) -> Tree:
 
 
 def _message(error: Exception) -> str:
-    """A library's message without its tail of internals, beginning with the key where known."""
     # OmegaConf appends "full_key: ..., object_type=..." to what it says, Hydra a traceback.
     key = getattr(error, "full_key", None)
     text = " ".join(re.split(r"\n\n|\n +(?:full_key|object_type)", str(error))[0].split())
@@ -441,7 +438,6 @@ def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
 
 
 def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted names of all leaves, but those of classes."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:

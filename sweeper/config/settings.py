@@ -200,7 +200,6 @@ def default_name(raw: Mapping[str, Any]) -> str:
 
 
 def _check_runner(settings: Settings) -> None:
-    """ConfigError for what the runner's trials cannot be given, or would not look at."""
     runner = settings.runner
     try:
         runner.check_use(tuple(settings.space), scaled_by_user=settings.scaled_by_user)
@@ -216,7 +215,6 @@ def _check_runner(settings: Settings) -> None:
 
 
 def _check_schedule(settings: Settings) -> None:
-    """ConfigError for a schedule that cannot be had, or that the command does not take."""
     config = settings.raw["train"].get("schedule", schedule.DEFAULT)
     train = settings.spec({"digest": ""}, "float32", settings.base).train
     with key_prefix("train"):

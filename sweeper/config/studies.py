@@ -81,7 +81,6 @@ def study_tree(
 def _check_code(
     path: Path, tree: Tree, overrides: Sequence[str], config_dir: Path | None, *, trust: bool | None
 ) -> None:
-    """BadInput for what the configuration of the study at `path` would run, if nobody let it."""
     code = code_of(tree)
     parsed = parse_overrides(overrides)
     named = set(classes_of_configs(config_dir))

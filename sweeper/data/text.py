@@ -95,7 +95,6 @@ class TextFiles(ABC):
         return TokenCorpus(path=path, digest=digest, classes=classes, heldout_fraction=self.heldout)
 
     def _fingerprint(self, text: Iterable[str]) -> tuple[str, int]:
-        """SHA-256 (hex) of the text and of how it is tokenized, and the text's bytes."""
         content, size = self._settings(), 0
         for chunk in text:
             data = chunk.encode()
@@ -104,7 +103,6 @@ class TextFiles(ABC):
         return content.hexdigest(), size
 
     def _settings(self) -> Any:
-        """A SHA-256 that has seen whatever beside the text determines the tokens."""
         settings: dict[str, Any] = {"tokenizer": self.tokenizer}
         if self.tokenizer == "bpe":
             # No two releases of the library promise the same merges.

@@ -89,7 +89,6 @@ def _roughness(losses: Losses) -> float:
 
 
 def _best(losses: Losses) -> tuple[float, float]:
-    """The rate with the lowest mean of its runs, and that."""
     means = {eta: sum(runs) / len(runs) for eta, runs in losses.items()}
     best = min(means, key=means.__getitem__, default=math.nan)
     return best, means.get(best, math.nan)

@@ -365,7 +365,6 @@ def _judge_size(
     is_base: bool,
     along: Estimate | None,
 ) -> SizeVerdict:
-    """The verdict on one size; a fit is None where every run diverged."""
     # No fit at this size: all its runs diverged, where the base trains. No fit at the base: there
     # is nothing to transfer, whatever the other sizes do.
     if fit is None or base_fit is None:

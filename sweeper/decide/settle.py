@@ -396,7 +396,6 @@ class Settling:
         )
 
     def _grow(self, ladders: Sequence[JudgedLadder]) -> None:
-        """Plan the next round of open ladders, all of whose sizes have been looked at."""
         room, place = self.budget - self.runs, self._place
         round_ = NextRound(self.rule, self.base, self.ladders, self.grids, place, room, self.begun)
         asked = [round_.asked_by(ladder) for ladder in ladders]
@@ -414,7 +413,6 @@ class Settling:
     def _go_on(
         self, begun: Sequence[LadderSize], grids: Mapping[LadderSize, SizeGrid], likely: int = 0
     ) -> None:
-        """A round in which sizes begin and grids grow, as far as the budget has room for it."""
         grids, room = dict(grids), self.budget - self.runs - len(begun) * self.begun
 
         def more(size: LadderSize) -> int:

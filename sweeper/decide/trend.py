@@ -195,7 +195,6 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
 
 
 def _slope(optima: Optima) -> Estimate:
-    """The slope of the weighted line through the optima over log2 size; see `fit_plane`."""
     generator = np.random.default_rng(list(optima.sizes))
     draws = np.array([fit.free_optimum_draws for fit in optima.fits])
     # Of its own: the slope would trust that shapes are the same over the whole ladder.
@@ -320,7 +319,6 @@ def judge_target(
 
 
 def _within(verdict: Verdict, target: int) -> Answer:
-    """The worst answer of the sizes from the base to the first that reaches `target`."""
     values = {int(getattr(size.size, verdict.axis)): size for size in verdict.sizes}
     base = next(value for value, size in values.items() if size.is_base)
     # To the next size on: of two measured ones the farther is the stricter.
@@ -424,7 +422,6 @@ def _ladder_setting(axis: str, sizes: Sequence[int]) -> dict[str, str]:
 
 
 def _larger(optima: Optima, target: int) -> list[int]:
-    """Doublings of the largest size, as far as a ladder may go for this target."""
     sizes, last = list[int](), optima.sizes[-1]
     while last <= target / 2 / MOST:
         last *= 2

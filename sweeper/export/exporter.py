@@ -172,7 +172,6 @@ def for_trainer(plan: TransferPlan, exporter: Exporter) -> TransferPlan:
 
 
 def _times(parameter: PlannedParameter, own: float) -> PlannedParameter:
-    """The parameter whose output is multiplied by `own` too."""
     target = parameter.target
     both = (target.multiplier * own, target.backward_multiplier * own)
     return replace(

@@ -127,7 +127,6 @@ def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
 
 
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Differences of the optimizer, and of frozen parameters."""
     name, names = optimizer_name(plan), exporter.optimizers
     if plan.optimizer and plan.optimizer.arguments.get("atan2"):
         yield Difference("optimizer", f"{name} by atan2", None, None)
@@ -158,7 +157,6 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
 
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Differences of learning rates, eps, decays, initial values and gradients."""
     for parameter in trained(plan):
         role, setting = parameter.role, exporter.setting(plan, parameter)
         # The trainer multiplies by its own factor: what the plan asks is written in that gauge.
@@ -214,7 +212,6 @@ def _close(a: float, b: float) -> bool:
 
 
 def _line(what: str, asked: float | None, got: float | None, count: int) -> str:
-    """What differs, how often, and by how much."""
     many = f" ({count})" if count > 1 else ""
     if asked is None:
         return f"{what}{many}"
@@ -292,12 +289,10 @@ def _assumptions(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
 
 
 def _unseen(plan: TransferPlan) -> Iterator[str]:
-    """What a plan has no factors of: it was made of a model that shows none."""
     seen = {factor.kind for factor in plan.factors or ()}
     yield from (f"The plan has no {k}." for k in ("attention", "residual") if k not in seen)
 
 
 def _some(places: Sequence[str]) -> str:
-    """The first of many places."""
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     return ", ".join(places[:3]) + more

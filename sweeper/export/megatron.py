@@ -160,7 +160,6 @@ def _m(plan: TransferPlan) -> float:
 
 
 def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
-    """Whether its LanguageModule marks the parameter as embedding-like: embeddings and head."""
     return is_table(parameter) or parameter is head_of(plan)
 
 

@@ -115,7 +115,6 @@ class Hf(Exporter):
 
     @once_a_plan
     def _of_fields(self, plan: TransferPlan) -> Multipliers:
-        """What the model does by the fields, beside what the study's model did by itself."""
         # Read back, not taken from the plan: a family without a field, or with whole numbers
         # alone, does something else than it was asked for, which `compare` then finds.
         family, built_in = self._family(plan), self._built_in(plan)
@@ -125,7 +124,6 @@ class Hf(Exporter):
         )
 
     def _built_in(self, plan: TransferPlan) -> Multipliers:
-        """The multipliers of the study's model; attention's is in the plan's factor already."""
         model = _model(plan)
         name, config = family_of_class(str(model.get("name", ""))), model.get("config")
         config = config if isinstance(config, Mapping) else {}
@@ -137,7 +135,6 @@ class Hf(Exporter):
         return FAMILIES[self._name(plan)]
 
     def _name(self, plan: TransferPlan) -> str:
-        """The family; ConfigError where neither the option nor the study names one."""
         of_study = family_of_class(str(_model(plan).get("name", "")))
         data = plan.source.get("data")
         of_arrays = isinstance(data, Mapping) and "input_shape" in data
@@ -160,7 +157,6 @@ def _model(plan: TransferPlan) -> Mapping[str, Any]:
 
 
 def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multipliers:
-    """The product of each pair of factors, or `a` over `b`."""
     pairs = {name: (value, getattr(b, name)) for name, value in vars(a).items()}
     return Multipliers(**{name: x / y if divide else x * y for name, (x, y) in pairs.items()})
 
@@ -180,7 +176,6 @@ def _wanted(plan: TransferPlan) -> Multipliers:
 
 
 def _shape(plan: TransferPlan) -> Shape:
-    """The target's sizes; a head's as the plan saw it."""
     size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 64)
     # The hidden size is the length of an embedding's row, where there is one.
     table = table_of(plan)

@@ -158,7 +158,6 @@ class EncoderDecoder(nn.Module):
         )
 
     def _embedded(self, tokens: Tensor, position: Embedding) -> Tensor:
-        """Words and positions added, normalized: the stem of a stack."""
         index = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[0], -1)
         x: Tensor = self.embedding(tokens) + position(index)
         return dropped(self.embedding_dropout, normalized(x / sqrt(2) if self.unit else x))

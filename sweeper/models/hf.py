@@ -368,7 +368,6 @@ class HfModel(nn.Module):
 
 
 def _built(name: str, task: Task, sizes: HfSizes) -> Any:
-    """The transformers model; ConfigError with its own reason where it refuses to be built."""
     register()
     cls = model_class(name)
     fields = config_fields(HfFamily(name, cls.config_class), task, sizes)

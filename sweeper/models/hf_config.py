@@ -244,7 +244,6 @@ def _inner(family: HfFamily, sizes: HfSizes) -> Fixed:
 
 
 def _classes(family: HfFamily, task: Task, sizes: HfSizes) -> Fixed:
-    """What follows from the data: vocabulary or labels and images."""
     if task != "images":
         # A masked language model has a token more, which stands in the place of hidden ones.
         fixed: Fixed = {"vocab_size": ("data", sizes.classes + (task == "masked"))}

@@ -143,7 +143,6 @@ def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
 
 
 def _repeats(values: Tensor) -> bool:
-    """Whether one value fills a part of `values` that no draw gives it."""
     generator = torch.Generator().manual_seed(0)
     at = torch.randint(values.numel(), (SAMPLE,), generator=generator)
     sample = values.flatten()[at] if values.numel() > SAMPLE else values
@@ -153,7 +152,6 @@ def _repeats(values: Tensor) -> bool:
 
 
 def _is_centred(values: Tensor) -> bool:
-    """Whether `values` look like draws from a normal or a uniform distribution around 0."""
     std = float(values.std())
     if abs(float(values.mean())) > MAX_OFFSET * std / values.numel() ** 0.5:
         return False

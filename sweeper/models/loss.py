@@ -143,7 +143,6 @@ def take_refusal() -> str | None:
 
 
 def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """`_losses` in torch's operations."""
     if torch.compiler.is_compiling():
         return _in_one_pass(logits, targets, factor)
     log_p = torch.log_softmax(logits.to(factor.dtype) * factor, -1)

@@ -223,7 +223,6 @@ def _flat(setting: AbsorbedParam, muon: str) -> bool | None:
 
 
 def _refuse_other_matrices(settings: Iterable[AbsorbedParam], muon: str) -> None:
-    """ConfigError where an implementation orthogonalizes other matrices than the plan's."""
     other = [s for s in settings if not s.frozen and _flat(s, muon) is None]
     if other:
         names = first_few([f"{s.name} {list(s.shape)}" for s in other])
@@ -418,7 +417,6 @@ def check(
 def _pairs_by_name(
     settings: Sequence[AbsorbedParam], groups: Sequence[OptimizerGroup], problems: list[str]
 ) -> list[Pair]:
-    """Groups beside the settings whose names they have."""
     waiting: dict[frozenset[str], list[list[AbsorbedParam]]] = {}
     muon = next((muon for owner in groups if (muon := owner.settings.get("muon"))), "")
     for name, members in grouped_settings(settings, muon):
@@ -491,7 +489,6 @@ def _pairs_by_parameter(
 
 
 def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Steps must be of the planned kind, where an optimizer's are known."""
     wrong: dict[tuple[str, str, str], list[str]] = {}
     for pair in pairs:
         does, planned = pair.owner.does, pair.planned.update
@@ -512,7 +509,6 @@ def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
-    """Rates must be the plan's, times one factor."""
     if not pairs:
         return []
     rates = [float(pair.group["lr"]) for pair in pairs]
@@ -557,7 +553,6 @@ def _decays(pairs: Sequence[Pair], scale: float | None) -> Iterator[tuple[Pair, 
 
 
 def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether the group's decay goes through the optimizer's moments."""
     if not group.get("weight_decay"):
         return False
     if "decoupled_weight_decay" in group:

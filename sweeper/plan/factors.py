@@ -303,7 +303,6 @@ def is_edit(need: str) -> bool:
 
 
 def _advice(op: ScaledOp, factor: str) -> str:
-    """What to do with a factor, a gap for its value; of a tied readout with its weight's name."""
     text = FACTOR_NEEDS.get((op.kind, factor), f"multiply its {factor} by {{}}")
     if not (parameter := op.geometry.get("parameter")):
         return text
@@ -333,7 +332,6 @@ def _merge_layers(needs: Iterable[tuple[str, str, float]]) -> list[str]:
 
 
 def _attention_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
-    """What attention needs: a number for q k^T, or a formula for many head sizes; the output's."""
     if not hidden or not hidden[0].rule:
         return
     rule = hidden[0].rule
@@ -392,7 +390,6 @@ def _branch_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
 
 
 def _listed(values: Sequence[float]) -> str:
-    """The values in words: one where all are equal, else attention's and FFN's in turn."""
     if all(isclose(value, values[0]) for value in values):
         return f"{values[0]:.6g}"
     numbers = [f"{value:.4g}" for value in values]

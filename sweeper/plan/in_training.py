@@ -181,7 +181,6 @@ class PlanWatch:
                 self._check_peak(peak)
 
     def _check_peak(self, peak: Peak) -> None:
-        """It must not be above the planned rate."""
         if peak.rate > peak.planned * ABOVE:
             self._fail(_rate_problem(peak, f"its rate is {peak.rate:.4g} at step {peak.step}"))
 
@@ -333,7 +332,6 @@ class PlanWatch:
                 file.write(f"\n{json.dumps(line)}\n")
 
     def _end(self) -> None:
-        """At the end of the process, unless it was killed."""
         if self.problem or os.getpid() != self._process:
             return
         problem = self._low_peak() or self._idle
@@ -346,7 +344,6 @@ class PlanWatch:
         self._write(problem="" if self.resumed else problem, ended=True, used=self.used or others)
 
     def _low_peak(self) -> str:
-        """What is to be said of a run whose highest rates are below the planned ones."""
         # A graph that is replayed takes steps of which nobody hears.
         heard = [seen for seen in self._seen.values() if seen.steps * 4 >= self.steps]
         every = [(peak, seen.steps) for seen in heard for peak in seen.peaks if peak.name]
@@ -409,7 +406,6 @@ def disagreement(folder: Path, *, ended: bool) -> str:
 
 
 def _rate_problem(peak: Peak, what: str, why: str = "") -> str:
-    """A highest rate that is not the planned one."""
     return (
         f"{peak.name}: {what}, planned {peak.planned:.4g}. The script has a rate of its own{why}. "
         "Write the schedule as a factor, 1 at its peak: "
@@ -433,7 +429,6 @@ def _is_fresh(matched: Matched) -> bool:
 
 
 def _local(parameter: Tensor) -> Tensor:
-    """A sample of what this process has of a parameter: its first rows."""
     values: Any = parameter.detach()
     values = values.to_local() if hasattr(values, "to_local") else values
     if values.dim() and values.numel():
@@ -443,7 +438,6 @@ def _local(parameter: Tensor) -> Tensor:
 
 
 def _spread_problems(matched: Matched) -> Iterator[str]:
-    """Parameters whose values do not spread as planned, a line each."""
     for setting, parameter in matched:
         if setting.frozen or setting.init in ("kept", "norm"):
             continue
@@ -467,7 +461,6 @@ def _has_stepped(optimizer: Optimizer) -> bool:
 
 
 def _others(lost: Sequence[Tensor], known: Sequence[Optimizer]) -> list[Optimizer]:
-    """Optimizers that were not stepped yet, and have parameters that are in no other's groups."""
     from torch.optim import Optimizer
 
     ids, others = {id(parameter) for parameter in lost}, list[Optimizer]()
@@ -482,7 +475,6 @@ def _others(lost: Sequence[Tensor], known: Sequence[Optimizer]) -> list[Optimize
 
 
 def _is_captured() -> bool:
-    """Whether a graph is being captured, in which nothing may be read."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -509,7 +509,6 @@ def _file(path: str | Path) -> Path:
 
 
 def _plan_of_study(folder: Path) -> Path:
-    """The one plan of the study in `folder`; BadInput where there is none, or a choice."""
     study = StudyFolder(folder)
     plans = sorted(study.plans())
     if len(plans) == 1:

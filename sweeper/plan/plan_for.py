@@ -129,13 +129,11 @@ class SizePair:
             )
 
     def _changed(self) -> list[str]:
-        """The widths that differ."""
         names = (n for n in self.base if not DEPTH_NAME.search(n) and n not in self.task)
         return [name for name in names if self.base[name] != self.target[name]]
 
 
 def _each(name: str, value: Any, grow: Callable[[int], int]) -> Any:
-    """A whole number or a list of them, grown."""
     if isinstance(value, list | tuple):
         return type(value)(_each(name, entry, grow) for entry in value)
     if not is_whole(value):
@@ -318,7 +316,6 @@ def _law(
     rules: Rules,
     hps: PlainHps,
 ) -> AppliedLaw | None:
-    """What the law says of the way from the base's run to the target's; None without a law."""
     law, spec = _plugin("law", named, Law)
     if isinstance(law, NoLaw):
         for name, run in zip(RUNS, runs, strict=True):
@@ -419,7 +416,6 @@ def _described(group: str, plugin: object, protocol: type) -> PluginSpec:
 
 
 def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
-    """Every hyperparameter, in order; ConfigError for unknown, missing, impossible ones."""
     of_groups = group_gammas(rules.parameterization)
     required = (*rules.parameterization.hyperparameters, *of_groups)
     optional = (*GAMMAS, *SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)
@@ -448,7 +444,6 @@ def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
 
 
 def _defaults(parameterization: str) -> dict[str, float]:
-    """The defaults of the space of a config, as plain values; none without a config."""
     path = conf_folder() / "parameterization" / f"{parameterization}.yaml"
     if not path.is_file():
         return {}

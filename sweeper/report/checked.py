@@ -63,7 +63,6 @@ def presented(answer: CheckAnswer) -> Shown:
 def _after_check(
     settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
 ) -> Next | None:
-    """The command after a check: the search, the study's next, or what shows or settles a fault."""
     failing = {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}
     if failing:
         request = _explains(settings.base, failing)

@@ -130,7 +130,6 @@ LEGEND = (
 
 
 def _expected(check: CoordinateCheck) -> list[str]:
-    """What is expected where it is not a slope of 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = []
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
@@ -149,7 +148,6 @@ def _expected(check: CoordinateCheck) -> list[str]:
 
 
 def _at_fault(check: CoordinateCheck) -> list[Item]:
-    """What the check could not see, and where a failure begins."""
     lines = []
     if check.unseen:
         lines.append(

@@ -292,7 +292,6 @@ def plan_table(plan: TransferPlan) -> Table:
 
 
 def _prescribed(parameter: PlannedParameter, names: Iterable[str]) -> list[Value]:
-    """The numbers of a parameter, the target's as text."""
     numbers: list[Value] = []
     for name in names:
         base, target = (getattr(side, name) for side in (parameter.base, parameter.target))

@@ -237,7 +237,6 @@ def failed_check(folder: Path) -> Next | None:
 
 
 def _newest_check(folder: Path) -> CheckRecord | None:
-    """The newest coordinate check of the study's setup."""
     setup = read_setup(folder)
     for path in StudyFolder(folder).checks():
         record = read_document(path, CheckRecord, [])
@@ -299,7 +298,6 @@ def after_plan(
 
 
 def _settling(folder: Path, validation: Validation, command: Next | None) -> Next | None:
-    """The command that would settle what is open; None where none is known to."""
     if command and command.request.settle and (budget := settling_budget(validation)):
         return command.changed(why="to settle it with as many runs", budget=budget)
     asked, why = settling_ladder(validation.axes), "to settle it"

@@ -74,7 +74,6 @@ def study_report(
 
 
 def _end(notes: Sequence[str], following: str, place: str) -> Section:
-    """What is to be noted, what to call next, and where the files lie."""
     lines = [*(f"Note: {note}" for note in notes), following, place]
     return Section("", [Sentence(line) for line in lines if line])
 

@@ -135,7 +135,6 @@ def _grouped(items: Iterable[Item]) -> Iterator[tuple[str, bool, str, Any]]:
 
 
 def _lines(commands: Sequence[Sequence[str]]) -> str:
-    """Commands as a shell takes them, a line each."""
     return "\n".join(map(shlex.join, commands))
 
 

@@ -60,7 +60,6 @@ def presented(answer: ExplainAnswer | ExportAnswer) -> Shown:
 
 
 def _exported(answer: ExportAnswer) -> Shown:
-    """Files, what was accepted, what is missing, and the edits that it takes."""
     document = _document(answer)
     if answer.refused:
         head = f"{answer.trainer} cannot express this plan, and nothing was written:"

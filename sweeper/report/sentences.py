@@ -138,7 +138,6 @@ class Wording:
 
 
 def _told(by_class: Mapping[type, Callable[[Any], Any]], decision: object) -> Any:
-    """A decision's sentence, by the first class that it is of; TypeError where none has one."""
     for kind, text in by_class.items():
         if isinstance(decision, kind):
             return text(decision)

@@ -149,7 +149,6 @@ def size_reason(size: SizeVerdict, unit: str) -> str:
 
 
 def _past_text(past: PastEnd) -> str:
-    """How far past an end of a curve, and the run that ends it."""
     far, last, diverged = (2**x for x in (past.reach, past.last, past.diverged))
     way = "above" if past.diverged > past.last else "below"
     ends = f"the next run, at {diverged:.3g}, diverged"
@@ -190,7 +189,6 @@ FEW_SEEDS = 4
 
 
 def _worse_note(verdict: Verdict, unit: str) -> str:
-    """What to say when a larger model has the higher loss."""
     if verdict.worse is None:
         return ""
     size, loss = verdict.worse
@@ -285,7 +283,6 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
 
 
 def _tells(advice: Advice) -> str:
-    """Say that a ladder tells, and with how many runs."""
     runs = f", with about {counted(sum(advice.runs.values()), 'more run')}" if advice.runs else ""
     return f"would likely tell{runs}"
 
@@ -369,7 +366,6 @@ def _further(target: TargetAnswer) -> str:
 
 
 def _expected(target: TargetAnswer, unit: str, planned: str) -> str:
-    """Shift and loss gap at the target."""
     off, gap, answer = target.off_log2, target.loss_gap, target.answer
     may = "may lie" if answer == "cannot say yet" else "lies"
     sentence = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from {planned}"

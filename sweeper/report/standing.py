@@ -161,7 +161,6 @@ def _phases(answer: StatusAnswer) -> dict[str, int]:
 
 
 def _best(answer: StatusAnswer) -> float:
-    """The least loss of a trial of the search; +inf before there is one."""
     losses = [r.objective for r in answer.trials.searched if not is_final(r)]
     return min((loss for loss in losses if not math.isnan(loss)), default=math.inf)
 

@@ -216,7 +216,6 @@ def study_report(
 
 
 def _running(running: Running) -> Section:
-    """How far the study's driver is, and the ladder that it trains."""
     text = f"Running: {running.sentence}. This page renews itself."
     if not running.every:
         text = f"Stopped: {running.sentence}. The same command goes on from there."
@@ -227,7 +226,6 @@ def _running(running: Running) -> Section:
 
 
 def _answer(documents: Documents, targets: Sequence[_Target], following: Next | None) -> Section:
-    """What the page says first: each verdict, and checks that speak against it."""
     code = answer_of(documents)
     plans = {target.label: target.documents.plan for target in targets}
     planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
@@ -254,7 +252,6 @@ def _answer(documents: Documents, targets: Sequence[_Target], following: Next | 
 
 
 def _state(documents: Documents) -> str:
-    """How far the search is."""
     searched = documents.searched
     if searched is not None:
         done, so_far = ("is finished", "") if searched.finished else ("has not finished", " so far")
@@ -283,7 +280,6 @@ def best_section(documents: Documents) -> Section:
 
 
 def _search(documents: Documents) -> Section:
-    """How the search went: its trials, its figures, its notes."""
     searched, conclusion = documents.searched, documents.conclusion
     trials = ", ".join(f"{documents.counts[status]} {status}" for status in STATUSES)
     items: list[Item] = [
@@ -303,7 +299,6 @@ def _search(documents: Documents) -> Section:
 
 
 def _search_drawings(documents: Documents) -> list[Item]:
-    """What Optuna draws of a search, each with what it shows."""
     # What was stopped early has the loss of a shorter run.
     trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
     if not trials:
@@ -336,7 +331,6 @@ CAPTIONS = {
 
 
 def _checks(documents: Documents) -> list[Section]:
-    """The newest coordinate check, axis by axis."""
     if (record := documents.check) is None:
         return []
     # It brings torch, which no other section needs.
@@ -346,7 +340,6 @@ def _checks(documents: Documents) -> list[Section]:
 
 
 def _scales(documents: Documents) -> list[Section]:
-    """The measured scales of operands; empty where nothing was measured."""
     if not documents.scales:
         return []
     from sweeper.report.checks import scales_section
@@ -355,7 +348,6 @@ def _scales(documents: Documents) -> list[Section]:
 
 
 def _predictions(documents: Documents) -> list[Section]:
-    """The predictions that were written of the study, each a link to its page."""
     if not documents.predictions:
         return []
     columns = [Column("prediction", left=True), Column("", left=True), Column("loss", form=".4f")]
@@ -369,7 +361,6 @@ def _predictions(documents: Documents) -> list[Section]:
 
 
 def _provenance(documents: Documents) -> Section:
-    """The commands that made the study, and with what."""
     record = dict(documents.searched.provenance) if documents.searched else {}
     items: list[Item] = []
     if commands := _commands(documents):
@@ -384,7 +375,6 @@ COMMANDS = ("command", "target_command")
 
 
 def _commands(documents: Documents) -> list[str]:
-    """The commands that made the study, each once."""
     plans = [target.plan for target in documents.targets if target.plan]
     recorded = [documents.searched.provenance] if documents.searched else []
     records = (*recorded, *(plan.source for plan in plans))
@@ -503,7 +493,6 @@ def drawn_verdict(verdict: Verdict, validation: Validation, loss: str = "Loss") 
 
 
 def _costs(documents: Documents, base: str) -> list[Section]:
-    """What was spent at the `base`, and on ladders."""
     trials, flops = documents.trials, documents.flops
     ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
     rows = [([f"tuning at {base}"], spent(trials.searched, flops))]

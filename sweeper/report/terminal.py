@@ -73,7 +73,6 @@ class Terminal:
                 paragraph(self.console, item.note)
 
     def _table(self, table: Table) -> None:
-        """Print a table and what explains it."""
         for part in table.parts(self.console.width):
             self.console.print(part, crop=False)
         for line in table.legend:
@@ -86,7 +85,6 @@ class Terminal:
 
 
 def _brief(title: str) -> str:
-    """A title within a sentence: without what a colon or a bracket adds to it."""
     name = title.partition(":")[0].partition(" (")[0]
     return f"{name[:1].lower()}{name[1:]}"
 

@@ -74,7 +74,6 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
 
 
 def _each(answer: EachTransferAnswer) -> Shown:
-    """Ladders of several hyperparameters: what each would train, or what all of them say."""
     notes: list[str | Text] = [*answer.notes]
     if answer.gainless:
         notes.append(f"no ladder of {', '.join(answer.gainless)}: left at the default")
@@ -131,7 +130,6 @@ def _planned(
     items: list[Item],
     notes: list[str | Text],
 ) -> Shown:
-    """The plan and what the ladders say of it; the page and the curves are written."""
     settings, plan, ladders = answer.settings, answer.plan, answer.ladders
     verdicts, hyperparameter = ladders.verdicts, settings.transfer.hyperparameter
     files = TargetFolder(answer.folder)
@@ -200,7 +198,6 @@ def _document(answer: TransferAnswer) -> dict[str, object]:
 
 
 def _same(answer: AnswerAtTarget) -> Next:
-    """The same again, waiting for what it trains."""
     request = replace(answer.request, dry_run=False, detach=False, strict=False, trust=False)
     if request.to_depth == answer.settings.base.depth:
         request = replace(request, to_depth=None)
@@ -264,7 +261,6 @@ def _unvalidated_note(missing: Unvalidated) -> str:
 
 
 def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
-    """The coordinate check in a sentence, and what shows all modules."""
     if quick.check is None:
         return []
     shows_all = Commands("All modules:", [call_words(quick.call)], detail=True)
@@ -278,7 +274,6 @@ def _check_notes(quick: QuickCheck) -> list[Text]:
 
 
 def _answers(verdicts: Sequence[Verdict]) -> str:
-    """What verdicts say, on the ladder and at the target."""
     return ", ".join(
         f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
         + (f", at the target: {verdict.target.answer}" if verdict.target else "")
@@ -287,7 +282,6 @@ def _answers(verdicts: Sequence[Verdict]) -> str:
 
 
 def _beside(answer: TransferAnswer) -> tuple[str, str]:
-    """What the verdicts of this plan are of, and a sentence on what is carried beside it."""
     place, settings = TargetFolder(answer.folder), answer.settings
     kept = [read_document(path, Validation, []) for path in place.validations]
     judged = [settings.transfer.hyperparameter] * bool(answer.ladders.verdicts)
@@ -298,7 +292,6 @@ def _beside(answer: TransferAnswer) -> tuple[str, str]:
 
 
 def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) -> Shown:
-    """What of sizes and horizons is to be trained, or was; and the target's plan."""
     costs, settings, tokens = answer.costs, answer.settings, answer.request.to_tokens
     rows = [*costs.sizes.items()]
     trained = {

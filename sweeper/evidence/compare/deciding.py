@@ -157,7 +157,6 @@ class Deciding:
             self._end("budget")
 
     def _add(self, winner: Winner) -> bool:
-        """Plans the runs that decide most for their cost, as far as the budget goes."""
         wanted = dict[tuple[str, int], int]()
         order = sorted(winner.next_runs, key=lambda each: -each.chance / each.flops)
         for each in order:

@@ -199,7 +199,6 @@ def decide(runs: VariantRuns, question: VariantQuestion, *, briefly: bool = Fals
 
 
 def _losses(runs: VariantRuns, law: ComputeLaw) -> VariantLosses:
-    """Mean losses, each moved to the size's own counts; seeds that variants share are paired."""
     shape = len(runs.names), len(runs.log2)
     means, counts, squares, freedom = np.full(shape, math.nan), np.zeros(shape), 0.0, 0
     for size in range(shape[1]):
@@ -440,7 +439,6 @@ class VariantComparison:
         return difference, code
 
     def _pairs(self, variant: int) -> SeedPairs:
-        """Runs of the variant and of the baseline at the sizes of both, one by one."""
         mine, theirs = [], []
         for size in range(len(self.runs.log2)):
             mine_there, theirs_there = self.runs.at(variant, size), self.runs.at(0, size)
@@ -500,7 +498,6 @@ class VariantComparison:
 
 
 def _answer_of(difference: Estimate) -> Decided:
-    """Better where all of the interval lies below 0, worse where all of it lies above."""
     if difference.high < 0:
         return "better"
     return "worse" if difference.low > 0 else "cannot say"
@@ -542,7 +539,6 @@ def deciding_runs(
 
 
 def _candidates(comparison: VariantComparison) -> list[Array]:
-    """Sizes that were run, the target, and one between."""
     sizes = comparison.losses.sizes
     # Near the largest size a further one tells next to nothing that this does not.
     if comparison.question.trained_only or comparison.target.sum() <= comparison.top + 2:

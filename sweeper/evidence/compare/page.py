@@ -117,7 +117,6 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
 
 
 def _settled(answer: SettledAnswer) -> Shown:
-    """Studies whose runs were trained, or how that begins, or is left in a queue."""
     names, outcome = (*answer.names, *answer.overrides), answer.deciding.outcome
     request = replace(answer.request, names=names, root=answer.root, detach=False, dry_run=False)
     again = Next(request, "to train them")

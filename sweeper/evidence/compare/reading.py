@@ -208,7 +208,6 @@ def _variant_column(runs: Runs, by: str | None) -> str:
 
 
 def _labels(runs: Runs, by: str) -> Any:
-    """The variant of every run; BadInput for a run of none."""
     empty = runs.frame[by].isna().to_numpy()
     if empty.any():
         raise BadInput(
@@ -247,7 +246,6 @@ def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
 
 
 def _counts(runs: Runs) -> dict[str, Array]:
-    """Counts of every run that tell its size, by role; in ones."""
     counts = {}
     for role in ("params", "tokens", "flops", "width", "depth", "steps", "batch_size"):
         if role in runs.columns:
@@ -320,7 +318,6 @@ def _table(
     by: str,
     notes: list[str | Text],
 ) -> pandas.DataFrame:
-    """A row a run: its variant, size, configuration, seed and throughput."""
     import pandas
 
     frame, columns = runs.frame, runs.columns

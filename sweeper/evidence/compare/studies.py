@@ -101,7 +101,6 @@ def check_studies(
 
 
 def _facts(spec: TrialSpec) -> dict[str, Any]:
-    """Data, model, depth and training by setting; not how it is scaled or stepped."""
     groups = {"data": spec.data, "model": spec.model.arguments, "train": asdict(spec.train)}
     runner = spec.runner.get("name", "engine")
     facts = {"model": spec.model.name, "model.depth": spec.depth, "runner": runner}

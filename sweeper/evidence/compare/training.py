@@ -252,7 +252,6 @@ def _common(studies: Sequence[Settings]) -> set[int]:
 
 
 def _unfit(studies: Sequence[Settings], width: int) -> Text | None:
-    """What widths are allowed of a study that cannot have this one; None where all can."""
     for settings in studies:
         try:
             size = replace(settings.ladder_base, width=width)

@@ -89,7 +89,6 @@ def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
 
 
 def _by_runs(request: CompareRequest) -> WinnerAnswer:
-    """The variants of all sources, carried to the target; BadInput for what is none."""
     from sweeper.evidence.compare.studies import (
         TOO_FEW,
         check_studies,
@@ -143,7 +142,6 @@ def _folder(names: Sequence[str], root: Path) -> Path:
 
 
 def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
-    """Train round by round until it is decided, and write what was found."""
     # What only reads loads no torch.
     from sweeper.evidence.compare.studies import named_studies
     from sweeper.evidence.compare.training import contenders_of, deciding_of, train

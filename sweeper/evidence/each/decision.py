@@ -130,7 +130,6 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
 
 
 def _holm(errors: Sequence[float]) -> list[float]:
-    """Errors of single tests made those of all together, by Holm's rule."""
     order, adjusted, largest = np.argsort(errors, kind="stable"), [1.0] * len(errors), 0.0
     for rank, place in enumerate(order):
         largest = max(largest, min(1.0, (len(errors) - rank) * errors[place]))
@@ -419,7 +418,6 @@ def _with(line: SettingLine, value: float) -> SettingLine:
 
 
 def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> HyperparameterGain:
-    """The answer by the gain, then by the sizes, then by where the optimum goes."""
     base, gains, everywhere = tried.lines[0], tried.gains, tried.everywhere
     values = sorted(base.losses)
     best = (
@@ -494,7 +492,6 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
 
 
 def _shown(line: SettingLine, place: float) -> float | str:
-    """A value as it is used."""
     return line.choices[round(place)] if line.choices else float(f"{2.0**place:.12g}")
 
 

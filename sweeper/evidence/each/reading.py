@@ -151,7 +151,6 @@ def varied_settings(
 
 
 def _point(kinds: Array, runs: Any) -> int:
-    """The one with most others that differ in one setting, then most runs, then in the middle."""
     neighbours = np.zeros(len(kinds), int)
     for place in range(kinds.shape[1]):
         # Configurations are unique: those alike in all other settings differ in this one.
@@ -164,7 +163,6 @@ def _point(kinds: Array, runs: Any) -> int:
 
 
 def _axis(counts: Mapping[str, Any], asked: str | None) -> str:
-    """The size that the runs differ in, or the asked one; "" without any."""
     if asked is not None and asked not in counts:
         raise ConfigError(Keyword("axis"), asked, f"a size that the table has: {', '.join(counts)}")
     varied = [r for r in GROWING if r in counts and len(np.unique(counts[r])) > 1]
@@ -212,7 +210,6 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
 
 
 def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
-    """A setting's values in log2; places among its choices where some have no logarithm."""
     role = next((role for role, column in runs.columns.items() if column == name), "")
     if role in RATES:
         return log2_of(runs, name)[0], ()

@@ -70,7 +70,6 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
 
 
 def _expected(request: FollowRequest) -> Expected:
-    """The prediction, or what earlier runs say."""
     source = request.prediction
     if isinstance(source, str) and not source.strip():
         raise ConfigError(Keyword("prediction"), source, "a file, a folder or a study")
@@ -86,7 +85,6 @@ def _expected(request: FollowRequest) -> Expected:
 
 
 def _is_prediction(source: Any) -> bool:
-    """Whether it is a file as `predict` writes it, and no table of runs."""
     if not isinstance(source, str | Path) or Path(source).suffix != ".json":
         return False
     try:
@@ -97,7 +95,6 @@ def _is_prediction(source: Any) -> bool:
 
 
 def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
-    """Take what is new; BadInput for what cannot be followed."""
     for point in log.read(ended=ended):
         watch.update(point.step, point.loss, point.lr)
         if point.lr is None and point.lr_there is not None:

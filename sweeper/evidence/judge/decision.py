@@ -304,7 +304,6 @@ def _rule(grid: Grid) -> tuple[LadderRule, bool]:
 def _transferred(
     grid: Grid, question: TableQuestion, fits: Mapping[LadderSize, CurveFit | None]
 ) -> float:
-    """The asked value, that of our study, or the base's optimum (log2)."""
     if question.eta is not None:
         if grid.plain and question.eta <= 0:
             raise ConfigError(Keyword("eta"), question.eta, "a positive learning rate")
@@ -327,7 +326,6 @@ def _bound(grid: Grid, question: TableQuestion, edges: tuple[Edge, ...]) -> str:
 
 
 def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge, ...]:
-    """The curves whose best lies in their first or last value."""
     edges = []
     for curve in grid.curves:
         if (fit := fits[curve.size]) is None or not fit.at_end:

@@ -299,7 +299,6 @@ def each_shown(answer: EachJudgeAnswer) -> Shown:
 
 
 def _next(judged: TableVerdict, root: Path) -> Next | None:
-    """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None
     # Longer runs are another study's: a search comes first.

@@ -185,7 +185,6 @@ def one_rate(judged: TableVerdict) -> bool:
 
 
 def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> EachJudgeAnswer:
-    """One setting at a time, of the runs that differ from a point in it alone."""
     if others := [name for name in OF_LADDERS if getattr(request, name)]:
         raise BadInput(
             *(Keyword(others[0], ...), " is of learning rates along sizes, and not of "),
@@ -210,7 +209,6 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
 
 
 def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
-    """Losses over steps at several batches, where a source has them."""
     curves = batch_runs(runs)
     folder = study_folder(source, root)
     # A study's table has the ends of runs: their curves are in its results.

@@ -116,7 +116,6 @@ def _count_text(next_runs: Sequence[NextRuns]) -> str:
 
 
 def _sentences(judged: TableVerdict) -> list[str]:
-    """The answer where no ladder gives it."""
     if judged.finding != "one_size":
         return []
     axis = axis_name(judged.axis)
@@ -127,7 +126,6 @@ def _sentences(judged: TableVerdict) -> list[str]:
 
 
 def _ends(judged: TableVerdict) -> list[str]:
-    """The curves whose best lies in their first or last value."""
     places = dict[str, list[str]]()
     for edge in judged.edges:
         where = value_text(edge.log2, plain=judged.plain) + ", the only value" * (not edge.side)
@@ -167,7 +165,6 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = S
 def _plain_advice(
     judged: TableVerdict, verdict: Verdict, spelling: Spelling, *, no_noise: bool
 ) -> str:
-    """The advice: the runs that are listed, where there are any."""
     advice, runs = verdict.advice, runs_text(judged.next_runs)
     if no_noise:
         key = spelling.keyword(Keyword("noise", ...))
@@ -207,7 +204,6 @@ def _plain_target(judged: TableVerdict, target: TargetAnswer) -> TargetAnswer:
 
 
 def _wrong_rate(judged: TableVerdict, best: Estimate, target: TargetAnswer) -> str:
-    """Why a learning rate that was asked about is none for the target."""
     asked, off, gap = value_text(judged.transferred_log2_eta), target.off_log2, target.loss_gap
     side, axis = "below" if off.value > 0 else "above", axis_name(target.axis)
     costs = (

@@ -145,7 +145,6 @@ def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> 
 
 
 def _sizes(runs: Runs) -> dict[str, Counts]:
-    """Whole numbers by role; the tokens are those of a column, else steps times batch."""
     counts: dict[str, Array] = {}
     for role in COUNTS:
         if role in runs.columns:
@@ -163,7 +162,6 @@ def _sizes(runs: Runs) -> dict[str, Counts]:
 
 
 def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
-    """BadInput for settings that differ within a cell; what goes with the cells is named."""
     import pandas
 
     place = pandas.DataFrame(sizes).groupby([*sizes]).ngroup().to_numpy()
@@ -182,7 +180,6 @@ def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
 
 
 def _tells_batch(table: pandas.DataFrame, model: str, horizon: str) -> bool:
-    """Whether enough cells have batches enough, each with rates enough."""
     # At a fixed number of steps a larger batch sees more tokens, and has no optimum.
     if horizon == "steps":
         return False
