@@ -114,15 +114,14 @@ def classify(
 ) -> dict[str, ParamSpec]:
     """Every parameter of `build(**other)`, beside its counterpart in `build(**base)`, by name.
 
-    `base` and `other` are keyword arguments of `build`, such as {"width": 64} and
-    {"width": 128}; those named depth or layers may differ too. Of several others the names say
-    which are widths, and which are sizes of the task, such as classes; `widths` names them where
-    they do not. `inputs`
-    is what the model is called with: a tensor, a tuple, a dict of named arguments, or a
+    `base` and `other` are keyword arguments of `build`, such as {"width": 64} and {"width": 128};
+    those named depth or layers may differ too. Of several others the names say which are widths,
+    and which are sizes of the task, such as classes; `widths` names them where they do not.
+    `inputs` is what the model is called with: a tensor, a tuple, a dict of named arguments, or a
     function of the sizes that returns one of them; models that say so themselves need none
-    (`example_inputs()`, `seq_len`, or a configuration of transformers). `roles` decides where
-    the trace cannot: patterns of names, and the role of the parameters that match, the first
-    that matches counts. The prefix that `torch.compile` gives to names is left out.
+    (`example_inputs()`, `seq_len`, or a configuration of transformers). `roles` decides where the
+    trace cannot: patterns of names, and the role of the parameters that match, the first that
+    matches counts. The prefix that `torch.compile` gives to names is left out.
 
     Nothing is allocated where the model runs without values; a small model that does not is
     built and run on the CPU. BadInput names every parameter that cannot be decided, with the
@@ -374,10 +373,7 @@ def widened(base: Sizes, width: str) -> list[str]:
 
 
 def of_the_task(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> dict[str, Any]:
-    """The sizes that differ and are neither widths nor depths, as they are at the target.
-
-    Roles are told with these in base and target alike: a head of ten times the classes is a head.
-    """
+    """Sizes that differ and are no widths or depths, at the target; the base's roles take them."""
     wide = widths(base, target, named)
     differing = (name for name in base if base[name] != target[name])
     return {

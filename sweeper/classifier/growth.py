@@ -370,10 +370,7 @@ def _tied(growth: Growth, spec: ParamSpec) -> ScaledOp:
 
 
 def tied_factors(growth: Growth, specs: Iterable[ParamSpec], trace: ModelTrace) -> list[Factor]:
-    """What a model of the growth multiplies the logits of tied readouts by, and nothing else.
-
-    Plans divide the readout's factor by it (`_tied`).
-    """
+    """What a model of the growth multiplies the logits of tied readouts by, and nothing else."""
     pairs = [growth.pair(spec.name) for spec in specs if spec.readout_fan_in]
     readouts = {pair.base_name: traced_role(growth, pair).readout for pair in pairs}
     tied: list[Factor] = []
@@ -388,10 +385,7 @@ def tied_factors(growth: Growth, specs: Iterable[ParamSpec], trace: ModelTrace) 
 
 
 def own_factors(growth: Growth, specs: Iterable[ParamSpec]) -> dict[str, float]:
-    """What the model itself multiplies the outputs of parameters by, where that is not 1.
-
-    Not of tied readouts, which are operations.
-    """
+    """What the model multiplies the outputs of parameters by, if not 1; not of tied readouts."""
     factors = {}
     for spec in specs:
         trace, name = growth.target, spec.name

@@ -226,10 +226,7 @@ def _is_elementwise(func: Any) -> bool:
 def width_dependent(
     base: Iterable[Factor], wider: Iterable[Factor], base_size: str, wider_size: str, ratio: float
 ) -> Iterator[str]:
-    """A sentence for every factor that differs between two models, `ratio` apart in width.
-
-    Not for q k^T over the head size: that is what a head size that grows asks for.
-    """
+    """A sentence for each factor that differs between two models; not q k^T's by head size."""
     differing = [
         (a.place, a.verb, a.value, b.value, a.module)
         for a, b in _paired(base, wider)

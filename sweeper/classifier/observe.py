@@ -302,10 +302,7 @@ class OperationWatch(AttentionWatch):
 def scalable_operation(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]] | None:
-    """The kind and the geometry of a call of attention or of the loss; None of any other.
-
-    Nor of an attention with a scale of its own, which it keeps.
-    """
+    """Kind and geometry of a call of attention at its usual scale, or of the loss; or None."""
     if func is FUSED:
         arguments = attention_arguments(args, kwargs)
         head_size, length = arguments["query"].shape[-1], arguments["key"].shape[-2]

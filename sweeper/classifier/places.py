@@ -220,10 +220,7 @@ SAMPLES = 6400
 
 
 def default_inputs(model: Any) -> Any:
-    """Inputs of a model that says what it takes: `example_inputs`, `seq_len`, or a HF config.
-
-    Tensors are on the default device. BadInput for other models.
-    """
+    """Inputs by `example_inputs`, `seq_len` or a HF config, on the usual device; else BadInput."""
     inner = getattr(model, "_orig_mod", model)
     if callable(getattr(inner, "example_inputs", None)):
         inputs: Any = inner.example_inputs()

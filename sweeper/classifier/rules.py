@@ -57,10 +57,7 @@ def record_elementwise(
     kind: UseKind,
     shape: Sequence[int] | None = None,
 ) -> list[tuple[ParamLayout, Use]]:
-    """Record that `weight` meets activations entry by entry; `shape` is the result's.
-
-    Products with a parameter are returned, by their place in the output: they may be summed.
-    """
+    """Record a use entry by entry; products with a parameter are returned: they may be summed."""
     to, out = tuple(weight.shape if shape is None else shape), call.outputs[0]
     # A dimension that counts independent weights (experts) in the activation does so in a bias
     # that is added to it: the bias has as many vectors, not one vector of them all.

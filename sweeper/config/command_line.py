@@ -24,10 +24,7 @@ _LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
 
 
 def with_user_command(command_line: Sequence[str]) -> list[str]:
-    """Arguments of `sweeper` with the words after `--` as settings of the runner.
-
-    Verbs of studies that exist already have no use for a command, and keep the `--`.
-    """
+    """Arguments with the words after `--` as settings; verbs without a command keep the `--`."""
     if "--" not in command_line:
         return list(command_line)
     at = list(command_line).index("--")
@@ -64,10 +61,7 @@ def _is_program(word: str) -> bool:
 def split_user_command(
     overrides: Sequence[str], runner: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Inverse of `with_user_command`: overrides, and the command that stood behind `--`, if any.
-
-    The command is that of the settings of the `runner`, as Hydra has read it.
-    """
+    """Inverse of `with_user_command`: overrides, and the command of the `runner`, if any."""
     if not any(word.startswith("runner.command=[") for word in overrides):
         return list(overrides), []
     added = {f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items()}

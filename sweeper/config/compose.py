@@ -230,10 +230,7 @@ def _for_hydra(text: str) -> str:
 
 
 def parse_overrides(overrides: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
-    """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep.
-
-    Errors quote the words as they were `typed` (empty: they are).
-    """
+    """Hydra's overrides; BadInput, in the words as `typed`, for what is no key=value."""
     try:
         return [_parse(*both) for both in zip(overrides, typed or overrides, strict=True)]
     except BadInput as error:
@@ -340,10 +337,7 @@ def _sets(override: Override) -> bool:
 
 @cache
 def _choices_composed(choices: tuple[str, ...]) -> bytes:
-    """What Hydra makes of choices of groups in conf/, which do not change.
-
-    Pickled: a copy is made of it in a quarter of the time that `deepcopy` takes.
-    """
+    """Hydra's choices of groups, pickled: to copy that takes a quarter of `deepcopy`'s time."""
     return pickle.dumps(_hydra_compose(choices, None))
 
 

@@ -93,10 +93,7 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
-    """Check the tree and build its plugins; ConfigError names the first key that is invalid.
-
-    Of the `overrides` it is seen whether the user chose the launcher.
-    """
+    """The checked tree with its plugins; ConfigError names the first key that is invalid."""
     keys = {*SECTIONS, "root"}
     for key in raw:
         if key not in keys:
@@ -522,10 +519,7 @@ class Settings:
         return self.root / self.name
 
     def trained_here(self, why: str, remedy: str) -> Settings:
-        """The settings where other processes cannot have what is trained, for the reason `why`.
-
-        ConfigError where the user chose a launcher that has others.
-        """
+        """Settings for one process, for the reason `why`; ConfigError for another launcher."""
         if isinstance(self.launcher, Inline):
             return self
         if self.launcher_chosen:

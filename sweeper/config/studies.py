@@ -18,10 +18,7 @@ from sweeper.study.trust import code_of, remember, remembered
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """How a verb's configuration was given, for commands that go on with the same one.
-
-    `study`: it is that of a study that exists, under whose optimum the verb works.
-    """
+    """How a verb's configuration was given; `study` is one that exists, whose optimum it takes."""
 
     overrides: Sequence[str] = ()
     config_dir: Path | None = None

@@ -287,10 +287,7 @@ class ArrayCorpus:
         return how.erased(x, draws[:, 3:]) if how.erase else x, labels
 
     def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
-        """Evenly spaced held-out samples; some are repeated where there are fewer.
-
-        None: each once, the last batch being what is left.
-        """
+        """Evenly spaced held-out samples, some repeated where few; None: each once."""
         heldout_size = len(self.labels) - self.train_size
         count = heldout_size if batches is None else batches * batch_size
         # The held-out samples follow the train split; the last one has the index heldout_size - 1.
@@ -367,10 +364,7 @@ def _open_npy(path: Path) -> ByteArray:
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Bounded):
-    """1,797 images of 8 x 8 pixels from 0 to 16, of which the fraction `heldout` is held out.
-
-    The order is shuffled once and for all: the set lists writers one after the other.
-    """
+    """1,797 images of 8 x 8 pixels from 0 to 16, shuffled once for all; a share is `heldout`."""
 
     heldout: HeldoutShare = 0.2
     augment: Augmentation = field(default_factory=Augmentation)

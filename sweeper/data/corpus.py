@@ -33,10 +33,7 @@ class Corpus(Protocol):
         """How many classes, or words of a vocabulary, a target is one of."""
 
     def identity(self) -> dict[str, Any]:
-        """What determines a trial's data, as plain JSON; where files lie is no part of it.
-
-        It has `classes` and, where inputs are arrays, their `input_shape`.
-        """
+        """What determines a trial's data, in JSON: `classes`, and of arrays `input_shape`."""
 
     def check(self, batch_size: int, seq_len: int) -> None:
         """BadInput unless both splits can fill what is asked of them."""
@@ -205,10 +202,7 @@ def _map_npy(path: Path) -> NDArray[np.integer]:
 
 @contextmanager
 def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
-    """`files.replacing`, the folder made if need be; BadInput when it cannot be written.
-
-    The unfinished file has a unique name: several jobs may prepare one corpus at once.
-    """
+    """`files.replacing`, safe beside other jobs; BadInput when the folder cannot be written."""
     try:
         files.private_folder(path.parent)
         with files.replacing(path) as file:
@@ -239,10 +233,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """Data that a user command reads, under a `name` that is part of every trial's key.
-
-    `classes` is the size of the vocabulary, for a model that is built to be read.
-    """
+    """Data of a user command, `name`d in every trial's key; `classes` is the vocabulary's size."""
 
     name: str = ""
     classes: int = 256

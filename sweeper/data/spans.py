@@ -126,10 +126,7 @@ class Corruption:
         return lengths, (last + 1).astype(np.int64)
 
     def runs(self, draws: NDArray[np.uint64], seq_len: int) -> IntArray:
-        """Lengths of gap, span, gap, ..., span, gap [batch, 2 * spans + 1].
-
-        `draws` [batch, 2 * (seq_len + 1)] are random.
-        """
+        """Gap, span, ..., gap [batch, 2 spans + 1]; `draws` [batch, 2 (seq_len + 1)]."""
         cut, spans = self.counts(seq_len)
         if self.lengths == "uniform":
             lengths = _parts(draws[:, :seq_len], cut, spans)
@@ -202,10 +199,7 @@ def _parts(draws: NDArray[np.uint64], total: int, parts: int) -> IntArray:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCorpus:
-    """A corpus of tokens whose windows are corrupted; marks and the start token follow its ids.
-
-    The last id is that of the start token, with which a decoder begins: no batch holds it.
-    """
+    """Corrupted windows of tokens; marks follow their ids, then the start token, in no batch."""
 
     tokens: TokenCorpus
     corruption: Corruption

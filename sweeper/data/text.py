@@ -173,10 +173,7 @@ def decoded_blocks(path: Path) -> Iterator[str]:
 
 
 def text_chunks(files: Iterable[Path]) -> Iterator[str]:
-    """The text of all files, a line end between them, `CHUNK_CHARACTERS` at a time.
-
-    Where a chunk ends depends on nothing but the text, and so do a BPE's tokens.
-    """
+    """The text of all files, a line end between, in chunks that depend on the text alone."""
     rest = ""
     for index, file in enumerate(files):
         rest += "\n" if index else ""
@@ -233,10 +230,7 @@ def train_bpe(text: Iterable[str], vocab_size: int) -> Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Text(TextFiles):
-    """The text in `path`: a file or a glob (with `**` for any depth; `~` is the home directory).
-
-    The files of a glob are read in the order of their names, one line end between them.
-    """
+    """The text in `path`, a file or a glob (`**`, `~`): files in order, one line end between."""
 
     path: str
 
@@ -267,10 +261,7 @@ GENERATED_PREFIXES = ("config-", "_sysconfigdata")
 
 @dataclass(frozen=True, kw_only=True)
 class Stdlib(TextFiles):
-    """The `.py` sources of the running interpreter's standard library.
-
-    They differ between versions of Python, and the corpus's digest tells such texts apart.
-    """
+    """The `.py` sources of this interpreter's standard library: each version has its own digest."""
 
     def files(self) -> list[Path]:
         """The sources, shuffled; BadInput for an interpreter that comes without any."""

@@ -29,10 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TargetDocuments:
-    """One folder of `transfer/`: the plan for a size, and its validation; None when missing.
-
-    `others` are validations of other hyperparameters than eta, which the headline leaves out.
-    """
+    """One folder of `transfer/`; `others` are validations of others than eta. None when missing."""
 
     name: str
     plan: TransferPlan | None = None
@@ -73,10 +70,7 @@ class PredictionSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """All that a report is made from; what is missing or cannot be read is None or empty.
-
-    `check` is the newest, of `sweeper check` or with a plan.
-    """
+    """All that a report is made from, the newest `check`; what cannot be read is None or empty."""
 
     name: str
     searched: Searched | None

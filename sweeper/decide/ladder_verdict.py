@@ -72,10 +72,7 @@ SizeReason = (
 
 @dataclass(frozen=True, kw_only=True)
 class PastEnd:
-    """An optimum may lie as far as `reach`, past the `last` value that trained at a size (log2).
-
-    The next one `diverged`; infinite where none was run.
-    """
+    """An optimum may lie at `reach`, past the `last` value (log2); the next `diverged`, or inf."""
 
     size: LadderSize
     last: float
@@ -247,10 +244,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseLeft:
-    """The noise of single runs by what smooth curves leave: of the quietest size, of the noisiest.
-
-    In the loss's unit, a standard deviation.
-    """
+    """Noise of single runs beside smooth curves, in the loss's unit: least and most of sizes."""
 
     low: float
     high: float
@@ -477,10 +471,7 @@ def _compare_with_base(
 def _answer(
     fit: CurveFit, base_fit: CurveFit, shift: Estimate, gap: Estimate, rule: LadderRule
 ) -> tuple[Answer, SizeReason]:
-    """The answer for one size, and the reason for it.
-
-    What fails comes first: one interval beyond its threshold settles that.
-    """
+    """The answer for one size and its reason; one interval beyond its threshold settles it."""
     allowed = rule.allowed_gap(fit.loss.value)
     # The least that |shift| is within its interval: 0 where that holds 0.
     least_shift = max(0.0, shift.low, -shift.high)

@@ -78,19 +78,13 @@ class SizeGrid:
         return [(a + b) / 2 for a, b in pairwise(near) if b - a > spacing + 1e-9]
 
     def grown(self, optimum: float, finest: float) -> SizeGrid:
-        """Takes about twice the runs: points between down to a spacing, then seeds.
-
-        Points between say as much of a smooth curve as seeds, and more of one that is not.
-        """
+        """Takes about twice the runs: points between down to a spacing, then seeds."""
         halves = self.between(optimum, finest)
         return self.with_etas(halves) if halves else SizeGrid(self.etas, 2 * self.seeds)
 
 
 def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid]:
-    """The curves that `runs` make: of every size the most runs with as many seeds at each point.
-
-    A size with fewer points or seeds than a line begins with has none.
-    """
+    """The curves that `runs` make: at each size the most runs with as many seeds at each point."""
     seeds = dict[LadderSize, dict[float, set[int]]]()
     for size, eta, seed in runs:
         seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
@@ -147,10 +141,7 @@ Judge = Callable[[Mapping[str, Sequence[SizeCurve]], float], Sequence[JudgedLadd
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A look: its verdicts with intervals of the level `confidence`, and the runs so far.
-
-    `likely` are those of the next round.
-    """
+    """A look: verdicts at level `confidence`, runs so far, and the next round's `likely` ones."""
 
     judged: Sequence[JudgedLadder]
     runs: int
@@ -449,10 +440,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class NextRound:
-    """What open ladders ask for, by what their `grids` have measured: points, seeds, larger sizes.
-
-    There is `room` for so many runs, of which a size `begins` with some.
-    """
+    """What open ladders ask for by what `grids` measured; there is `room` for so many runs."""
 
     rule: LadderRule
     base: LadderSize
@@ -533,10 +521,7 @@ class NextRound:
         return [end.telling for end in past if abs(end.diverged - end.last) > finest]
 
     def _for_target(self, ladder: JudgedLadder, advice: Advice) -> RoundRequest:
-        """What the target's `advice` asks for: the next larger size, points further out, or seeds.
-
-        Nothing where that is not expected to tell, or is more than the budget has.
-        """
+        """What `advice` asks for; nothing that would not tell, or is beyond the budget."""
         axis = ladder.verdict.axis
         largest = max(self.ladders[axis], key=lambda size: _extent(size, axis, self.base))
         grids, begun, needed = dict[LadderSize, SizeGrid](), list[LadderSize](), 0

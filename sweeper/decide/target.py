@@ -115,10 +115,7 @@ class OptimumPrediction(Mixture):
 def told_by(
     optima: Array, deviations: Array, sizes: Array, pick: Array, prior: Prior, scatters: Array
 ) -> OptimumPrediction:
-    """What the `optima` of the first sizes, with errors of `deviations`, say of pick' levels.
-
-    `pick` [size] weighs the levels of all `sizes`, of which others may follow the measured ones.
-    """
+    """What first sizes' `optima`, with `deviations`, say of levels weighed by `pick` [size]."""
     count, basis = len(optima), np.ones((len(sizes), 1))
     means, variances, logs, names = [], [], [], list[str]()
     for shape, weight in prior.forms.items():

@@ -92,10 +92,7 @@ class Optima:
 
     @classmethod
     def of(cls, axis: str, fitted: Mapping[LadderSize, CurveFit | None]) -> Optima | None:
-        """The optima of a ladder's fits over `axis`; None where fewer than two have an interval.
-
-        Curves whose lowest point is at their end are left out: there the optimum is only a bound.
-        """
+        """The optima of a ladder's fits, those at an end left out; None for fewer than two."""
         fits = {
             int(getattr(size, axis)): fit
             for size, fit in fitted.items()
@@ -524,10 +521,7 @@ class FittedExponents:
 def fit_exponents(
     curves: Sequence[tuple[Scale, SizeCurve]], transferred: float
 ) -> FittedExponents | None:
-    """The exponents from curves of one width and depth; None where too few tell any.
-
-    Curves whose lowest point is at their end, or without an interval, are left out.
-    """
+    """The exponents from curves of one width and depth, none at an end; None for too few."""
     fits = fit_curves([curve for _, curve in curves], transferred)
     usable = [
         (scale, fit)

@@ -23,10 +23,7 @@ from sweeper.trial import Choice, PluginSpec, Space, defaults, in_use
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """`settling.json`: the keys of the runs that were there when a ladder began to be settled.
-
-    What is trained follows from which they were; after a kill the study holds more.
-    """
+    """`settling.json`: keys of the runs from which a ladder began, so that it can go on."""
 
     keys: tuple[str, ...] = ()
 
@@ -69,10 +66,7 @@ class Validation:
         return next((verdict for verdict in self.axes if verdict.axis == axis), None)
 
     def ladder(self, axis: str) -> list[SizeCurve]:
-        """The curves along `axis`, ascending: all else of their size is as in its verdict.
-
-        Ladders over several axes share one list of curves, and the base's curve is in each.
-        """
+        """The curves along `axis`, ascending: all else of their size is as in its verdict."""
         verdict = self.over(axis)
         sizes = [size.size for size in verdict.sizes] if verdict else []
         return curves_along(axis, self.curves, sizes)

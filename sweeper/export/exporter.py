@@ -28,10 +28,7 @@ T = TypeVar("T")
 
 
 def once_a_plan(function: Callable[P, T]) -> Callable[P, T]:
-    """Remember what `function` gave for its last arguments, if they are the very same objects.
-
-    It is asked anew for every parameter of a plan, of which there may be thousands.
-    """
+    """Remember the last answer for the same objects: it is asked for each of many parameters."""
     # By identity: to compare or hash two plans would cost more than most answers.
     last: list[tuple[tuple[Any, ...], T]] = []
 
@@ -66,11 +63,10 @@ class Exporter:
     """A trainer that takes groups by name, sets all weights, and has a plain forward pass.
 
     Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
-    for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
-    parameter from being trained.
-    `two_optimizers`: whether Muon and AdamW can share the parameters.
-    `plain_sgd`: whether SGD is torch's, whose decay goes through the
-    momentum, and without Nesterov's step. The fields of a subclass are its options.
+    for ours (None: any optimizer of torch). `freezes`: whether the files can keep a parameter from
+    being trained. `two_optimizers`: whether Muon and AdamW can share the parameters. `plain_sgd`:
+    whether SGD is torch's, whose decay goes through the momentum, and without Nesterov's step. The
+    fields of a subclass are its options.
     """
 
     trainer: ClassVar[str]
@@ -233,10 +229,7 @@ def first_hidden(plan: TransferPlan) -> PlannedParameter:
 
 @once_a_plan
 def head_of(plan: TransferPlan) -> PlannedParameter | None:
-    """The matrix that gives the logits; None where it is the embedding's.
-
-    Readouts inside of layers are no heads: a router's, for one.
-    """
+    """The matrix outside of layers that gives the logits; None where it is the embedding's."""
     # Of several outside of layers the last: models end with their head.
     heads = [p for p in trained(plan) if p.role == Role.READOUT and layer_of(p.name) is None]
     return heads[-1] if heads else None
@@ -320,10 +313,7 @@ WIDTH = 84
 
 
 def render(template: str, plan: TransferPlan, header: str, values: Mapping[str, Any]) -> str:
-    """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error.
-
-    Every template may name what most of them do of a plan: betas, the seed, whether eps counts.
-    """
+    """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error."""
     settings = optimizer_settings(plan)
     common = {
         "header": header,

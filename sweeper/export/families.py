@@ -87,10 +87,7 @@ def _read_hyperclovax(fields: Fields, shape: Shape) -> Multipliers:
 
 
 def _write_minicpm(m: Multipliers, shape: Shape) -> dict[str, Any]:
-    """Branches times scale_depth / sqrt(layers); logits times dim_model_base / width.
-
-    dim_model_base is a whole number. Attention has no field.
-    """
+    """dim_model_base is a whole number; attention has no field."""
     return {
         "scale_emb": m.embedding,
         "scale_depth": m.attention_branch * sqrt(shape.depth),

@@ -211,10 +211,7 @@ def torch_call(plan: TransferPlan) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Torchtitan(Exporter):
-    """Ordered regexes with AdamW's settings, and the plan's own initial weights.
-
-    `config` is the configuration function that the run takes all else from, as module:function.
-    """
+    """Ordered regexes for AdamW; all else the run takes from `config`, written module:function."""
 
     trainer: ClassVar[str] = "torchtitan"
     template: ClassVar[str] = "torchtitan.py"

@@ -191,10 +191,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
 
 
 def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Differences of the forward pass's operations, named without a layer's number.
-
-    Those of all layers are so counted together.
-    """
+    """Differences of operations, those of all layers under one name so that they are counted."""
     own_model = exporter.has_own_factors(plan)
     for factor in plan.factors or ():
         # A number would be a guess: the model may have any part of the plan's factor itself.
@@ -228,10 +225,7 @@ WIDTH = 96
 
 
 def is_export(text: str) -> bool:
-    """Whether a file's text says that it is an export.
-
-    `header` wraps its lines, so that any sign of a comment may stand between two words.
-    """
+    """Whether a text says that it is an export; a comment's sign may stand between its words."""
     return bool(re.search(r"written\W+by\W+`sweeper\W+export`", text))
 
 

@@ -41,10 +41,7 @@ def rounded(x: Tensor, name: Format) -> Tensor:
 
 
 def scaled_rounded(x: Tensor, name: Format, peak: Tensor) -> Tensor:
-    """`rounded(x s) / s` with s = largest / `peak`, which has a size 1 where it has no dimension.
-
-    A peak of 0, of steps that there were not, scales by 1.
-    """
+    """`rounded(x s) / s`, s = largest / `peak` (size 1 where it has no dimension), 1 at peak 0."""
     # bfloat16 would round the scaled number first.
     wide = torch.promote_types(x.dtype, torch.float32)
     # Of a peak near the smallest numbers the scale itself would be infinite.

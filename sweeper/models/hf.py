@@ -250,10 +250,9 @@ class HfModel(nn.Module):
     the family does), `patch_size` is the side of an image's patch. `config` holds further fields
     of the family's configuration. There is no dropout unless `config` asks for it.
 
-    Parameters have the names that they have in the transformers model, so that a plan for
-    this one is a plan for that one. Beside them there are the factors of a parameterization,
-    without parameters: `scaled_attention` in attentions, `scaled_residual` at the ends of branches,
-    `loss`.
+    Parameters have the names that they have in the transformers model, so that a plan for this one
+    is a plan for that one. Beside them there are the factors of a parameterization, without
+    parameters: `scaled_attention` in attentions, `scaled_residual` at the ends of branches, `loss`.
 
     A causal model takes tokens and, as targets, the tokens that follow; nothing is shifted. A
     masked one takes tokens, hides 15 % of each sequence behind a token of its own (one more than
@@ -311,10 +310,7 @@ class HfModel(nn.Module):
         self.loss = CrossEntropy(classes + (self.task == "masked"))
 
     def _adopt(self, net: Any) -> None:
-        """Own what `net` owns, under the same names, and keep it for its forward pass.
-
-        The dictionaries are shared: a tensor that is put in one place is in the other too.
-        """
+        """Own what `net` owns by sharing its dictionaries: a tensor put in one is in both."""
         # Past `nn.Module.__setattr__`, which would make it a submodule and put `_net.` before all
         # names.
         self.__dict__["_net"] = net

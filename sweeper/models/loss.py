@@ -111,10 +111,7 @@ def _chunked(
 
 
 def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of `factor * logits` [n, V], and its gradient by them in their dtype.
-
-    On a GPU it is compiled: written out, it moves three times as much memory.
-    """
+    """Sum of losses of `factor * logits` [n, V], and its gradient; compiled on a GPU."""
     if logits.is_cuda and not _fused_fails:
         try:
             return _fused()(logits, targets, factor)

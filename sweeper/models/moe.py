@@ -32,10 +32,7 @@ from sweeper.models.scaled import (
 
 
 class ExpertLinear(ScaledModule):
-    """`multiplier * W_e x` for every expert e, without bias; W is [experts, out, in].
-
-    The input is one for all experts or one for each.
-    """
+    """`multiplier * W_e x` for every expert e, of one x or one each; W is [experts, out, in]."""
 
     multiplier: Tensor
     scales = ("multiplier",)
@@ -45,10 +42,7 @@ class ExpertLinear(ScaledModule):
         self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
 
     def forward(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """[(experts,) tokens, in] -> [experts, tokens, out], or of `chosen` [tokens, k] experts.
-
-        Then it is [k, tokens, out]: what the others would give is no part of the model.
-        """
+        """[(experts,) tokens, in] -> [experts, tokens, out]; if `chosen`, [k, tokens, out]."""
         weight: Tensor = self.weight
         if self.unit:
             weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))

@@ -412,10 +412,7 @@ class CrossEntropy(ScaledModule):
         return ScaledOp(name=name, kind="loss", geometry={"classes": self.classes})
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """[..., V] and [...] integers -> a scalar; computed in float32 at least.
-
-        Or shares of the classes [..., V] that sum to 1, as of mixed images.
-        """
+        """[..., V], [...] integers or [..., V] shares -> a scalar, in float32 at least."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         smoothing = self.smoothing if self.training else 0.0
         if self.unit:

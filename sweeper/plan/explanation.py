@@ -61,10 +61,7 @@ class Explained:
 def explain(
     plan: TransferPlan, narrow: PreparedSpec, wide: PreparedSpec, hps: PlainHps
 ) -> list[Explained]:
-    """Every parameter of `plan`, its exponents between `narrow` and `wide`, equal but in width.
-
-    Both must have the plan's depth, so that their parameters have the plan's names.
-    """
+    """Every parameter, with exponents between `narrow` and `wide`, both of the plan's depth."""
     width_ratio = wide.spec.width / narrow.spec.width
     before, after = narrow.prescriptions(hps), wide.prescriptions(hps)
     notes = {spec.name: spec.note for spec in narrow.specs}

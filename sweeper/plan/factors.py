@@ -220,10 +220,7 @@ def tied_weight(specs: Sequence[ParamSpec], op: ScaledOp) -> ParamSpec | None:
 
 
 def planned_factors(answers: Iterable[OpFactors]) -> tuple[PlannedFactor, ...]:
-    """Every factor as a record, also where it is the usual one.
-
-    A scale of the model's own multiplies that of attention.
-    """
+    """Every factor as a record, also a usual one; a scale of the model's is in attention's."""
     return tuple(
         PlannedFactor(
             kind=answer.op.kind,

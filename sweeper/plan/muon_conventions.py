@@ -55,10 +55,7 @@ class Convention:
         return own | also | dict(self.matrices if orthogonal else self.others)
 
     def flat(self, shape: Sequence[int], matrix: tuple[int, int] | None) -> bool | None:
-        """Whether its matrices are the plan's as one, [first, all others], or as a stack.
-
-        None where neither is what it makes of the parameter.
-        """
+        """Whether the plan's matrices are one, [first, all others], or a stack; None: neither."""
         if len(shape) < 3 or matrix is None or self.flattens is None:
             return False
         options = (self.flattens(len(shape)),) if callable(self.flattens) else (True, False)
@@ -121,10 +118,7 @@ DION = {"spectral_norm": "sqrt(rows / columns)", "rms_norm": ROOT_MAX, None: "1"
 
 @dataclass(frozen=True)
 class Performed:
-    """Whether a step is orthogonal, and which of `FACTORS` it has.
-
-    `keeps_norm`: whether the weights keep their norm, of which the step is then a share.
-    """
+    """Whether a step is orthogonal, its factor, and whether the weights keep their norm."""
 
     orthogonal: bool
     factor: str = "1"

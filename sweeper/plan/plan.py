@@ -129,10 +129,7 @@ def rules_text(plan: TransferPlan) -> str:
 
 
 def hps_text(plan: TransferPlan) -> str:
-    """The hyperparameters, those that are factors on the optimizer's settings as factors.
-
-    A command that scales by itself takes what has their names as it is: its plan has no parameters.
-    """
+    """The hyperparameters; those that multiply an optimizer's settings as factors."""
     texts = []
     for name, value in plan.hps.items():
         setting = f"(1 - {name.removeprefix(ONE_MINUS)})" if name.startswith(ONE_MINUS) else name
@@ -203,10 +200,7 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
 
 
 def _starred(rows: Mapping[str, int]) -> dict[str, str]:
-    """Names with * for the number of their layer, where all layers are of one row.
-
-    `rows` has each name's row.
-    """
+    """Names with * for the number of their layer, where all layers are of one of the `rows`."""
     rows_of: dict[str, set[int]] = {}
     for name, row in rows.items():
         rows_of.setdefault(with_layer(name, "*"), set()).add(row)
@@ -257,15 +251,14 @@ class PlannedParameter:
 class TransferPlan:
     """Everything that training the target needs, keyed by parameter name.
 
-    `operations` are the factors of attention, activation, residual and loss at the target.
-    `source` says which study, configuration and runs the hyperparameters (`hps`, not
-    logarithms) came from. `parameterization` and `optimizer` are named as by `registry.plugins`.
-    Only where a command scales by itself may `hps` hold more than numbers.
-    `needs` says in words what a plain model that uses the plan must do beyond `init_` and
-    `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
-    `law` is what changed `hps` beyond those that were tuned, for another batch or horizon.
-    `own_factors` has by parameter what the study's own model multiplies its output by, which the
-    plan leaves to it.
+    `operations` are the factors of attention, activation, residual and loss at the target. `source`
+    says which study, configuration and runs the hyperparameters (`hps`, not logarithms) came from.
+    `parameterization` and `optimizer` are named as by `registry.plugins`. Only where a command
+    scales by itself may `hps` hold more than numbers. `needs` says in words what a plain model that
+    uses the plan must do beyond `init_` and `param_groups`; `factors` are all factors of its
+    operations, one by one (None: not recorded). `law` is what changed `hps` beyond those that were
+    tuned, for another batch or horizon. `own_factors` has by parameter what the study's own model
+    multiplies its output by, which the plan leaves to it.
     """
 
     base: Size
@@ -404,13 +397,12 @@ class TransferPlan:
         A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
         `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law, a
         search or an option says them; parameters of equal settings share one, and frozen ones are
-        in none. `initial_lr` repeats `lr` for
-        schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
-        independent of the learning rate: the share of a weight that a step removes. torch's
-        decoupled decay removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and
-        `lr_scale` leaves the decay alone. A scheduler scales both, as here; it keeps all ratios. L2
-        decay (torch.optim.Adam, or SGD with momentum) is something else; see `needs`. After
-        `fully_shard`, call this anew: it replaces parameters.
+        in none. `initial_lr` repeats `lr` for schedules: torch's multiply it, and so can a loop of
+        one's own. The plan's decay is independent of the learning rate: the share of a weight that
+        a step removes. torch's decoupled decay removes lr x weight_decay, so the group's
+        `weight_decay` is decay / lr, and `lr_scale` leaves the decay alone. A scheduler scales
+        both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or SGD with momentum) is
+        something else; see `needs`. After `fully_shard`, call this anew: it replaces parameters.
 
         Of a plan with `optimizer=muon` groups whose `update` is "orthogonal" are for Muon, all
         others for AdamW. `muon` names the implementation, whose factor of a matrix's shape its
@@ -571,10 +563,7 @@ def own_plan(
     source: Mapping[str, Any],
     law: AppliedLaw | None = None,
 ) -> TransferPlan:
-    """The plan of a model that only its own command knows: hyperparameters, and no parameter.
-
-    `hps` are the target's, with what the law changed.
-    """
+    """The plan of a model that only its command knows: the target's `hps`, and no parameter."""
     return TransferPlan(
         base=base,
         target=target,

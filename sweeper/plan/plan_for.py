@@ -172,16 +172,15 @@ def plan_for(
     `base`, `target`, `inputs` and `roles` are those of `classify`; base and target may be equally
     wide. Sizes of the task that differ, such as classes, words and places, change no role: their
     names say what they are, or `widths` names the sizes that are widths, the first of which stands
-    for all. `parameterization` is a name, such as "mup", a mapping with options, such as
-    {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
-    values, not logarithms: those that are left out take the default of the parameterization's
-    space. Parameters that match a pattern of `keep_init` keep the values that the model's own code
-    gives them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and
-    those that do not require a gradient, are left alone. `branches` are patterns of modules whose
-    output is added to the residual stream, so that the plan has the factor of each. A `law`, such
-    as "joint", carries the hyperparameters on from `base_run`,
-    {"steps": 2000, "batch_size": 32, "seq_len": 512}, to `target_run`; without "seq_len" an
-    example counts as one.
+    for all. `parameterization` is a name, such as "mup", a mapping with options, such as {"name":
+    "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain values, not
+    logarithms: those that are left out take the default of the parameterization's space. Parameters
+    that match a pattern of `keep_init` keep the values that the model's own code gives them, as do
+    special values (a small layer scale, a gate of 0); those of `frozen`, and those that do not
+    require a gradient, are left alone. `branches` are patterns of modules whose output is added to
+    the residual stream, so that the plan has the factor of each. A `law`, such as "joint", carries
+    the hyperparameters on from `base_run`, {"steps": 2000, "batch_size": 32, "seq_len": 512}, to
+    `target_run`; without "seq_len" an example counts as one.
 
     No weight decays but where `optimizer` says so, as {"name": "adamw", "weight_decay": 2**-13}:
     the share of a weight that a step removes. In a model with norms the matrices alone decay, no

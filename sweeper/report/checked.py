@@ -100,10 +100,7 @@ def _study_of_command(settings: Settings) -> Path | None:
 
 
 def _explains(base: Size, failing: Mapping[str, int]) -> ExplainRequest:
-    """What explains a size, given the largest size along every axis that fails.
-
-    Explain compares with the base, so a failure at the base or below is explained at 4 times it.
-    """
+    """What explains the largest failing size; of a failure at the base or below, 4 times it."""
     sizes, asked = asdict(base), failing.keys() & {"width", "depth"}
     for axis in asked or ("width",):
         largest = failing.get(axis, 0)

@@ -225,10 +225,7 @@ SCALES_NOTE = (
 
 
 def scale_table(operands: Sequence[OperandScale]) -> Table:
-    """RMS of every operand at the start and the end, and what FP8 would lose of it at the end.
-
-    A row an operand of products alike.
-    """
+    """A row an operand: RMS at the start and the end, and what FP8 would lose of it at the end."""
     last = max(scale.step for scale in operands)
     # What E5M2 cannot hold E4M3 cannot either.
     losses = [(name, "underflow") for name in RANGES]

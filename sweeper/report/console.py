@@ -230,10 +230,7 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
 
 
 def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
-    """Every parameter of the target; layers that are alike share a row.
-
-    Not `deep`: a user command takes no depth.
-    """
+    """Every parameter of the target, layers alike in one row; `deep`: a command takes a depth."""
     items = list[Item]()
     if plan.parameters:
         items.append(plan_table(plan))
@@ -396,10 +393,7 @@ def verdict_sentences(
 
 
 def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "nats") -> Table:
-    """A row a size. The answer rests on shift and loss gap.
-
-    `hyperparameter` is what the curves are over, `unit` is the losses'.
-    """
+    """A row a size, of curves over `hyperparameter`; losses are in `unit`."""
     axis = result.axis.replace("_", " ")
     of_eta = hyperparameter in ("eta", LEARNING_RATE)
     name = ETA if hyperparameter == "eta" else hyperparameter
@@ -495,10 +489,7 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
 
 
 def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: bool = True) -> str:
-    """What the optima over a ladder say of the target's, and what became of it.
-
-    `of_plan`: there is a plan, which a key of its study would change.
-    """
+    """What the optima over a ladder say of the target's; `of_plan`: there is a plan to change."""
     axis = fitted.axis.replace("_", " ")
     gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:

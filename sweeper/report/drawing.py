@@ -139,10 +139,7 @@ def new_figure(width: float, height: float) -> Figure:
 def new_panels(
     count: int, height: float, *, edge: float = 0.0, width: float = WIDTH, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of at most `MOST_COLUMNS` panels a row, each row of `height`, and its panels.
-
-    Without any there is an empty one. `edge` is what the figure is higher than its rows, in inches.
-    """
+    """A figure, `edge` inches higher than its rows of `height`, and its panels, or an empty one."""
     columns = min(MOST_COLUMNS, max(1, count))
     rows = max(1, math.ceil(count / columns))
     figure = new_figure(width, edge + height * rows)

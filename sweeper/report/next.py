@@ -64,10 +64,7 @@ class Next:
 
     @classmethod
     def recorded(cls, line: object, why: str, kind: type[Request] = Request) -> Next | None:
-        """What the `line` that a record keeps asks for.
-
-        None where a record keeps no command, one that no shell or no verb reads, or another `kind`.
-        """
+        """What a record's `line` asks for; None where nothing reads it, or it is another `kind`."""
         try:
             request, command = read_line(line if isinstance(line, str) else "")
         except (ValueError, BadInput):
@@ -104,10 +101,7 @@ def ladder_words(overrides: Sequence[str]) -> list[str]:
 def again(
     invocation: Invocation, request: Request, settings: Settings, *changes: str, why: str
 ) -> Next:
-    """The `request` for the invocation's configuration with `changes`.
-
-    A search's user command goes back behind `--`.
-    """
+    """The `request` for the same configuration with `changes`, a search's command behind `--`."""
     overrides = list(changed(invocation.overrides, changes, without=["root"]))
     command = list[str]()
     if isinstance(request, SearchRequest):
@@ -213,10 +207,7 @@ def validated_by(folder: Path, axis: str = "") -> Next | None:
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> Next:
-    """What follows a search at `width`: its transfer, validated.
-
-    Rules that a coordinate check has found wrong are looked at first.
-    """
+    """The validated transfer that follows a search at `width`; first a check that failed."""
     target = WIDENED * width
     request = TransferRequest(
         to_width=target,

@@ -27,10 +27,7 @@ STYLES = Path(__file__).parent / "templates"
 
 
 def page(report: Report, *, live: float = 0.0) -> str:
-    """A report as a page; `live`: it loads itself anew every so many seconds.
-
-    It is then no page of that moment alone: its script asks for it again, and keeps its place.
-    """
+    """A report as a page; `live`: it loads itself anew every so many seconds, where it was."""
     # The page's content security policy allows the one script with this digest: names and notes
     # from files can smuggle in no other.
     script = (STYLES / "page.js").read_text(encoding="utf-8")
@@ -91,11 +88,7 @@ def fragment(report: Report, name: str, spelling: Spelling) -> Markup:
 
 
 def _spelled_and_drawn(name: str, spelling: Spelling) -> dict[str, Callable[..., str]]:
-    """What the template calls for texts and figures.
-
-    Ids of drawings hold for a whole page. They are named in their order, so that the same report
-    gives the same page.
-    """
+    """What the template calls; drawings have ids in order, so equal reports are equal pages."""
     names = map(f"{name}{{}}".format, count(1))
     return {
         "drawn": lambda figure: Markup(svg(figure, next(names))),

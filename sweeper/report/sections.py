@@ -82,10 +82,7 @@ class Facts(BaseItem):
 
 @dataclass(frozen=True)
 class Drawing(BaseItem):
-    """A figure with what there is to say of it; `wide` ones are scrolled on a narrow page.
-
-    It is drawn where it is shown: a terminal never does.
-    """
+    """A figure, drawn where it is shown, with its caption; `wide`: scrolled on a narrow page."""
 
     figure: Callable[[], Figure]
     _: KW_ONLY
@@ -106,10 +103,7 @@ Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | Progress
 
 @dataclass(frozen=True)
 class Section:
-    """Items under a title, in the order in which they are read.
-
-    That of the answer `is_answer`, and has the colour of its `code`.
-    """
+    """Items under a title in reading order; that of the answer has the colour of its `code`."""
 
     title: str
     items: Sequence[Item]

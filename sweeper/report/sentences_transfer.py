@@ -53,10 +53,7 @@ BELIEFS = {
 
 
 def worded(verdict: Verdict, unit: str = "nats") -> Verdict:
-    """The verdict with its reasons, notes and advice in words, as its record has them.
-
-    Its losses are in this `unit`, as in all that follows.
-    """
+    """The verdict with reasons, notes and advice in words as in its record, losses in `unit`."""
     rule = verdict.rule
     limits = verdict.limits
     if rule is not None:

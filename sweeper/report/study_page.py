@@ -66,10 +66,9 @@ def write_report(
 ) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
-    `documents` are those of the folder, where they were read already.
-    With `live` it loads itself anew every so many seconds. With `is_left` nobody drives the
-    study any more, whatever its lock says. OSError when it cannot be
-    written; an older report is then untouched.
+    `documents` are those of the folder, where they were read already. With `live` it loads itself
+    anew every so many seconds. With `is_left` nobody drives the study any more, whatever its lock
+    says. OSError when it cannot be written; an older report is then untouched.
     """
     path = StudyFolder(folder).report
     documents = documents or Documents.read(folder)
@@ -80,10 +79,7 @@ def write_report(
 
 
 def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Write the study's page: where it lies, and notes where it cannot be written.
-
-    That costs nothing else: the results are recorded, and a verb's answer is still to come.
-    """
+    """Write the study's page: where it lies, or notes why not, which is no reason to fail."""
     path = StudyFolder(folder).report
     try:
         return {"report": write_report(folder)}, []
@@ -110,10 +106,7 @@ class Running:
 
     @classmethod
     def stopped(cls, folder: Path, *, is_left: bool = False) -> Running | None:
-        """How far a driver came that was stopped; None where none was, or one runs.
-
-        `is_left`: the one that is ending just now holds the lock a little longer.
-        """
+        """How far a stopped driver came; None if one runs, unless it ends now (`is_left`)."""
         stopped = cls.read(folder, 0.0)
         if stopped.progress is None or stopped.progress.over:
             return None
@@ -171,11 +164,7 @@ def answer_of(documents: Documents) -> str:
 def render(
     documents: Documents, running: Running | None = None, following: Next | None = None
 ) -> str:
-    """The report of a study as HTML.
-
-    With `running` it is the page of a study whose driver runs, or was stopped; `following` is the
-    command that goes on with it.
-    """
+    """The report of a study as HTML, with how far it is and the command that goes on."""
     report = study_report(documents, running, following)
     return page(report, live=running.every if running else 0.0)
 

@@ -25,10 +25,7 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 @dataclass
 class Terminal:
-    """A console, and whether all is shown on it: else no detail.
-
-    `more` is where the rest is.
-    """
+    """A console, which shows details if `verbose`; `more` says where they are."""
 
     console: Console
     verbose: bool = False

@@ -18,10 +18,7 @@ MOST_ROWS = 1500
 
 
 def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
-    """A row a trial, the last ones first: what it was, how it ended, where its files lie.
-
-    Not `deep`: trials take no depth.
-    """
+    """A row a trial, last ones first; `deep` where trials take a depth."""
     last = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
     every = dict.fromkeys(name for r in last for name in (*r.trial.log2_hps, *r.trial.choices))
     values = {name: {str(in_use_of(r.trial).get(name)) for r in last} for name in every}

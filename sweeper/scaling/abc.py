@@ -135,9 +135,8 @@ def shape_factor(ratio: float, update: Update, alignment: Alignment) -> float:
 def shift(e: Exponents, theta: float, update: Update) -> Exponents:
     """The abc symmetry: `theta` moved from the init to the multiplier; no loss of a run changes.
 
-    c changes by how the update follows the weight: -theta when it does not (Adam, Muon), -2
-    theta when it goes as the gradient (SGD), not at all when it goes as the weight (Adafactor,
-    AdamH).
+    c changes by how the update follows the weight: -theta when it does not (Adam, Muon), -2 theta
+    when it goes as the gradient (SGD), not at all when it goes as the weight (Adafactor, AdamH).
     `prescription.absorbed_factors` is the same at one width, for a multiplier in numbers.
     """
     follows = 0 if update.relative else 2 if update is Update.GRADIENT else 1

@@ -157,9 +157,6 @@ class EffectiveTheory(BaseParameterization):
 
 
 def in_head(spec: ParamSpec) -> bool:
-    """Whether `spec` is of the head: the readout, or a bias that is on no branch.
-
-    Biases start at 0 and gains at 1, by which they are told apart.
-    """
+    """Whether `spec` is the readout, or a bias, which starts at 0, on no branch."""
     bias = spec.role is Role.VECTOR and spec.init == "zeros" and not spec.residual
     return spec.role is Role.READOUT or bias

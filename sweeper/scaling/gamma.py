@@ -51,10 +51,7 @@ def group_gammas(parameterization: Parameterization) -> tuple[str, ...]:
 
 
 def gamma(spec: ParamSpec, hps: PlainHps) -> float:
-    """The product of the constants of all that the parameter belongs to; those not in `hps` are 1.
-
-    What is fixed, where nothing grows, is of no layer type.
-    """
+    """The product of the constants of what the parameter is, 1 if not in `hps`; fixed has none."""
     names = [f"gamma_{spec.group}"] if spec.group else []
     match spec.role:
         case Role.EMBEDDING:
@@ -166,10 +163,7 @@ def check_names(groups: Mapping[str, str]) -> None:
 
 
 def _places(names: Iterable[str]) -> dict[str, float]:
-    """The relative depth of every parameter in a layer: the middle of its layer, from 0 to 1.
-
-    Layers are counted in each stack of its own: an encoder's and a decoder's both go from 0 to 1.
-    """
+    """Every parameter's relative depth, the middle of its layer, 0 to 1 in each stack."""
     stacks: dict[str, set[int]] = {}
     inside = [(name, layer) for name in names if (layer := layer_of(name)) is not None]
     for name, layer in inside:

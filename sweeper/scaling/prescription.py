@@ -175,10 +175,7 @@ def expert_init(inner_growth: float) -> float:
 
 
 def initial_distribution(init: Init, init_std: float) -> tuple[float, float]:
-    """Mean and standard deviation of the values that a parameter starts with.
-
-    `init` is that of a `ParamSpec`. "ones" and "zeros" are constants, which no `init_std` scales.
-    """
+    """Mean and std of initial values; "ones" and "zeros" are constants without."""
     constants = {"ones": 1.0, "zeros": 0.0}
     return (constants[init], 0.0) if init in constants else (0.0, init_std)
 

@@ -208,10 +208,7 @@ class MuP(Relative):
         return MUP if self.convention == "everett" else TENSOR_PROGRAMS
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """Table 1 of the u-muP paper, row muP, where the base model has the standard init.
-
-        Its eta_emb is one of `gamma.GAMMAS`.
-        """
+        """Table 1 of the u-muP paper, row muP, at the standard init; eta_emb is a gamma."""
         std = hps["sigma_init"] * (base_std(spec) if self.sigma == "factor" else 1.0)
         match spec.role:
             case Role.EMBEDDING:

@@ -264,10 +264,7 @@ DEPTH_NAME = re.compile(r"depth|layers?($|_)|(^|_)blocks$")
 def matching(
     key: str, patterns: Iterable[str], names: Iterable[str], what: str = "parameter"
 ) -> set[str]:
-    """The names that match any of the patterns; ConfigError for a pattern that none matches.
-
-    `what` says in a word what the names are of.
-    """
+    """Names that match any pattern, `what` they are of; ConfigError for one that none matches."""
     names, matched = [*names], set[str]()
     # A text is a list of its letters, of which "*" would match all.
     if isinstance(patterns, str):

@@ -137,10 +137,7 @@ class CurveFit:
         return (float(trained[0]), low), (float(trained[-1]), high)
 
     def _carried_gaps(self, at: Array) -> Array:
-        """Loss gaps at `at` of likely curves that go on past the ends; +inf further out.
-
-        Where training diverged at the next value, it may do so from anywhere between on.
-        """
+        """Gaps at `at` of curves carried past the ends; +inf from where runs may diverge."""
         if self.shapes is None:
             return np.full(len(at), math.inf)
         x, rows = self.shapes.rows(2, PAST_END, PAST_END)
@@ -331,10 +328,7 @@ SHELF = 0.5
 
 
 def without_cliffs(curves: Sequence[SizeCurve], *, doubtful: bool = False) -> list[SizeCurve]:
-    """The curves of a ladder with +inf from where on their losses leave the basin by a jump.
-
-    With `doubtful` also from where on they may, if that is no steep side.
-    """
+    """Curves with +inf from a jump out of the basin on; if `doubtful`, from one that may be."""
     finite = {curve.size: _means(curve) for curve in curves}
     # Of a curve with few points before its cliff the others tell what its steps are: by second
     # differences up to its lowest point.
@@ -573,10 +567,7 @@ def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) ->
 
 
 def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
-    """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
-
-    `Noise` takes the seeds' common offsets out: they move no optimum, but they do move the loss.
-    """
+    """The error [DRAWS] of the mean of the seeds' offsets, which move the loss and no optimum."""
     seeds = runs.shape[1]
     if math.isnan(noise):
         return np.zeros(DRAWS)

@@ -53,10 +53,7 @@ ZERO = Estimate(value=0.0, low=0.0, high=0.0)
 
 
 def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:
-    """The mean of `values` [seeds] with Student's interval of level 1 - `alpha`.
-
-    Unbounded for a single seed, and where a value is not finite: +inf is a run that diverged.
-    """
+    """The mean of `values` [seeds], Student's interval; unbounded for one seed, or a +inf."""
     count, mean = len(values), float(values.mean())
     if count < 2 or not math.isfinite(mean):
         return Estimate(value=mean, low=-math.inf, high=math.inf)

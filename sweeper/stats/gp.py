@@ -143,10 +143,7 @@ class Process:
         return np.asarray(-(self._log_size + self.freedom * np.log(squares)) / 2)
 
     def estimator(self, shared: Array, basis: Array) -> Array:
-        """The matrix [..., places, n] that makes m of the values.
-
-        `shared` [..., places, n] is K*, `basis` [places, terms] is H*.
-        """
+        """The matrix [..., places, n] that makes m; K* [..., places, n], H* [places, terms]."""
         weights, beyond = self._carried(shared, basis)
         by_white = _turned(weights) + beyond @ _turned(self._fit[0])
         return np.asarray(by_white @ self.whitened(np.eye(len(self.values))))

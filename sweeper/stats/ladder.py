@@ -232,10 +232,7 @@ class LadderRule:
             )
 
     def cheap(self, base: int, target: int) -> LadderRule:
-        """What is trained where nobody has said anything of ladders: at most three or four widths.
-
-        None is wider than the `target`, whose own run they would cost more than.
-        """
+        """At most four widths, none above `target`: what is trained if nobody named any."""
         # Three widths from the base on are cheap where they end within the default's; four carry
         # an answer far beyond them, three do not (docs/transfer.md).
         far = [8 * base] * (target >= 16 * base)
@@ -293,10 +290,7 @@ class LadderRule:
         return replay_line(rule, axis, mean_loss)
 
     def around(self, best_log2: Log2Hps, planned: Log2Hps) -> Log2Hps:
-        """The middle of a size's curve: what is `planned` there, on the grid of `best_log2`.
-
-        So what was trained around the one serves the curve around the other.
-        """
+        """The middle of a size's curve: what is `planned`, on the grid of `best_log2`."""
         moved = planned[self.hyperparameter] - best_log2[self.hyperparameter]
         middle = best_log2[self.hyperparameter] + self.step * round(moved / self.step)
         return Log2Hps({**planned, self.hyperparameter: middle})
@@ -352,10 +346,7 @@ class LadderPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderSoFar:
-    """A ladder as it fills: the points of all sizes, planned and measured.
-
-    Sizes that come `later` have none yet: whether they get any, what is trained first tells.
-    """
+    """A ladder as it fills: points of all sizes; sizes that may come `later` have none."""
 
     hyperparameter: str
     points: tuple[LadderPoint, ...] = ()
@@ -364,10 +355,7 @@ class LadderSoFar:
 
 @dataclass(frozen=True, kw_only=True)
 class Cliff:
-    """The losses of a curve leave its basin from `log2` on, by a jump from `below` to `above`.
-
-    Where they may do so by a steep side, too, it is not `sure`.
-    """
+    """Losses jump out of a basin at `log2`, from `below` to `above`; not `sure`: or climb."""
 
     log2: float
     below: float
@@ -395,10 +383,7 @@ class SizeCurve:
 def curves_along(
     axis: str, curves: Sequence[SizeCurve], sizes: Sequence[LadderSize]
 ) -> list[SizeCurve]:
-    """The curves of a ladder along `axis`, ascending: all else of a size is as in `sizes`.
-
-    Ladders over several axes share one list of curves, and the base's curve is in each.
-    """
+    """The curves along `axis`, ascending, of sizes otherwise as in `sizes`: axes share one list."""
     if axis == JOINT_AXIS:
         by_size = {curve.size: curve for curve in curves}
         return [by_size[size] for size in sizes if size in by_size]

@@ -140,10 +140,7 @@ class Noise:
         )
 
     def pooled(self, ladder: Sequence[Noise]) -> Noise:
-        """Moderates sigma^2 by all curves of a ladder (Smyth's moderated variance, 2004).
-
-        The other curves count as `POOLED_FREEDOM` degrees of freedom at most.
-        """
+        """Moderates sigma^2 by a ladder's curves (Smyth, 2004), worth `POOLED_FREEDOM` at most."""
         others = [noise for noise in ladder if noise is not self]
         total = sum(noise.freedom for noise in others)
         if not total:
@@ -201,10 +198,7 @@ class CubicRest(NamedTuple):
 
 
 def left_by_cubic(x: Array, losses: Array) -> CubicRest:
-    """Independent noise beside a cubic, both integrated out; few points have a parabola.
-
-    The squares are those at the lowest point, were the noise to rise so.
-    """
+    """Independent noise at the lowest point, a cubic (few points: parabola) integrated out."""
     # One residual is left at least; what a line leaves of a valley is its bend and no noise.
     order = min(ORDER, len(x) - 2)
     freedom = len(x) - order - 1 if order > 1 else 0

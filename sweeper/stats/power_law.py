@@ -114,10 +114,7 @@ class LossLaws:
 
 @dataclass(frozen=True, eq=False)
 class LossLawPrior:
-    """What is known of a form's parameters before any run: of their logs `middle`, `deviation`.
-
-    Both are [parameters]; amplitudes are losses at the runs' centre.
-    """
+    """Before any run: `middle` and `deviation` [parameters] of logs, amplitudes at the centre."""
 
     middle: Array
     deviation: Array

@@ -31,10 +31,7 @@ HOPELESS = 0.1
 
 @dataclass(frozen=True)
 class Foretold:
-    """A mean as it will be seen with more runs: its interval reaches `half` to both sides.
-
-    It will lie around the present `value`, normally, with the standard deviation `moves`.
-    """
+    """A mean as more runs will show it: `half` to both sides, `moves` (normal) around `value`."""
 
     value: float
     moves: float

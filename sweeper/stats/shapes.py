@@ -484,10 +484,7 @@ class Kinked:
 
 @dataclass(frozen=True, eq=False)
 class Forms:
-    """The probability [misfit, ratio, skew] of what the curves of a ladder have in common.
-
-    `shapes` are the `MISFITS`', and `curves` has a `Kinked` each where the lowest is at no end.
-    """
+    """The probability [misfit, ratio, skew] of what the curves of a ladder have in common."""
 
     shapes: tuple[CurveShape, ...]
     curves: Mapping[LadderSize, tuple[Kinked, ...]]

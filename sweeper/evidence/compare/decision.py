@@ -60,10 +60,7 @@ class SizePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantAtSize:
-    """What was measured of a variant at a size: its loss less the baseline's, and what it is worth.
-
-    Of its `runs` so many `diverged`; `carried` is what all sizes together say of this one.
-    """
+    """A variant's loss at a size less the baseline's; `carried`: by all sizes together."""
 
     place: SizePlace
     runs: int
@@ -106,10 +103,7 @@ class VariantAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class DecidingRuns:
-    """Runs that would likely tell: `runs` more of the variant at a place, and of the baseline.
-
-    `chance` is that they decide it, `flops` is what they all cost.
-    """
+    """`runs` more of variant and baseline at a place, for `flops`, decide with a `chance`."""
 
     variant: str
     place: SizePlace
@@ -269,10 +263,7 @@ def _no_size_shared(runs: VariantRuns) -> str:
 
 
 def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]) -> Array:
-    """Log2 of the target's counts; what is not said follows the ladder.
-
-    Where nothing is said it is the largest size that all variants have, else the largest of all.
-    """
+    """Log2 of the target's counts; not said: the largest size of all variants, else of any."""
     if not asked:
         there = losses.counts > 0
         common = there.all(axis=0) if there.all(axis=0).any() else there.any(axis=0)
@@ -311,10 +302,7 @@ def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VariantComparison:
-    """What the answers are made of.
-
-    Its places are the target, then the sizes. `top` is the log2 of the largest size's compute.
-    """
+    """The target's and the sizes' places; `top` is the log2 of the largest compute."""
 
     runs: VariantRuns
     law: ComputeLaw
@@ -415,10 +403,7 @@ class VariantComparison:
     def _checked(
         self, difference: Estimate, code: Why, pairs: SeedPairs, bound: Bound
     ) -> tuple[Estimate, Why]:
-        """Lets runs that diverged say theirs, by the rule of `stats/paired.py`, and bounds.
-
-        A variant that was not tuned may be better than it looks, the baseline as well.
-        """
+        """Has diverged runs and bounds speak: what was not tuned may be better."""
         answer = _answer_of(difference)
         # Divergences by themselves first: there may be no finite difference to go by.
         if end := pairs.by_divergence(self.question.error):

@@ -57,10 +57,7 @@ def check_distinct(names: Sequence[str]) -> None:
 def check_comparable(
     specs: Mapping[str, TrialSpec], ignore: Sequence[str], columns: Sequence[str] = ()
 ) -> list[str]:
-    """What differs between the studies; BadInput where it is not to be ignored, or is no setting.
-
-    Of what is ignored `columns` are their runs'.
-    """
+    """What differs between studies; BadInput for what is not in `ignore`, or is no setting."""
     known = [*dict.fromkeys(key for spec in specs.values() for key in _facts(spec))]
     for name in ignore:
         if name not in columns and not any(_is_named(key, [name]) for key in known):
@@ -82,10 +79,7 @@ def _is_named(key: str, ignore: Sequence[str]) -> bool:
 def check_studies(
     folders: Sequence[Path], ignore: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """What differs between studies by what they trained, and what else of `ignore` is left.
-
-    BadInput for a study that is given twice.
-    """
+    """What studies differ in, and what else of `ignore` is left; BadInput for one named twice."""
     check_distinct([folder.name for folder in folders])
     specs = dict[str, TrialSpec]()
     for folder in folders:

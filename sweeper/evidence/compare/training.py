@@ -51,10 +51,7 @@ K = Keyword
 
 @dataclass(kw_only=True)
 class Contender:
-    """A study at its optimum, `planned` at each width: a size, and hyperparameters in log2.
-
-    At a width that is `searched` its seeds are fresh ones.
-    """
+    """A study `planned` at each width (log2); at those `searched` its seeds are fresh ones."""
 
     name: str
     experiment: Experiment
@@ -224,11 +221,7 @@ def contenders_of(
 
 
 def _widths(studies: Sequence[Settings], asked: CompareRequest) -> list[int]:
-    """The width to train: the widest that all ladders have, or a narrower one that is asked for.
-
-    For one beyond all that they have, and one twice as wide, which is trained where that tells
-    most.
-    """
+    """The widest of all ladders, or a narrower one; for a wider target also twice that."""
     common, target = _common(studies), asked.to_width
     if not common:
         ladders = ", ".join(f"{each.name}: {sorted(_ladder(each))}" for each in studies)

@@ -28,10 +28,7 @@ K = Keyword
 
 @dataclass(frozen=True, kw_only=True)
 class WinnerAnswer(VerbAnswer):
-    """Variants at a target, by `runs`; with `strict` nothing is written.
-
-    `studies` are the folders of variants that are studies of ours, whose next runs can be trained.
-    """
+    """Variants at a target; `studies` are ours and can be trained. `strict`: none written."""
 
     request: CompareRequest
     runs: VariantRuns

@@ -76,10 +76,7 @@ class HyperparameterGain:
 
 @dataclass(frozen=True, kw_only=True)
 class EachAnswer:
-    """The answers to all hyperparameters, those that are carried first.
-
-    `noise` is the deviation of a run at the base, `seen` the gain that a run of each would show.
-    """
+    """Answers to all, carried ones first; `noise` of a base's run, `seen`: the gain it shows."""
 
     hyperparameters: tuple[HyperparameterGain, ...]
     axis: str = ""
@@ -142,10 +139,7 @@ def _holm(errors: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class RunNoise:
-    """The noise of a run at one size; None where nothing shows it.
-
-    `paired`: beside another run of its seed, of which what the seed does to both is no part.
-    """
+    """The noise of a run at a size, `paired` beside another of its seed; None if not known."""
 
     spread: KnownNoise | None
     paired: bool
@@ -249,10 +243,7 @@ def _rest(line: SettingLine) -> tuple[float, int]:
 
 @dataclass(frozen=True, eq=False)
 class LineGains:
-    """The gains of a line's values [values], ascending, over its default, and their variances.
-
-    The default's own runs are in all of them: `shared` is that part of each variance.
-    """
+    """Gains [values] over the default, and variances, of which `shared` is the default's part."""
 
     values: Array
     gains: Array
@@ -500,10 +491,7 @@ def _shown(line: SettingLine, place: float) -> float | str:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Octaves a doubling of the size, and from the base to the largest size.
-
-    `regret` is lost there at the base's optimum. UNKNOWN with one optimum.
-    """
+    """Octaves a doubling and to the largest size, and the `regret` there; UNKNOWN: one optimum."""
 
     slope: Estimate
     shift: Estimate

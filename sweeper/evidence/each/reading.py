@@ -58,10 +58,7 @@ class SettingLine:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VariedSettings:
-    """The lines of all settings at all sizes along an `axis`, "" where there is one size alone.
-
-    `runs` were read, `used` of them lie on lines.
-    """
+    """Lines of all settings and sizes along `axis` (or ""); of `runs` so many are `used`."""
 
     lines: tuple[SettingLine, ...]
     axis: str = ""
@@ -76,10 +73,7 @@ class VariedSettings:
 def varied_settings(
     runs: Runs, axis: str | None = None, defaults: Mapping[str, float] = MappingProxyType({})
 ) -> VariedSettings:
-    """The lines of a table's runs; BadInput where no setting was varied around a point.
-
-    `defaults` (log2) stand in place of the point's values, where they are known.
-    """
+    """The lines of runs around a point, or `defaults` (log2); BadInput where there are none."""
     import pandas  # type: ignore[import-untyped]
 
     runs = runs.with_roles(TAKEN)

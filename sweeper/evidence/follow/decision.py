@@ -137,10 +137,7 @@ class BandModel:
 
 @dataclass(frozen=True)
 class Judged:
-    """The CUSUM of the tested stretches, the stretch at which an alarm's began, and its side.
-
-    The `end` is a logarithm, `half` its 95 % interval's half width.
-    """
+    """The CUSUM, where an alarm began and its side; the log `end` and its 95 % half width."""
 
     sums: Array
     since: int | None
@@ -387,10 +384,7 @@ class Watch:
 
 
 def worth(prediction: Expected, loss: float) -> float:
-    """The share of the target's compute at which the law reaches `loss`; nan where it has none.
-
-    Beyond the compute that the law was drawn for it is a bound, that of its end.
-    """
+    """The share of the target's compute, or its bound, at which the law has `loss`; or nan."""
     if isinstance(prediction, Expectation):
         return math.nan
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 
 class Judgement(Answer):
-    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written.
-
-    Over the batch `critical` is the critical one, None where nothing tells it.
-    """
+    """A verdict on runs with its curves, nothing written; `critical` is the batch, if known."""
 
     def __init__(self, answer: JudgeAnswer) -> None:
         """Show what was judged."""

@@ -41,10 +41,7 @@ NextReason = (
 
 @dataclass(frozen=True, kw_only=True)
 class NextRuns:
-    """Runs of one size that would tell more: `runs` more at each of `etas` (log2).
-
-    `code` says why; a record has `why` in words.
-    """
+    """`runs` more at each of `etas` (log2) would tell; `code` says why, `why` in words."""
 
     size: Mapping[str, int]
     etas: tuple[float, ...]
@@ -133,10 +130,7 @@ class TableVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class TableQuestion:
-    """What is asked of a table: how to read it, the target, the value to judge.
-
-    `eta` is the transferred learning rate, None: the base's optimum.
-    """
+    """What is asked of a table: its reading, target, and `eta`; None is the base's optimum."""
 
     reading: GridOptions = field(default_factory=GridOptions)
     to: int | None = None
@@ -274,10 +268,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
 
 
 def _rule(grid: Grid) -> tuple[LadderRule, bool]:
-    """The thresholds and the shape of the curves; those of our own study where the table has them.
-
-    Whether it has them comes with it.
-    """
+    """Thresholds and shape of the curves, and whether they are our own study's."""
     kept = {
         name.removeprefix("transfer."): float(value)
         for name, value in grid.constants.items()

@@ -65,10 +65,7 @@ def answers(judged: TableVerdict) -> list[str]:
 
 
 def rate_lines(judged: TableVerdict) -> list[str]:
-    """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
-
-    Plain where the table has logarithms, too: this is what goes into a config.
-    """
+    """The judged rate and the target's in plain numbers, as they go into a config."""
     if not math.isfinite(judged.transferred_log2_eta):
         return []
     line = f"The transferred learning rate: {value_text(judged.transferred_log2_eta)}"

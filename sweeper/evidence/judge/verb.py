@@ -41,10 +41,7 @@ from sweeper.verbs.answer import Outcome, VerbAnswer
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeAnswer(VerbAnswer):
-    """A verdict on runs, and the folder that it belongs into.
-
-    Over the batch, `critical` is what steps and examples for one loss say of it.
-    """
+    """A verdict on runs and its folder; over the batch with what `critical` says of it."""
 
     judged: TableVerdict
     critical: CriticalBatch | None = None

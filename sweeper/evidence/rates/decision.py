@@ -106,10 +106,7 @@ class AtBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class RatePrediction:
-    """log2 of the rate and of the batch at the target, with prediction intervals.
-
-    The rate is that at `at_batch`, where one was asked for or each batch has its own.
-    """
+    """log2 of rate, `at_batch` if said, and batch at the target, with prediction intervals."""
 
     model: float
     horizon: float
@@ -203,10 +200,7 @@ class PowerLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class RateLaw:
-    """What a table of rates over models and horizons says; `code` tells what it rests on.
-
-    `usable` cells have an optimum, of which `needed` are needed.
-    """
+    """What a table of rates says, and its `code`; `usable` cells have an optimum, of `needed`."""
 
     code: Code
     model: str

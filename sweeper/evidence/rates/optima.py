@@ -58,10 +58,7 @@ class RateOptimum:
         return not any(self.ends)
 
     def bound(self, response: int) -> float:
-        """The bound of a best that lies at an end, with 95 %.
-
-        The estimate is none: of those that are called the end's a third lie inside of it.
-        """
+        """The 95 % bound of a best at an end: of those called the end's a third lie inside."""
         value, side = float(self.best[response]), self.ends[response]
         of_draws = float(np.quantile(self.draws[:, response], 0.05 if side > 0 else 0.95))
         return min(value, of_draws) if side > 0 else max(value, of_draws)
