@@ -302,9 +302,6 @@ def scaled_ops(model: nn.Module) -> list[ScaledOp]:
     return [op for name, module in modules if (op := module.scale_op(name)) is not None]
 
 
-# Which of the sizes that build a model are widths, which depths, and which the task's.
-
-
 WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
 """Found in the usual names of a width, and not in that of the number of heads."""
 WITH_WIDTH = re.compile(

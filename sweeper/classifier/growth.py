@@ -234,9 +234,6 @@ def _larger(a: object, b: object) -> bool:
     return isinstance(a, int | float) and isinstance(b, int | float) and a > b
 
 
-# The role that the traces tell.
-
-
 def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
     """The role as the traces tell it.
 
@@ -335,9 +332,6 @@ def _gain(base: ModelTrace, base_name: str) -> str:
     return gains[0] if (fits or not gain) and not bent else ""
 
 
-# Tied readouts, and what else the model itself multiplies by.
-
-
 def tied_readouts(growth: Growth, specs: Iterable[ParamSpec]) -> list[ScaledOp]:
     """The readouts that are tied to an embedding, as operations to scale."""
     ops = [_tied(growth, spec) for spec in specs if spec.readout_fan_in]
@@ -409,7 +403,6 @@ class Untraced(BadInput):
     )
 
     def __init__(self, failure: str, roleless: int, advice: str = ADVICE) -> None:
-        """The message ends with what to do."""
         self.failure, self.roleless = failure, roleless
         super().__init__(
             f"{failure}\n  {advice}. Without a trace {roleless} parameters have no role, and no "

@@ -27,7 +27,6 @@ _MADE_OF_NUMBERS = (
     *(torch.tensor, torch.as_tensor, torch.scalar_tensor, torch.full),
     *(torch.linspace, torch.arange),
 )
-"""Functions that make a tensor of nothing but numbers."""
 _LOOKING = (Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__int__, Tensor.__bool__)
 """Functions that look at values: rates of stochastic depth are often read off a linspace."""
 MAX_KNOWN = 4096
@@ -68,7 +67,6 @@ class Numbers:
     """Values of small tensors without values, by storage, and the factors that the model uses."""
 
     def __init__(self) -> None:
-        """Nothing is known at first."""
         self.factors: list[Factor] = []
         self.muted = False
         self._values: dict[int, tuple[Tensor, int, Tensor]] = {}
@@ -139,7 +137,6 @@ class NumberMode(TorchFunctionMode):
         self.numbers, self.module = numbers, module
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func`, and note its result."""
         named = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             return self._attention(func, args, named)

@@ -53,7 +53,6 @@ UNSCALED = {
     "those that are named alone: model.branches=[{}]",
     "gated_silu": "{} has a SiLU whose factors in the parameterization are not applied",
 }
-"""What to know of an operation that a parameterization would scale, by the modules that have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +177,6 @@ class AttentionWatch(FunctionWatch):
     """
 
     def __init__(self) -> None:
-        """Nothing is seen yet."""
         super().__init__()
         self.seen: set[SeenAttention] = set()
         self._product: tuple[tuple[int, ...], int] | None = None
@@ -235,7 +233,6 @@ class OperationWatch(AttentionWatch):
     """
 
     def __init__(self, weights: Mapping[int, str], tied: Mapping[str, Any]) -> None:
-        """Nothing is seen yet."""
         super().__init__()
         self.weights, self.tied = weights, tied
         self.sites: list[OpSite] = []

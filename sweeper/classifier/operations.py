@@ -125,7 +125,6 @@ class _Scaling(TorchFunctionMode):
         self.scales, self.claim = scales, claim
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func`, scaled where it is an operation of the module's."""
         kwargs = dict(kwargs or {})
         scale = None if self.claim.taken else self._scale(func, args, kwargs)
         if scale is None:

@@ -71,7 +71,6 @@ class FakePlace:
     name = "with fake tensors, which have no values"
 
     def __init__(self) -> None:
-        """One mode for the model and its inputs."""
         # Not at the top: the import takes as long as the rest of the classifier.
         from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -142,7 +141,6 @@ class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
         self.made = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what a function makes before it is made."""
         size = args[0] if args and isinstance(args[0], list | tuple) else ()
         if all(isinstance(n, int) for n in size) and size:
             # Functions that make a tensor of nothing, such as `torch.empty`, have its size first.

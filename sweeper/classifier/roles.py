@@ -267,9 +267,6 @@ def _user_role_note(traced: RoleDecision | None) -> str:
     return f"role given, traced as {traced.role}: {traced.note}"
 
 
-# Fan-in and fan-out of a parameter at one of a model's sizes.
-
-
 def uses_of(trace: ModelTrace, name: str) -> dict[UseSignature, Use]:
     """The uses that count; Undecided if there are none to go by."""
     if trace.uses is None:

@@ -207,9 +207,6 @@ def reduce(state: TraceState, call: OpCall) -> OutputInfo:
     return OutputInfo()
 
 
-# Rules of contractions: matrix products, convolutions, attention.
-
-
 MATMUL_ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "mm": (0, 1, None),
     "addmm": (1, 2, 0),
@@ -399,9 +396,6 @@ def attention(state: TraceState, call: OpCall) -> OutputInfo:
     state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
     state.contracted_again |= state.source_params(call.args[:3])
     return OutputInfo()
-
-
-# Rules of lookups, choices, joins and changes of length.
 
 
 def embedding(state: TraceState, call: OpCall) -> OutputInfo:

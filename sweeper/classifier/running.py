@@ -51,7 +51,6 @@ class RunningModules:
     """The modules of a model that run now, each within the one before."""
 
     def __init__(self) -> None:
-        """None runs."""
         self._stack: list[tuple[str, nn.Module]] = []
 
     @property
@@ -86,7 +85,6 @@ class FunctionWatch(TorchFunctionMode):
     """
 
     def __init__(self) -> None:
-        """No module runs."""
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.running = RunningModules()
 
@@ -102,7 +100,6 @@ class FunctionWatch(TorchFunctionMode):
         """See what a module returned."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, and note it."""
         named = dict(kwargs or {})
         result = func(*args, **named)
         self.note(func, args, named, result)

@@ -201,7 +201,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         self._counted = dict[int, tuple[int, Tensor]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` as it is, then record what it did."""
         if whole := WHOLE_LAYERS.get(func.overloadpacket.__name__):
             with self:  # a mode is off while it handles a call
                 return whole(*args, **dict(kwargs or {}))
@@ -451,7 +450,6 @@ class Tracer:
     inputs: Inputs = None
     traces: Traces | None = None
     _first: int = 0
-    """What did not work at one size is not tried at the next."""
 
     def shapes(self, sizes: Sizes) -> ModelTrace:
         """Names and shapes alone, without a forward pass; BadInput if no way works."""

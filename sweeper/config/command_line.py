@@ -98,15 +98,10 @@ def quoted(text: str) -> str:
     return "'" + escaped + "'"
 
 
-# How a command line names a study and the folder of all studies: --study, --root, or overrides.
-
-
 FIRST = "first"
-"""The experiment of a search of which nothing is said."""
 FROM = "search.from"
 """The key that names the study whose answer a search begins at: no setting of the search's own."""
 DEFAULT_ROOT = "runs"
-"""The folder of all studies where the command line names none."""
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*", re.IGNORECASE)
 """What Hydra takes for a text without quotes around it."""
 _NAME = re.compile(r"^study(?:\.name)?=(?!\{)(.*)$", re.DOTALL)

@@ -57,7 +57,6 @@ GAMMA_ENDS = {"low": -3, "high": 3}
 
 _INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{[^}]*\}?")
 _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
-"""What composing or reading configs raises when one of them is not right."""
 
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
@@ -213,9 +212,6 @@ def override_value(key: str, value: object) -> Any:
     return _resolve(OmegaConf.create({key: value}))[key]
 
 
-# Words of the command line into Hydra's overrides.
-
-
 def _for_hydra(text: str) -> str:
     """An override as Hydra takes it.
 
@@ -280,9 +276,6 @@ def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
         if choice not in options[key] and not (key in OVERLAYS and choice is None):
             went = gone(f"{key}={choice}")
             raise ConfigError(key, choice, f"one of {', '.join(options[key])}{went}")
-
-
-# Hydra at work, and what its errors mean.
 
 
 def _compose(

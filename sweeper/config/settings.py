@@ -449,9 +449,6 @@ def _axis(key: str, value: Any, *, may_choose: bool) -> Axis:
     return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
 
 
-# What a checked configuration is, and the trials that it makes.
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
     """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
@@ -460,7 +457,6 @@ class StudySettings:
     storage: str | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError for what is no URL."""
         if self.storage is not None and "://" not in self.storage:
             allowed = "null, or a URL such as mysql://host/name"
             raise ConfigError("storage", redact(self.storage), allowed)

@@ -33,8 +33,6 @@ ByteArray = NDArray[np.uint8]
 AUGMENTATION_COUNTER, TORCHVISION_COUNTER = 2, 3
 """Augmentations are drawn from other parts of a seed's stream than the samples' positions."""
 
-# What training changes in images at random.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Bounded):
@@ -395,7 +393,6 @@ class Digits(Bounded):
 
 
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}
-"""How the two splits are called in file names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,7 +407,6 @@ class Idx:
     augment: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        """ConfigError for a path that is none."""
         if not isinstance(self.path, str) or not self.path:
             raise ConfigError("path", self.path, "a folder with idx files, also .gz")
 

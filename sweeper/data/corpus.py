@@ -228,9 +228,6 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-# `data=own`: data that nobody but a user command reads.
-
-
 @dataclass(frozen=True, kw_only=True)
 class UserData:
     """Data of a user command, `name`d in every trial's key; `classes` is the vocabulary's size."""

@@ -32,9 +32,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.records import check_bounds
 
 BLOCK_BYTES = 2**20
-"""Bytes that are read from a file at once."""
 CHUNK_CHARACTERS = 2**20
-"""Characters that are hashed and tokenized at once."""
 BPE_SAMPLE_BYTES = 2**28
 """Bytes of text, roughly, that a BPE is trained on at most: its memory grows with the words."""
 WORD_PATTERN = (
@@ -235,7 +233,6 @@ class Text(TextFiles):
     path: str
 
     def __post_init__(self) -> None:
-        """ConfigError as `TextFiles`, and for a path that is none."""
         super().__post_init__()
         if not isinstance(self.path, str) or not self.path:
             raise ConfigError("path", self.path, "a text file, or a glob such as texts/**/*.txt")

@@ -18,7 +18,6 @@ from sweeper.records import check_bounds
 from sweeper.trial import digest
 
 CHUNK_TOKENS = 2**22
-"""Tokens that are looked at at once."""
 MAX_VOCAB_SIZE = 2**31
 """No vocabulary is larger; it keeps ids apart from garbage, and within an int64."""
 

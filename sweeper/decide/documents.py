@@ -81,12 +81,10 @@ class Documents:
     scales: tuple[Any, ...] = ()
     trials: Trials = field(default_factory=lambda: Trials([], 0))
     notices: tuple[str, ...] = ()
-    """What the results have to tell."""
     flops: Callable[[TrialSpec], float] = flops_of
     folder: Path | None = None
     """The study's own, which has the logs of commands."""
     damaged: tuple[str, ...] = ()
-    """Names of the documents that are there and cannot be shown."""
 
     @property
     def conclusion(self) -> Conclusion | None:

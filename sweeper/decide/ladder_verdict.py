@@ -67,7 +67,6 @@ SizeReason = (
     | Literal["diverged", "base_diverged", "diverges_at_base_optimum", "loses", "shifts", "gross"]
     | Literal["edge", "not_measured", "may_lose", "may_shift"]
 )
-"""Why a size has its answer; its numbers are those of its verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +139,6 @@ AdviceCode = (
     | Literal["not_measured", "noisy", "seeds"]
     | Literal["correct", "longer_ladder", "more_seeds", "longer_curves", "narrower", "less_noise"]
 )
-"""What would settle an open answer: on a ladder, then at a target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +178,6 @@ TargetReason = (
     Literal["", "within", "as_on_ladder", "too_few_optima", "predicted", "wrong_rate"]
     | Literal["joint_within", "joint_beyond", "joint_as_on_ladder"]
 )
-"""What the answer at a target rests on: the ladder, its trend, or neither."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,9 +511,6 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
     extent = attrgetter(f"size.{axis}")
     worse = [s for s in sizes if s.loss.low > base.loss.high and extent(s) > extent(base)]
     return (worse[0].size, worse[0].loss.value - base.loss.value) if worse else None
-
-
-# What to run next where a verdict is open: more seeds, longer or finer curves, less noise.
 
 
 MAX_SEED_FACTOR = 16

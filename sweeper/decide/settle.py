@@ -41,7 +41,6 @@ COARSE = 1.0
 No finer grid held or failed more ladders a run, of those of `scripts/bench/verdict.py` but the
 later ones, which it was then tested on. A coarser one shows no shape of a curve."""
 SEEDS = 2
-"""Seeds a point to begin with: one shows no noise."""
 TIMES_BUDGET = 3
 """The budget, in times of the runs of the fixed design."""
 

@@ -233,9 +233,6 @@ def _median(least: Array, most: Array) -> Estimate:
     )
 
 
-# The answer at the target.
-
-
 def judge_target(
     verdict: Verdict,
     fits: Mapping[LadderSize, CurveFit | None],
@@ -435,9 +432,6 @@ def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
         np.append(optima.errors, optima.errors[-1]),
         optima.fits,
     )
-
-
-# Exponents of eta in batch and tokens, fitted to the optima of ladders.
 
 
 @dataclass(frozen=True, kw_only=True)

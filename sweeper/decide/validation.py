@@ -105,9 +105,6 @@ def newest_validation(
     return None
 
 
-# Which ladder to train next: the one that settles a verdict.
-
-
 def settling_ladder(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Settings that would settle all open `verdicts` at once; none where none is known to."""
     asked: dict[str, float] = {}

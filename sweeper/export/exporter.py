@@ -305,11 +305,7 @@ def optimizer_name(plan: TransferPlan) -> str:
     return plan.optimizer.name if plan.optimizer else "adamw"
 
 
-# Jinja's one place here: a template in the files of a trainer.
-
-
 WIDTH = 84
-"""Characters of a line of names."""
 
 
 def render(template: str, plan: TransferPlan, header: str, values: Mapping[str, Any]) -> str:
@@ -354,16 +350,12 @@ def _environment() -> Any:
     return environment
 
 
-# The exporters by the names of their trainers.
-
-
 EXPORTERS: Mapping[str, str] = {
     "hf": "sweeper.export.transformers.Hf",
     "megatron": "sweeper.export.megatron.Megatron",
     "pytorch": "sweeper.export.groups.Pytorch",
     "torchtitan": "sweeper.export.groups.Torchtitan",
 }
-"""A new one is a file, a template and a line here."""
 
 
 def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:

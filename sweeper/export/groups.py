@@ -229,7 +229,6 @@ class Torchtitan(Exporter):
     config: str = "torchtitan.models.llama3.config_registry:llama3_debugmodel"
 
     def __post_init__(self) -> None:
-        """Refuse a `config` that names no function."""
         module, colon, name = self.config.partition(":")
         if not (colon and all(part.isidentifier() for part in (*module.split("."), name))):
             raise ConfigError("config", self.config, "module:function, as in my.registry:llama")

@@ -113,7 +113,6 @@ class Lack:
         return "; ".join([*lines[:MAX_DETAILS], *more])
 
     def __str__(self) -> str:
-        """The name, what it means, and the details, on one line."""
         return f"{self.name}, {NAMES[self.name]}: {'; '.join(self.details())}"
 
 

@@ -61,7 +61,6 @@ class Hf(Exporter):
     family: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a family that is not known."""
         if self.family and self.family not in FAMILIES:
             raise ConfigError("family", self.family, f"one of {', '.join(FAMILIES)}")
 

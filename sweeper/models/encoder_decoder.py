@@ -60,7 +60,6 @@ class EncoderLayer(nn.Module):
     """Two residual branches: attention in both directions, then feed-forward."""
 
     def __init__(self, index: int, model: EncoderDecoder) -> None:
-        """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         self.attention = MultiHeadAttention(model, model.source_len, causal=False)
         self.attention_residual = model.residual(index, 0, ENCODER_BRANCHES)
@@ -79,7 +78,6 @@ class DecoderLayer(nn.Module):
     """Three residual branches: masked attention, mixed attention to the encoder, feed-forward."""
 
     def __init__(self, index: int, model: EncoderDecoder) -> None:
-        """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         self.attention = MultiHeadAttention(model, model.target_len, causal=True)
         self.attention_residual = model.residual(index, 0, DECODER_BRANCHES)

@@ -234,9 +234,6 @@ def _scale_output(module: nn.Module, args: Any, output: Any) -> Any:
     return output * factor
 
 
-# A model of transformers as sweeper trains it: inputs and targets in, the mean loss out.
-
-
 IGNORED = -100
 """The target of a token that takes no part in the loss."""
 

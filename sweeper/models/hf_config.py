@@ -18,7 +18,6 @@ from sweeper.models.scaled import check_heads, check_sizes
 
 
 Task = Literal["causal", "masked", "images"]
-"""Next tokens, masked tokens, or classes of images."""
 
 SUFFIXES: dict[str, Task] = {
     "ForCausalLM": "causal",
@@ -75,9 +74,6 @@ def task_of(name: str) -> Task:
 def model_class(name: str) -> Any:
     """The class itself; its name has passed `task_of`."""
     return getattr(library(), name)
-
-
-# From a model's sizes to its configuration: fields by family, values that suit a small model.
 
 
 # Of each row the first name that a family has counts, its own name for it first. Those of EVERY

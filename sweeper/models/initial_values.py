@@ -160,9 +160,6 @@ def _is_centred(values: Tensor) -> bool:
     return bool(kurtosis < MAX_KURTOSIS + 5 * (24 / values.numel()) ** 0.5)
 
 
-# Initial weights: a function of seed and name alone.
-
-
 def normal(name: str, shape: Sequence[int], seed: int) -> Tensor:
     """N(0, 1) values [*shape] in float64 on the CPU, by (seed, name): neighbours change nothing."""
     # A hash and not seed + index: a parameter more or less in the model changes no other's draw.

@@ -91,7 +91,6 @@ class DecoderBlock(nn.Module):
     """One layer: two residual branches, attention then feed-forward."""
 
     def __init__(self, index: int, model: Llama) -> None:
-        """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)

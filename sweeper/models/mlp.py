@@ -64,9 +64,6 @@ class MLP(nn.Module):
         return logits if targets is None else self.loss(logits, targets)
 
 
-# A model that nobody but the command builds.
-
-
 class Unbuilt(nn.Module):
     """Stands for the command's own model, of which sweeper knows the sizes alone."""
 

@@ -109,7 +109,6 @@ class MoEBlock(nn.Module):
     """One layer: two residual branches, attention then experts."""
 
     def __init__(self, index: int, model: MoE) -> None:
-        """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width)

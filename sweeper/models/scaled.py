@@ -150,7 +150,6 @@ class Embedding(ScaledModule):
     scales = ("multiplier",)
 
     def __init__(self, classes: int, width: int, *, unit: bool = False) -> None:
-        """`classes` rows of `width`."""
         super().__init__(unit=unit)
         self.num_embeddings, self.embedding_dim = classes, width
         self.weight = nn.Parameter(torch.empty(classes, width))
@@ -335,7 +334,6 @@ class Activation(nn.Module):
     GAINS: ClassVar[dict[str, float]] = {"relu": sqrt(2), "gelu": 1.5071}
 
     def __init__(self, name: str, *, unit: bool) -> None:
-        """KeyError for another function."""
         super().__init__()
         self.function, self.gain = self.FUNCTIONS[name], self.GAINS[name] if unit else 1.0
 

@@ -86,7 +86,6 @@ class EncoderBlock(nn.Module):
     """One layer: two residual branches, attention then feed-forward."""
 
     def __init__(self, index: int, model: ViT) -> None:
-        """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         drop = model.dropout

@@ -25,7 +25,6 @@ from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import WRAPPERS, Update, matching, with_layer
 
 MAX_NAMES = 20
-"""An error lists this many names of a kind at most."""
 
 Matched = list[tuple[AbsorbedParam, nn.Parameter]]
 
@@ -261,7 +260,6 @@ RATE_TOLERANCE = 1e-3
 EXACT_TOLERANCE = 1e-5
 """Relative: what nobody changes was stored as a float32 at worst."""
 MAX_GROUPS = 4
-"""Groups that a message shows."""
 SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 SPLIT = (
     'give the groups whose "update" is "orthogonal" to Muon and all others to AdamW, and check '

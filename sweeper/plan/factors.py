@@ -41,9 +41,7 @@ FACTOR_NEEDS = {
     ("loss", "logit"): "multiply the logits by {}",
     ("tied_readout", "output"): "multiply the logits by {}: the head is tied to the embedding",
 }
-"""What applying a factor means, by the operation's kind and the factor's name."""
 STAND_INS = {"gated_silu": "gated SiLU, where the model has one", "loss": "loss"}
-"""Operations that any plain model may have: how sentences name them."""
 DECAY_NEED = (
     "weight decay: the plan's is the share of a weight that a step removes; param_groups hold it "
     "over lr for decoupled decay (torch.optim.AdamW, SGD without momentum); the L2 decay of "

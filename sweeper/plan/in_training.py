@@ -360,7 +360,6 @@ class PlanWatch:
 
 
 WATCHES: list[PlanWatch] = []
-"""Those of this process: a trial's plan has one."""
 
 
 def watch_trial(read: Any) -> None:

@@ -27,7 +27,6 @@ FACTORS: Mapping[str, Factor] = {
     "0.2 sqrt(max(rows, columns))": lambda r, c: RULES["root_max"](c, r),
     "sqrt(rows / columns)": lambda r, c: RULES["root_ratio"](c, r),
 }
-"""All factors that implementations have, by their formula."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,7 @@ CONVENTIONS: Mapping[str, Convention] = {
 }
 """`torch.optim.Muon` has Keller Jordan's factor, and Moonlight's as an option."""
 NORMUON = ("normuon", "plain")
-"""Those that may average rows as NorMuon does."""
 DION = {"spectral_norm": "sqrt(rows / columns)", "rms_norm": ROOT_MAX, None: "1"}
-"""Dion's factor by a group's `adjust_lr`."""
-
-
-# What an optimizer does with one of its groups, as its class and the group's options say.
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ UPDATE = "update"
 NAMES_WIDTH, NAMES_LINES = 48, 2
 """The column of names has so many characters a line, and lines a row."""
 MAX_LINES = 38
-"""Lines of all rows together."""
 MAX_NEEDS = 12
 IN_GROUPS = ("muon", "adamh", "muonh")
 """Optimizers whose groups have all of their settings, betas and momentum too."""

@@ -141,9 +141,6 @@ def _each(name: str, value: Any, grow: Callable[[int], int]) -> Any:
     return grow(value)
 
 
-# The plan of anybody's model, from the function that builds it: no data, no study, no folder.
-
-
 RUNS = ("base_run", "target_run")
 Named = str | Mapping[str, Any] | PluginSpec
 """A plugin by its name, or with options: {"name": "mup", "depth": "completep"}."""

@@ -96,9 +96,6 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     ]
 
 
-# What a search would run, and what it found.
-
-
 def dry_run(
     title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: str
 ) -> list[Item]:
@@ -226,9 +223,6 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
     return table
 
 
-# The plan.
-
-
 def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     """Every parameter of the target, layers alike in one row; `deep`: a command takes a depth."""
     items = list[Item]()
@@ -268,7 +262,6 @@ NUMBERS = {
     "eps": Column("eps", form=".3g"),
     "weight_decay": Column("decay", form=".3g"),
 }
-"""Fields of a prescription."""
 
 
 def plan_table(plan: TransferPlan) -> Table:
@@ -333,9 +326,6 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
         ),
         *(Sentence(reason, listed=True) for reason in reasons),
     ]
-
-
-# What validation found.
 
 
 def verdicts(

@@ -55,7 +55,6 @@ STYLE: Any = {
     "ytick.labelsize": 8,
 }
 MOST_COLUMNS = 3
-"""Panels beside each other."""
 WIDTH = 6.5
 """Inches: the text of a page in a paper."""
 INK, FAINT, STRIP = "#222222", "#777777", "#f0f0f0"

@@ -20,7 +20,6 @@ USES = {
     "hf": "model=hf",
     "tensorboard": "logger=tensorboard, and metrics from TensorBoard's files",
 }
-"""What the optional packages are for, by extra."""
 
 
 def presented(answer: DoctorAnswer) -> Shown:

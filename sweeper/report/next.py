@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
 NEEDS_MODEL = frozenset({"search", "transfer", "check"})
-"""Verbs that build the study's model."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ class Next:
         return Call(call.verb, *parts, command=self.command or call.command)
 
     def __str__(self) -> str:
-        """The line as a shell takes it, every word quoted where it must be."""
         return SHELL.call(self.call)
 
     @property

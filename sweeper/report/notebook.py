@@ -28,7 +28,6 @@ from sweeper.study.folder import StudyFolder, TargetFolder
 _PAGE, _DRAWINGS = uuid4().hex[:6], count()
 """Ids hold for a whole notebook, cells of an earlier kernel included."""
 WIDTH = 120
-"""Letters in a line of text."""
 
 
 def html(report: Report) -> str:

@@ -24,7 +24,6 @@ from sweeper.trial import Result, Space
 MOST_TRIALS = 1000
 """So many trials are drawn, evenly over all: a page stays below a megabyte."""
 MOST_DRAWN = 6
-"""So many hyperparameters are drawn, those that matter most."""
 PANELS = 3
 """Slices beside each other: more would be too small to be read."""
 LEAST_TRIALS = 20

@@ -56,9 +56,6 @@ def presented(answer: ExplainAnswer | ExportAnswer) -> Shown:
     )
 
 
-# An export: what was written, and what it leaves to whoever trains with it.
-
-
 def _exported(answer: ExportAnswer) -> Shown:
     document = _document(answer)
     if answer.refused:

@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from sweeper.report.live import LivePage
     from sweeper.report.output import Output
 
-# What is shown and written.
-
-
 WRITE_EVERY = 1.0
 """Seconds between two writings of the file, which take at most `WRITE_SHARE` of the time."""
 WRITE_SHARE = 0.05
 BAR_EVERY = 0.2
-"""Seconds between two drawings of a notebook's bar."""
 LINE_EVERY, SOON = 60.0, 10.0
 """Seconds between two lines where there is no terminal; what ends so soon needs none."""
 
@@ -60,7 +56,6 @@ class SweepProgress:
         kept: Sequence[Result] = (),
         command: str = "",
     ) -> None:
-        """Nothing is shown before the first trials are proposed."""
         self._page, self._notebook_bar, self._heard = page, output.bar, heard
         self.path, self.console = StudyFolder(folder).progress, output.watchers
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`

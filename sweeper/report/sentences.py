@@ -41,9 +41,6 @@ def unfinished_notes(trials: int) -> list[str]:
     return [f"the search is not finished; this is its best of {trials} trials."]
 
 
-# What a coordinate check says.
-
-
 def check_sentence(check: CoordinateCheck, rule: CheckRule) -> str:
     """The answer, and the module that it rests on."""
     sizes = ", ".join(map(str, check.sizes))
@@ -90,9 +87,6 @@ def check_todo(check: CoordinateCheck, rule: CheckRule) -> str:
         f"no output shows what {', '.join(check.unseen)} change: use each by calling the module "
         "that holds it, or put it in a module of its own"
     )
-
-
-# What became of trials.
 
 
 def diverged(results: Iterable[Result]) -> list[str]:

@@ -35,7 +35,6 @@ SAID: Mapping[Answer, str] = {
     "fails": "fails",
     "cannot say yet": "can neither be confirmed nor refuted yet",
 }
-"""What a transfer does, by its answer."""
 BELIEFS = {
     "theory": (
         "half that something is wrong and the optimum drifts by about ±0.5 a doubling, half as "
@@ -214,9 +213,6 @@ def _cliffs(verdict: Verdict) -> str:
     return ". Also, ".join(sides[sure] + ", ".join(each) for sure, each in remarks.items() if each)
 
 
-# What would settle it.
-
-
 def advice_text(advice: Advice) -> str:
     """What would settle an open answer; empty where there is no advice."""
     texts, keys = advice_parts(advice)
@@ -317,9 +313,6 @@ def listed_sizes(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
 
 
-# The answer at the target.
-
-
 def worded_target(target: TargetAnswer, unit: str = "nats") -> TargetAnswer:
     """The answer with its sentence and advice in words."""
     if not target.code:
@@ -407,9 +400,6 @@ def exponent_text(exponent: Exponent) -> str:
         laws = [f"{p.law} {p.exponent:+.2f}" for p in exponent.published if p.inside is side]
         text += f"; {heading}{', '.join(laws)}" if laws else ""
     return text
-
-
-# A ladder that is trained until it is settled.
 
 
 def ladder_end(ending: Ending | None) -> str:

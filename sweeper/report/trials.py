@@ -70,9 +70,6 @@ def in_use_of(trial: Trial) -> dict[str, Choice]:
     return {**trial.hps, **trial.choices}
 
 
-# A ladder as it fills, for the terminal and the page.
-
-
 WAITS = "-"
 LATER = "·"
 LADDER_LEGEND = (

@@ -227,9 +227,6 @@ class MuP(Relative):
         return hps["alpha_attn"] / head_size
 
 
-# The standard parameterization with the embedding's learning rate times the width.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScaledEmbedding(BaseParameterization):
     """Kalra and Barkeshli (arXiv:2605.21486), by its abstract; for AdamW.
@@ -285,9 +282,6 @@ class ScaledEmbedding(BaseParameterization):
         """1/m over the model's own factor: a tied table moves as an embedding does."""
         m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
         return float(1 / (m * op.geometry["built_in"]))
-
-
-# `parameterization=own`: a user command scales by itself, and takes hyperparameters as they are.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ class Role(StrEnum):
 
 
 SUMMED = (Role.HIDDEN, Role.READOUT, Role.DOWN)
-"""Roles that sum over an input that grows."""
 
 
 class Update(StrEnum):
@@ -78,7 +77,6 @@ class Update(StrEnum):
 
 
 Init = Literal["normal", "ones", "zeros", "kept", "norm"]
-"""How a parameter starts; see `ParamSpec.init`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +237,6 @@ class Parameterization(Protocol):
 
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""A part of a name that is a number."""
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
 LOGITS = "(logits)"
@@ -276,9 +273,6 @@ def matching(
             raise ConfigError(key, pattern, f"no {what} matches; {near}")
         matched |= hits
     return matched
-
-
-# What a user says of a model beside the arguments that it is built with: patterns of names.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ from sweeper.stats.noise import Noise, left_by_cubic, model_weights
 from sweeper.stats.shapes import MIN_POINTS, SAME_ETA, Forms, Mask, Parabolas, Points, dense, radius
 
 DRAWS = 2000
-"""Bootstrap draws behind every interval."""
 
 BIAS = 0.02
 """Standard error, in log2, by which the drawn curves misplace the optimum of a real one.

@@ -21,7 +21,6 @@ from sweeper.stats.line import SPACING, LineRule, LineState, points_from, replay
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps, Point, TrialSpec
 
 LossLookup = Callable[[Point], float | None]
-"""The loss of a run at one size, None while it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -104,7 +103,6 @@ A single one tells little of how steep that side is. On a coarse grid it lies fa
 grid with one point a side is meant to be small.
 """
 DEFAULT_WIDTHS = (32, 64, 128, 256)
-"""`transfer.widths` where nobody has said anything."""
 LADDER_AXES = {
     "width": "widths",
     "depth": "depths",
@@ -114,7 +112,6 @@ LADDER_AXES = {
 }
 """What changes along a ladder, and the key of its values in `transfer`."""
 LADDER_KEYS = (*LADDER_AXES.values(), "sizes", "seeds", "span", "step")
-"""Keys of `transfer` that say what a ladder trains."""
 JOINT_AXIS = "size"
 """The axis of the ladder `transfer.sizes`, along which several of these change at once."""
 UNSCALED_AXES = ("batch_size", "steps")
@@ -214,7 +211,6 @@ class LadderRule:
     check: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse an empty grid and impossible numbers."""
         if not self.sizes and not any(getattr(self, key) for key in LADDER_AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
         check_bounds(self)

@@ -29,7 +29,6 @@ NOISE_OCTAVES, NOISE_POINTS, NOISE_RANGE, NOISE_RATIO = 6.0, 9, 0.03, 1.25
 """Or neighbours differ as much as any two losses do: their mean squared difference over the
 variance is 2 of noise; the highest of such stretches of the same tables is 0.95."""
 MAX_LINE_POINTS = 10**4
-"""More points than this on one line is a slip of the pen."""
 SPACING = Bounds(
     least=MIN_SPACING, most=16, allowed=f"a spacing in log2 from {MIN_SPACING:g} to 16"
 )

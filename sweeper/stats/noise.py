@@ -250,9 +250,6 @@ def _contrasts(seeds: int) -> Array:
     return basis
 
 
-# A weighted fit of a plane through the optima of curves, with draws that carry their intervals.
-
-
 def fit_plane(x: Array, optima: Array, draws: Array) -> Array:
     """Coefficients [rows, 1 + draws] of `optima` [curves] over the rows of `x` [rows, curves].
 

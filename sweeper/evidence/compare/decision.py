@@ -45,7 +45,6 @@ TAIL = 0.0125
 MOST_MORE = 32
 """Runs of a variant that are tried as what to train next, by doubling."""
 WORTH = 0.2
-"""The least chance to decide for which a run is proposed."""
 MOST_NEXT = 3
 
 
@@ -502,9 +501,6 @@ def _times(compute: Estimate, throughput: float) -> Estimate:
         return UNKNOWN
     low, value, high = (x * throughput for x in (compute.low, compute.value, compute.high))
     return Estimate(value=value, low=low, high=high)
-
-
-# What to run next.
 
 
 def deciding_runs(

@@ -53,7 +53,6 @@ SENTENCES = {Deciding: deciding_text, DecidingEnd: outcome_text}
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""
 MOST_DRAWN = 9
-"""Variants that have a panel, those of the first places."""
 
 
 def presented(answer: WinnerAnswer | SettledAnswer) -> Shown:
@@ -111,9 +110,6 @@ def training_commands(answer: WinnerAnswer) -> list[Next]:
         )
         commands.append(Next(request, why))
     return commands
-
-
-# Of what is trained.
 
 
 def _settled(answer: SettledAnswer) -> Shown:
@@ -189,9 +185,6 @@ def _begins(answer: SettledAnswer, again: Next, notes: Sequence[str | Text]) -> 
         },
         next=[again],
     )
-
-
-# Tables.
 
 
 def target_table(winner: Winner) -> Table:
@@ -312,9 +305,6 @@ def _factor(estimate: Estimate) -> Cell:
     if not math.isfinite(estimate.value):
         return Cell(None, "-")
     return Cell(estimate, f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})")
-
-
-# The picture and the page.
 
 
 @rc_context(STYLE)

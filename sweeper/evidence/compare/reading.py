@@ -40,7 +40,6 @@ TAKEN = {
     **{role: LADDER_ROLES[role] for role in ("log2_eta", "eta", "seed", "status", "reached")},
     **VARIANT_ROLES,
 }
-"""What a column can be here."""
 SETTINGS = re.compile(
     r"warmup|cooldown|dropout|betas?|momentum|eps|epsilon|wd|decay|lr|eta|rate|clip|clipping|std|"
     r"init|batch|optimizer|schedule|scheduler|ratio|scale|mult|multiplier|temperature|alpha|gamma|"
@@ -48,7 +47,6 @@ SETTINGS = re.compile(
 )
 """Words in the names of numbers that are tuned; other numbers are what runs measured."""
 SOURCE = "source"
-"""The column of a run's source, of several."""
 ALIKE = 0.15, 0.3
 """Octaves of parameters and of tokens up to which runs are of one size: counts differ a little."""
 MOST_VARIANTS = 200

@@ -66,9 +66,7 @@ class QueuedRound(SettledAnswer, SubmittedAnswer):
 
 
 OF_SETTLE = ("budget", "detach", "dry_run")
-"""Keywords of what is trained."""
 OF_TABLES = ("by", "to_params", "to_tokens", "columns", "where")
-"""Those of runs that are there."""
 STRICT = {"better": Outcome.DONE, "worse": Outcome.NOT_VALIDATED, "cannot say": Outcome.CANNOT_SAY}
 
 

@@ -121,9 +121,6 @@ def _of_variant(each: VariantAnswer) -> list[str]:
     return notes
 
 
-# Of what is trained.
-
-
 def deciding_text(deciding: Deciding) -> str:
     """The last look in a line: what is said of each variant."""
     assert deciding.winner is not None

@@ -238,9 +238,6 @@ def _rest(line: SettingLine) -> tuple[float, int]:
     return float(rest.squares[0]) * rest.freedom, rest.freedom
 
 
-# What a line's values gain over its default.
-
-
 @dataclass(frozen=True, eq=False)
 class LineGains:
     """Gains [values] over the default, and variances, of which `shared` is the default's part."""
@@ -350,9 +347,6 @@ def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
     share, cells = (value - low) / (high - low), (line.losses[low], line.losses[high])
     both = cells[0].keys() & cells[1].keys()
     return {seed: (1 - share) * cells[0][seed] + share * cells[1][seed] for seed in both}
-
-
-# The answer to one hyperparameter.
 
 
 @dataclass(frozen=True, eq=False)
@@ -484,9 +478,6 @@ def _answered(tried: TriedSetting, error: float, tests: int, seen: float) -> Hyp
 
 def _shown(line: SettingLine, place: float) -> float | str:
     return line.choices[round(place)] if line.choices else float(f"{2.0**place:.12g}")
-
-
-# Where the optimum goes.
 
 
 @dataclass(frozen=True, eq=False)

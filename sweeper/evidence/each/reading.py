@@ -36,7 +36,6 @@ TAKEN = {
     **{role: LADDER_ROLES[role] for role in ("seed", "status", "first", "reached")},
     "params": LAW_ROLES["params"],
 }
-"""What a column can be here."""
 GROWING = ("width", "params", "depth", "tokens", "steps", "experts", "top_k", "granularity")
 """What a size is told by, the likeliest first. A batch that differs is a setting, unless asked."""
 

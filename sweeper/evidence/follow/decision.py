@@ -89,16 +89,13 @@ class Seen:
     reach: tuple[float, float] = (0.0, math.inf)
     """Between which the law says what compute gives; an end of it is a bound."""
     reasons: tuple[str, ...] = ()
-    """Why the prediction itself cannot say yet."""
     events: tuple[Event, ...] = ()
     ended: bool = False
     end: float | None = None
     """The mean of the last `averaged` losses; None where the prediction is of a held-out loss."""
     averaged: int = 0
     end_is: str = ""
-    """Of what loss the forecast is, in words."""
     last: float | None = None
-    """The loss of the last reading."""
 
     @property
     def off(self) -> bool:
@@ -229,7 +226,6 @@ class Watch:
     def __init__(
         self, prediction: Expected, *, steps: int | None = None, alarm: float = 0.01
     ) -> None:
-        """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
         if not (is_a(Real, alarm) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")

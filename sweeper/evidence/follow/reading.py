@@ -103,7 +103,6 @@ class Readings:
         self.bad: list[int] = []
         """Steps of the first readings in a row, up to the present one, that are no numbers."""
         self.trouble: Text = ()
-        """Why the run cannot be followed."""
         self._back = 0
 
     def take(self, step: int, loss: float) -> bool:

@@ -33,7 +33,6 @@ class Judgement(Answer):
     """A verdict on runs with its curves, nothing written; `critical` is the batch, if known."""
 
     def __init__(self, answer: JudgeAnswer) -> None:
-        """Show what was judged."""
         self.judged, self.critical = worded_judged(answer.judged, PYTHON), answer.critical
         self.document = self.judged.record
         beside = (spelled(as_text(note), PYTHON) for note in answer.notes)
@@ -72,7 +71,6 @@ class Critical(Answer):
     """The critical batch of runs that are no ladder of rates; `told` has all of it."""
 
     def __init__(self, answer: CriticalAnswer) -> None:
-        """Show what was found."""
         self.told, self.document = answer.critical, critical_record(answer)
         self.notes, self.text = self.document["notes"], "\n".join(self.document["sentences"])
 
@@ -81,7 +79,6 @@ class Rates(Answer):
     """The rate and the batch over models and horizons; `law` has all of it. Nothing was written."""
 
     def __init__(self, answer: RatesAnswer) -> None:
-        """Show what was found."""
         self.law, self.facts = answer.law, answer.facts
         self.document = rates_record(answer.law, answer.facts)
         self.notes = tuple(spelled(as_text(note), PYTHON) for note in answer.law.notes)

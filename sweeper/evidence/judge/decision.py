@@ -137,7 +137,6 @@ class TableQuestion:
     eta: float | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError for a number that is none."""
         # A logarithm below all numbers is that of a learning rate of 0.
         if self.eta is not None and not (math.isfinite(self.eta) and 2.0 ** min(self.eta, 0.0)):
             raise ConfigError(
@@ -324,9 +323,6 @@ def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge
         best = min(sorted(curve.losses), key=lambda eta: float(np.mean(curve.losses[eta])))
         edges.append(Edge(size=curve.size, side=fit.side, log2=best))
     return tuple(edges)
-
-
-# Runs that would tell more: cells of the grid, of which size, and how many at each.
 
 
 def _key(size: LadderSize, axis: str) -> dict[str, int]:

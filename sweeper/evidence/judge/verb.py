@@ -173,7 +173,6 @@ NO_CURVES: Text = (
     "several lengths",
 )
 OF_LADDERS = (*TARGETS, "eta", "strict")
-"""Keywords that ask about learning rates along sizes."""
 
 
 def one_rate(judged: TableVerdict) -> bool:

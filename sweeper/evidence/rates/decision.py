@@ -30,7 +30,6 @@ from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.gp import shares
 
 DRAWS = 4000
-"""Draws of a law."""
 SCATTER, COUNTS_AS = 0.15, 4
 """Octaves that cells are off a law before anything is seen, and as how many cells that counts.
 Chosen on StepLaw's 17 cells; tested on made-up laws, and on its ladders of one batch."""
