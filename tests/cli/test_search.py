@@ -1,9 +1,13 @@
+import json
 import os
 import re
+import shlex
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,11 +21,13 @@ from sweeper.config.settings import Settings
 from sweeper.decide.documents import Documents
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
+from sweeper.engine.runner import Engine
 from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import StudyRecord
+from sweeper.sweep import base_search as cost
 from sweeper.sweep.base_search import InJobs
-from tests.cli.driver import LONG, TINY, Run, assert_refused, measured, results, tree
+from tests.cli.driver import LONG, SIZES, TINY, Run, assert_refused, measured, results, tree
 from tests.faults.harness import CommandProcess
 from tests.golden import Golden
 from tests.waiting import until
@@ -292,3 +298,94 @@ def test_a_search_of_which_nothing_is_said_is_short(
         sweeper("search", *words)
     independent = "IndependentSearch"
     assert seen == [("LearningRateLine", 300), (independent, 1000), (independent, 8192)]
+
+
+def test_a_log_that_cannot_be_written_fails_nothing(sweeper: Run, workplace: Path) -> None:
+    folder = workplace / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "wandb").write_text("a file where a folder should be")
+    answer = sweeper("search", *TINY, "study=a", "logger=wandb")
+    assert answer.code == 0 and answer.out.count("the log failed (FileExistsError") == 1
+    planned = sweeper("transfer", "--study", "a", "--to-width", "32")
+    assert planned.code == 0 and "the log failed (FileExistsError" in planned.text
+
+
+WORDS = ["search", "data=text", "data.path=text.txt", *SIZES, "study=a", "search=pairs"]
+FEW = ["search.pairs=[[eta,alpha_attn]]", "search.points=2", "search.eta=null"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_search_over_a_pair_leaves_its_table_on_screen_and_page(sweeper: Run, workplace) -> None:
+    answer = sweeper(*WORDS, *FEW)
+    assert answer.code == 0, answer.err
+    assert "Pairs, the most strongly coupled first" in answer.out
+    folder = workplace / "runs/a"
+    (grid,) = json.loads((folder / "search.json").read_text())["pairs"]
+    assert grid["names"] == ["eta", "alpha_attn"] and len(grid["losses"]) == 2
+    assert "Pairs, the most strongly coupled first" in (folder / "report.html").read_text()
+
+
+# What a search will cost.
+
+
+Timed = Callable[[float], list[int]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """Makes steps take so many seconds; the numbers of trials that were timed."""
+    counts: list[int] = []
+
+    def make(seconds: float) -> list[int]:
+        def estimate(self: Engine, trials: Any, *_: object) -> tuple[int, float]:
+            counts.append(len(trials))
+            return 1, seconds
+
+        monkeypatch.setattr(Engine, "estimate", estimate)
+        monkeypatch.setattr(cost, "FAST_FLOPS", 1.0)
+        return counts
+
+    return make
+
+
+def test_a_long_search_says_so_first_with_a_smaller_command(
+    sweeper: Run, workplace: Path, timed: Timed
+) -> None:
+    timed(1000.0)
+    answer = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    lines = answer.err.splitlines()
+    assert lines[0] == "This search trains 3 trials: about 33 h 20 min here."
+    assert lines[2].startswith("To try it first, in about 7 h 46 min: the same with --study a-try ")
+    argv = shlex.split(lines[2].partition("with ")[2])
+    assert argv[2:] == ["search=lr", "train.steps=2"]
+    assert sweeper("search", *TINY, "--root", "my runs", *argv[:2], argv[-1]).code == 0
+    assert (workplace / "my runs/a-try/search.json").is_file()
+    again = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    assert "here." not in again.err, "one that goes on tells the time that is left"
+
+
+def test_a_short_search_is_not_timed(
+    sweeper: Run, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = timed(0.001)
+    assert "This search" not in sweeper("search", *TINY, "study=a").err and counts == [1]
+    # What is small anyway is not even looked at.
+    counts = timed(1000.0)
+    monkeypatch.setattr(cost, "FAST_FLOPS", 2e10)
+    assert "This search" not in sweeper("search", *TINY, "study=b").err and counts == [1]
+
+
+def test_of_a_command_nothing_is_known(sweeper: Run, timed: Timed, workplace: Path) -> None:
+    experiment: Any = SimpleNamespace(
+        precision="float32",
+        spec=lambda size: None,
+        settings=SimpleNamespace(
+            base=None,
+            space={},
+            search=SimpleNamespace(plan=lambda space: []),
+            runner=SimpleNamespace(flops=lambda spec: 1e9, parameters=lambda spec: None),
+        ),
+    )
+    counts = timed(1000.0)
+    cost.tell_cost(experiment, None)  # type: ignore[arg-type]
+    assert counts == []

@@ -92,6 +92,10 @@ def test_learning_rates_have_the_names_of_their_roles(golden: Golden) -> None:
     golden.says(lacks["hidden_lr"])
 
 
+def test_an_optimizer_without_eps_lacks_none() -> None:
+    assert names(plan("mup", "lion"), Able(field="eps", factor=2.0)) == []
+
+
 def test_adam_by_atan2_is_no_trainer_s() -> None:
     atan2 = nano_plan(64, 2, "mup", {"eta": 0.01}, {"name": "adamw", "atan2": True})
     assert names(atan2, Able(field="eps", factor=2.0)) == ["optimizer"]
