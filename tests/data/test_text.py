@@ -207,13 +207,6 @@ def test_bytes_that_are_not_utf8_are_found_wherever_blocks_end(
     assert expected in sentence and bool(expected) == bool(sentence)
 
 
-def test_not_utf8(tmp_path: Path, refused: Refused) -> None:
-    (tmp_path / "b.txt").write_bytes(b"x" * (2**20 - 2) + "🚀".encode()[:-1])
-    with refused():
-        Text(path=str(tmp_path / "b.txt")).prepare(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("name", ["*.txt", ".", "none.txt"])
 def test_what_is_no_text_file(name: str, tmp_path: Path, refused: Refused) -> None:
     with refused():

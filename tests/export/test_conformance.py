@@ -21,7 +21,7 @@ from sweeper.export.megatron import Megatron
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from tests.export.plans import HPS, MUP, OPTIONS, UMUP, made, missing, nano_plan, plan
-from tests.plan.test_plan_laws import LAW
+from tests.plan.test_planning import LAW
 from tests.refusals import raises_config_error
 from tests.scripts import load_script
 

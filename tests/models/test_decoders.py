@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sweeper.data.spans import Corruption, SpanCorpus
 from sweeper.engine.prepare import prepare
 from sweeper.models.encoder_decoder import EncoderDecoder
 from sweeper.models.llama import rotary_table, rotate
-from tests.engine.tiny_trials import tokens, tree, trial
-from tests.models.own import at, drawn
+from sweeper.models.moe import Experts, Routing
+from sweeper.trial import Trial
+from tests.engine.tiny_trials import points, tokens, tree, trial
+from tests.models.own import at, drawn, made
+from tests.refusals import raises_config_error
 from tests.specs import spec_of, specs_between
 
 
@@ -34,16 +40,6 @@ def test_rotation_keeps_lengths_and_sees_distances_only() -> None:
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
     scores = turned @ rotate(k, cos, sin).T
     torch.testing.assert_close(scores.diagonal(3), scores.diagonal(3)[:1].expand(13))
-
-
-def test_gains_are_parameters_only_if_asked_for() -> None:
-    assert not any(name.endswith("gain") for name, _ in drawn("llama").named_parameters())
-    gains = [
-        name
-        for name, _ in drawn("llama", norm_gain=True).named_parameters()
-        if name.endswith("gain")
-    ]
-    assert len(gains) == 5
 
 
 def test_shorter_sequences_are_prefixes() -> None:
@@ -97,3 +93,122 @@ def test_the_tied_head_has_the_theory_s_factor() -> None:
     [op] = [op for op in prepared.scaled_ops if op.kind == "tied_readout"]
     hps = prepared.complete(trial("effective_theory").hps)
     assert prepared.parameterization.scale_op(op, hps)["output"] == pytest.approx(32**-0.75)
+
+
+# Mixtures of experts: routing by hand, and the rules of granularity.
+
+
+ROUTER = "layers.0.experts.router.weight"
+UP, DOWN = "layers.0.experts.up_gate.weight", "layers.0.experts.down.weight"
+
+
+def moe_tree(
+    parameterization: str, base: int = 16, train: dict[str, Any] | None = None, **model: Any
+) -> Any:
+    config = tree(parameterization, **(train or {}))
+    sizes = {"width": 32, "depth": 1, "head_size": 8, "experts": 4, "top_k": 2}
+    roles = ["*.router.weight=hidden"]
+    target = "sweeper.models.moe.MoE"
+    config["model"] = {"_target_": target, **sizes, "roles": roles, **model}
+    config["base"] = {"width": base, "depth": 1}
+    return config
+
+
+def test_experts_are_feed_forward_layers_of_the_tokens_that_chose_them() -> None:
+    """Written out, token by token and expert by expert."""
+    model = drawn("moe", granularity=2, shared=1)
+    layer: Experts = model.layers[0].experts
+    layer.routing.bias.copy_(torch.linspace(-0.2, 0.2, 8))
+    x = torch.randn(2, 3, 16)
+    out = layer.eval()(x)
+    assert layer.shared is not None
+    for token, mixed, shared in zip(
+        x.view(6, 16), out.view(6, 16), layer.shared(x).view(6, 16), strict=True
+    ):
+        gates = torch.sigmoid(layer.router.weight @ token)
+        expected = shared.clone()
+        for e in (gates + layer.routing.bias).argsort(descending=True)[:4]:
+            up, gate = (layer.up_gate.weight[e] @ token).chunk(2)
+            expected += gates[e] * (layer.down.weight[e] @ (up * F.silu(gate))) / 4
+        torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_biases_move_by_what_a_load_lacks_in_training_alone() -> None:
+    """Two of four experts, and all tokens want the first two: loads 1, 1, 0, 0."""
+    routing = Routing(4, 2, 0.1)
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0]).expand(5, 4)
+    gates, chosen = routing(logits)
+    assert chosen.tolist() == [[0, 1]] * 5
+    torch.testing.assert_close(gates, torch.sigmoid(logits[:, :2]))
+    torch.testing.assert_close(routing.bias, torch.tensor([-0.05, -0.05, 0.05, 0.05]))
+    routing.eval()(logits)
+    torch.testing.assert_close(routing.bias, torch.tensor([-0.05, -0.05, 0.05, 0.05]))
+
+
+@pytest.mark.parametrize(
+    "parameterization", ["mup", "mean_field", "umup", "spectral", "effective_theory"]
+)
+def test_the_rules_of_granularity(parameterization: str) -> None:
+    """arXiv:2601.20205, Table 1: of the second matrices init 1/alpha_ffn, rate 1/alpha_ffn.
+
+    Cut in four, alpha_ffn is a quarter. What a parameterization writes as a multiplier counts to
+    both.
+    """
+    numbers = []
+    for granularity in (1, 4):
+        prepared = prepare(spec_of(moe_tree(parameterization, granularity=granularity)))
+        hps = prepared.complete(
+            Trial(spec=prepared.spec, log2_hps=points(parameterization)[0], seed=0).hps
+        )
+        numbers.append({s.name: prepared.prescription(s, hps) for s in prepared.specs})
+    for name, factor in {DOWN: 4, UP: 1, ROUTER: 1}.items():
+        whole, cut = (by_name[name] for by_name in numbers)
+        more = cut.multiplier / whole.multiplier
+        assert more * cut.lr / whole.lr == pytest.approx(factor)
+        assert more * cut.init_std / whole.init_std == pytest.approx(factor)
+
+
+# Sizes that cannot be built, and published ones.
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    *[("llama", {"width": size}) for size in (20, 0)],
+    *[("llama", {"head_size": size, "width": 9}) for size in (3, 0)],
+    *[("llama", {"ffn_ratio": ratio}) for ratio in (2.7, -1.0)],
+    *[("moe", {"width": 20}), ("moe", {"head_size": 3}), ("moe", {"experts": 0})],
+    *[("moe", {"top_k": 5}), ("moe", {"granularity": 3}), ("moe", {"shared": -1})],
+    *[("moe", {"balance": 2.0}), ("moe", {"ffn_ratio": 0.3})],
+    *[("vit", {"width": 20}), ("vit", {"ffn_ratio": 0}), ("vit", {"input_shape": (64,)})],
+    *[("vit", {"patch_size": size}) for size in (3, 0)],
+    *[("encoder_decoder", {"width": 20}), ("encoder_decoder", {"ffn_ratio": 0})],
+    *[(kind, {"depth": 0}) for kind in ("llama", "vit", "mlp", "encoder_decoder")],
+    ("mlp", {"width": 0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "more"), REFUSED)
+def test_sizes_that_cannot_be_built_are_refused(kind: str, more: dict[str, Any]) -> None:
+    with raises_config_error(next(iter(more))):
+        made(kind, **more)
+
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "vit": (
+        {"width": 768, "classes": 1000, "input_shape": (3, 224, 224)}
+        | {"patch_size": 16, "head_bias": True},
+        768 * 768 + 196 * 768 + 768**2 * 12 * 12 + 768 * 1000 + 1000,
+    ),
+    "encoder_decoder": (
+        {"width": 1024, "classes": 50265, "source_len": 514, "target_len": 514},
+        50265 * 1024 + 2 * 514 * 1024 + 1024**2 * (4 + 2 * 4 + 4 + 4 + 2 * 4) * 12,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_the_papers_models_have_as_many_parameters(kind: str) -> None:
+    """86 and 405 million."""
+    sizes, count = PUBLISHED[kind]
+    with torch.device("meta"):
+        model = made(kind, depth=12, head_size=64, **sizes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -11,7 +11,6 @@ from sweeper.decide.ladder_verdict import Verdict
 from sweeper.files import take_damaged
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import from_json
-from sweeper.report import console
 from sweeper.report import console as show
 from sweeper.report.next import Next
 from sweeper.report.output import Output
@@ -85,13 +84,6 @@ def test_a_dry_run(paper: Console) -> None:
     assert ["a", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
     assert read(paper).endswith("some facts\n")
-
-
-def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
-    costs = [("eta", Cost(trials=9, flops=math.nan, seconds=math.nan))]
-    put(paper, show.dry_run("This would run", "phase", costs, "trials", ""))
-    unknown = ["not", "known"] * 2
-    assert ["eta", "9", *unknown] in rows(paper) and ["all", "9", *unknown] in rows(paper)
 
 
 class TestConclusion:
@@ -214,10 +206,6 @@ NEXT = Next(
 PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in ("report", "plan")}
 
 
-def judged() -> list[Item]:
-    return console.verdicts(samples.validated(samples.validation("fails")).axes)
-
-
 def shown(items: Sequence[Item], width: int, *, verbose: bool = False) -> list[str]:
     """The lines of a terminal, each without its trailing blanks."""
     take_damaged()  # those of other tests
@@ -228,13 +216,6 @@ def shown(items: Sequence[Item], width: int, *, verbose: bool = False) -> list[s
     output.notes(["a note of the study"])
     output.end("An answer that is a sentence of some length, as they are.", PLACES, {}, NEXT)
     return [line.rstrip() for line in text.getvalue().splitlines()]
-
-
-def test_what_decides_stands_before_what_does_not() -> None:
-    lines = shown(judged(), 80)
-    head = next(line for line in lines if "optimum" in line)
-    assert head.index("shift") < head.index("loss gap") < head.index("answer")
-    assert "range" not in " ".join(lines) and "Not shown" not in " ".join(lines)
 
 
 def test_a_command_that_is_broken_is_still_one_command() -> None:
