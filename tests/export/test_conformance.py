@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 import yaml
 
 from sweeper.errors import BadInput
-from sweeper.export.exporter import EXPORTERS, build_exporter
+from sweeper.export.exporter import EXPORTERS, build_exporter, is_table
 from sweeper.export.lacks import NAMES, lacking
+from sweeper.export.megatron import Megatron
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
-from tests.export.plans import made, missing, plan
+from tests.export.plans import HPS, MUP, OPTIONS, UMUP, made, missing, nano_plan, plan
+from tests.plan.test_planning import LAW
 from tests.refusals import raises_config_error
 from tests.scripts import load_script
 
@@ -96,10 +99,56 @@ def test_an_option_that_is_none_is_refused(to: str, option: dict[str, object]) -
         build_exporter(to, option)
 
 
-def test_hf_without_a_family_asks_for_one() -> None:
-    with raises_config_error("family") as caught:
-        lacking(plan("mup"), build_exporter("hf", {}))
-    assert "granite" in str(caught.value)
+@pytest.mark.parametrize("to", EXPORTERS)
+def test_a_law_s_betas_and_words_are_in_the_files(to: str) -> None:
+    law = replace(LAW, factors=replace(LAW.factors, betas={"beta1": 0.6, "beta2": 0.996}))
+    text = "\n".join(made(replace(plan("mup"), law=law), to).values())
+    assert "Law: mine, from 512 tokens" in text
+    assert "0.996" in text and "0.6" in text
+
+
+# Gammas: by hand what they multiply, and what is said where they cannot be.
+
+
+@cache
+def planned(*gammas: str) -> TransferPlan:
+    """By muP from width 32 to 64, with some of the gammas of `plans.HPS`."""
+    chosen = {key: HPS["umup"][key] for key in gammas}
+    groups = {"groups": UMUP["groups"]} if "gamma_first" in gammas else {}
+    return nano_plan(64, 2, MUP | groups, {"eta": 2.0**-7} | chosen)
+
+
+@pytest.mark.parametrize("to", EXPORTERS)
+def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
+    exporter, whole = build_exporter(to, OPTIONS.get(to, {})), plan("umup")
+    lacks = {lack.name for lack in lacking(whole, exporter)}
+    asked, silent = {setting.name: setting.lr for setting in whole.absorbed()}, []
+    for parameter in whole.parameters:
+        setting = exporter.setting(whole, parameter)
+        # A multiplier that stays in the forward pass is no part of the rate that is compared.
+        lr = asked[parameter.name] / setting.forward
+        if setting.lr != pytest.approx(lr, rel=1e-9):
+            key = "embedding" if is_table(parameter) else parameter.role
+            if f"{key}_lr" not in lacks:
+                silent.append(parameter.name)
+    assert not silent
+
+
+def test_megatron_says_what_it_cannot_train() -> None:
+    """Under muP alone: u-muP's own rates of embeddings and head are not Megatron's anyway."""
+    exporter = Megatron()
+    assert not {lack.name for lack in lacking(planned(), exporter)} & {
+        "hidden_lr",
+        "embedding_lr",
+        "readout_lr",
+    }
+    for gamma, lacks in (
+        ("gamma_hidden", {"embedding_lr", "readout_lr", "vector_lr"}),
+        ("eta_emb", {"embedding_lr"}),
+        ("gamma_readout", {"readout_lr"}),
+        ("gamma_first", {"hidden_lr", "vector_lr"}),
+    ):
+        assert lacks <= {lack.name for lack in lacking(planned(gamma), exporter)}, gamma
 
 
 HOSTILE = (

@@ -25,7 +25,6 @@ from tests.export.plans import (
     Settings,
     executed,
     made,
-    missing,
     names_of,
     plan,
     planned_settings,
@@ -162,8 +161,3 @@ def test_torchtitan_finds_parameters_behind_checkpointing() -> None:
     assert own != names_of(model)
     built, _ = optim.OptimizersContainer._build_param_groups(model, names["PARAM_GROUPS"], {})
     assert_planned(settings_of(built["AdamW"], own), planned)
-
-
-def test_torchtitan_has_no_lion() -> None:
-    assert "optimizer" in missing(plan("mup", "lion"), "torchtitan")
-    assert "optimizer" not in missing(plan("mup"), "torchtitan")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.stats.estimate import normal_above
+from sweeper.stats.estimate import mean_estimate, normal_above
 from sweeper.stats.rounds import CONFIDENCE, LOOKS, Foretold
 
 
@@ -28,3 +28,17 @@ def test_what_a_mean_will_be_is_as_often_as_foretold() -> None:
     assert then.above(0.0) == pytest.approx((means - 0.2 > 0).mean(), abs=0.01)
     assert then.within(0.9) == pytest.approx((np.abs(means) + 0.2 < 0.9).mean(), abs=0.01)
     assert normal_above(0.0) == 0.5
+
+
+def test_the_interval_of_three_seeds() -> None:
+    result = mean_estimate(np.array([1.0, 2.0, 3.0]))
+    half = 4.30265 / math.sqrt(3)
+    assert (result.low, result.value, result.high) == pytest.approx(
+        (2 - half, 2, 2 + half), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("values", [[2.0], [2.0, math.inf]])
+def test_one_seed_or_one_that_diverged_has_no_interval(values: list[float]) -> None:
+    result = mean_estimate(np.array(values))
+    assert (result.low, result.high) == (-math.inf, math.inf)
