@@ -159,7 +159,9 @@ class Runs:
             "of a run that was not made, inf of one that diverged"
         ]
         parts += [f"; write {meant}"] if meant else []
-        lost = next((cell for cell in values.get(self.columns.get("loss", ""), ()) if _is_word(cell)), "")
+        lost = next(
+            (cell for cell in values.get(self.columns.get("loss", ""), ()) if _is_word(cell)), ""
+        )
         if lost:
             parts += [f"; {shown_value(lost)!r} may say that a run diverged: write inf there"]
         # Of no use where it leaves out all rows: such a condition is refused.

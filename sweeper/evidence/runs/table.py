@@ -142,7 +142,9 @@ def _check_printed(lines: Sequence[str]) -> None:
     first, below = [*(line for line in lines if line.strip()), "", ""][:2]
     columns, cells = len(first.split()), below.split()
     # A printed DataFrame has the number of a row before its cells.
-    spaced = columns > 1 and len(cells) in (columns, columns + 1) and re.fullmatch(NUMBER, cells[-1])
+    spaced = (
+        columns > 1 and len(cells) in (columns, columns + 1) and re.fullmatch(NUMBER, cells[-1])
+    )
     if (spaced or re.match(r"\s*[|+\u2500-\u257f]", first)) and not re.search(r"[,;\t]", first):
         raise BadInput(
             f"the first line, {shown_line(first)!r}, is that of a table as it is printed, whose "
