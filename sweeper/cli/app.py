@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from types import FrameType
@@ -20,7 +19,7 @@ from sweeper.cli.options import command_of, program, verb_first
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
-from sweeper.launch.machine import collect_rarely, set_blas_threads, set_spin
+from sweeper.launch.machine import collect_rarely, find_users_modules, set_blas_threads, set_spin
 from sweeper.report.warned import keep_warnings
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.requests import Request
@@ -117,9 +116,7 @@ def main() -> None:
     # Schedulers and `kill` send SIGTERM: like Ctrl-C it then unwinds, so that locks are released,
     # jobs ended and the message printed. By default Python would just be gone.
     signal.signal(signal.SIGTERM, _interrupt)
-    # A model of the user's own lies in the folder worked in, as for a script started there.
-    with suppress(FileNotFoundError):  # it may be gone
-        sys.path.append(os.getcwd())
+    find_users_modules()
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
     words = verb_first(sys.argv[1:])
