@@ -54,6 +54,7 @@ from sweeper.launch.machine import THREADS, find_users_modules, users_threads
 from sweeper.launch.slurm_queue import QueueEntry, lack_of
 from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
+from sweeper.trial import digest
 
 MAX_RESTARTS = 1000
 """More than Slurm ever runs one submission."""
@@ -291,6 +292,11 @@ def prefix(study: Path) -> str:
     if "id" not in try_json(record):
         write_json(record, {"id": uuid4().hex[:8]})
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
+
+
+def comment(study: Path) -> str:
+    """What the comments of the study's jobs end with: those of a copy of it have another."""
+    return f"sweeper-{digest(str(study.resolve()))[:12]}"
 
 
 def record_array(
