@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from sweeper.cli import stop
 from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup, command
 from sweeper.cli.options import command_of, program, verb_first
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
@@ -91,13 +92,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _open_streams() -> None:
-    """Make stdout and stderr take every word: one may be closed, or know ASCII alone."""
-    for name in ("stdout", "stderr"):
+    """Make stdout and stderr take every word: each may be closed, as stdin, or know ASCII alone."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         # So Python has a stream that the caller closed, as `>&-` and daemons do.
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        else:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w":
             stream.reconfigure(errors="replace")
 
 
@@ -127,6 +128,8 @@ def main() -> None:
     if bad := next(filter(_is_no_text, words), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
+        if signal.getsignal(signal.SIGINT) is stop:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
         app(with_user_command(words))
     except KeyboardInterrupt:
