@@ -279,3 +279,18 @@ def test_a_shell_proposes_them_behind_the_verb() -> None:
         env={**os.environ, **env, "COMP_WORDS": "sweeper --json status --ro"},
     )
     assert done.stdout.split() == ["--root"], done
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_plainly(tmp_path: Path) -> None:
+    pressed = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    (tmp_path / "typer.py").write_text(pressed)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    argv = [sys.executable, "-m", "sweeper", "status"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_closed_stdin_is_an_empty_one() -> None:
+    argv = ["sh", "-c", '"$0" -m sweeper judge - <&-', sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.endswith("is empty\n")
