@@ -10,7 +10,13 @@ from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.line_search import line_notes, line_objective, line_result
+from sweeper.search.line_search import (
+    line_notes,
+    line_objective,
+    line_result,
+    on_line,
+    values_to_follow,
+)
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -133,7 +139,7 @@ class PairsStrategy:
         """The line's missing points, then those of all grids at once."""
         line = self._line(space, history)
         if line is not None and line.missing:
-            missing = [Log2Hps({**defaults(space), "eta": value}) for value in line.missing]
+            missing = on_line(defaults(space), "eta", line.missing)
             return missing_points(missing, range(self.seeds), "eta", history)
         if line is not None and line.losses and not any(map(math.isfinite, line.losses.values())):
             return []
@@ -142,6 +148,15 @@ class PairsStrategy:
             hps for pair in self._pairs(space) for hps in self._cells(space, pair, centre["eta"])
         ]
         return missing_points(cells, range(self.seeds), "grids", history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the line may ask for; the grids are laid around its optimum, and asked for whole."""
+        if self.eta is None:
+            return []
+        objective = line_objective(history, defaults(space), "eta", range(self.seeds))
+        values = values_to_follow(self.eta, space["eta"], objective)
+        following = on_line(defaults(space), "eta", values)
+        return missing_points(following, range(self.seeds), "eta", history)
 
     def _line(self, space: Space, history: History) -> LineState | None:
         if self.eta is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from statistics import mean, stdev
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +14,13 @@ import numpy as np
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.line_search import line_notes, line_objective, line_result
+from sweeper.search.line_search import (
+    line_notes,
+    line_objective,
+    line_result,
+    on_line,
+    values_to_follow,
+)
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -26,11 +33,12 @@ from sweeper.search.strategy import (
     Retune,
     Until,
     chosen_axes,
+    ends,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.stats.line import LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.line import LineObjective, LineRule, LineState, line_optimum, replay_line
 from sweeper.stats.paired import paired_difference
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
@@ -119,14 +127,14 @@ class IndependentSearch:
         standing = _Standing(self, space, history)
         # What is missing first, from the first phase on, is asked for.
         if standing.eta.missing:
-            missing = [Log2Hps({**defaults(space), "eta": value}) for value in standing.eta.missing]
+            missing = on_line(defaults(space), "eta", standing.eta.missing)
             return missing_points(missing, [0], "eta", history)
         if math.isinf(min(standing.eta.losses.values())):
             return []
         missing = [
-            Log2Hps({**standing.base, name: value})
+            hps
             for name, state in standing.others.items()
-            for value in state.missing
+            for hps in on_line(standing.base, name, state.missing)
         ]
         if points := missing_points(missing, range(self.seeds), "lines", history):
             return points
@@ -135,12 +143,50 @@ class IndependentSearch:
         if points or kept is None:
             return points
         if standing.retune.missing:
-            missing = [Log2Hps({**kept, "eta": value}) for value in standing.retune.missing]
+            missing = on_line(kept, "eta", standing.retune.missing)
             return missing_points(missing, self.fresh, "retune", history)
         retuned = Log2Hps({**kept, "eta": _retuned(standing.retune, kept["eta"])})
         if retuned["eta"] == kept["eta"]:
             return []
         return missing_points([kept, retuned], self.comparing, "compare", history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the lines at hand may ask for; of two finalists, what either would be followed by.
+
+        Not the lines from every eta, nor all combinations of their optima: these are too many.
+        """
+        standing = _Standing(self, space, history)
+        if standing.eta.missing:
+            line = line_objective(history, defaults(space), "eta", [0])
+            values = values_to_follow(self.eta, space["eta"], line)
+            return missing_points(on_line(defaults(space), "eta", values), [0], "eta", history)
+        rule, seeds, base = self.line_rule(space), range(self.seeds), standing.base
+        if any(state.missing for state in standing.others.values()):
+            lines = [
+                on_line(base, name, values_to_follow(rule, space[name], objective))
+                for name in standing.others
+                for objective in [line_objective(history, base, name, seeds)]
+            ]
+            return missing_points(_in_turn(lines), seeds, "lines", history)
+        finalists, kept = standing.finalists, standing.kept
+        if missing_points(finalists, self.fresh, "combine", history):
+            moved = [hps for hps in finalists if standing.is_retuned(hps)]
+            lines = [
+                on_line(hps, "eta", [*replay_line(*line).missing, *values_to_follow(*line)])
+                for hps in moved
+                for line in [standing.retuning(hps)]
+            ]
+            unmoved = ends(hps for hps in finalists if hps not in moved)
+            return [*missing_points(_in_turn(lines), self.fresh, "retune", history), *unmoved]
+        if kept is None:
+            return []
+        if not standing.retune.missing:
+            return ends(on_line(kept, "eta", [kept["eta"], line_optimum(standing.retune.losses)]))
+        values = values_to_follow(*standing.retuning(kept))
+        following = missing_points(on_line(kept, "eta", values), self.fresh, "retune", history)
+        best = on_line(kept, "eta", [*standing.retune.losses, *standing.retune.missing])
+        compared = missing_points([kept, *best], self.comparing, "compare", history)
+        return [*following, *compared, *ends([kept])]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The better of combined and single over fresh seeds, else the best single so far."""
@@ -256,28 +302,32 @@ class _Standing:
 
     @cached_property
     def kept(self) -> Log2Hps | None:
-        """The better finalist, whose eta is retuned; None while it is not known.
-
-        None, too, where it is the base itself: nothing but eta moved, and eta's own line holds.
-        """
-        if not self.search.retune or _is_fixed(self.space["eta"]):
-            return None
+        """The better finalist, whose eta is retuned; None where there is none, or not yet."""
         means = [self.history.mean(hps, self.search.fresh) for hps in self.finalists]
         complete = [mean for mean in means if mean is not None and not math.isnan(mean)]
         if len(complete) < len(means) or math.isinf(min(complete)):
             return None
         kept = self.finalists[means.index(min(complete))]
-        return None if hps_key(kept) == hps_key(self.base) else kept
+        return kept if self.is_retuned(kept) else None
+
+    def is_retuned(self, kept: Log2Hps) -> bool:
+        """Whether a finalist gets the last line: not the base, for which eta's own line holds."""
+        is_searched = bool(self.search.retune) and not _is_fixed(self.space["eta"])
+        return is_searched and hps_key(kept) != hps_key(self.base)
 
     @cached_property
     def retune(self) -> LineState:
         """The last line over eta, around the finalist that is kept."""
-        rule, kept = self.search.retune, self.kept
-        assert rule and kept is not None
+        assert self.kept is not None
+        return replay_line(*self.retuning(self.kept))
+
+    def retuning(self, kept: Log2Hps) -> tuple[LineRule, Axis, LineObjective]:
+        """What the last line over eta is laid by around a finalist."""
+        rule, eta = self.search.retune, kept["eta"]
+        assert rule
         # Two values and the kept one; `reach` and `extend` lead on from there.
-        eta = kept["eta"]
         axis = Axis(low=eta - rule.step, high=eta + rule.step, default=eta)
-        return replay_line(rule, axis, line_objective(self.history, kept, "eta", self.search.fresh))
+        return rule, axis, line_objective(self.history, kept, "eta", self.search.fresh)
 
     def _pairs(self, first: Log2Hps, second: Log2Hps, seeds: range) -> list[tuple[float, float]]:
         """The losses of both with every seed that both have."""
@@ -329,6 +379,11 @@ def _retuned(line: LineState, before: float) -> float:
     # The line's own value for it may differ in the last digit.
     same = min(line.losses, key=lambda value: abs(value - before))
     return best if line.losses[best] < line.losses[same] else before
+
+
+def _in_turn(lines: Sequence[Sequence[Log2Hps]]) -> list[Log2Hps]:
+    """The first of every line, then the second, and so on."""
+    return [hps for each in zip_longest(*lines) for hps in each if hps is not None]
 
 
 def _is_fixed(axis: Axis) -> bool:

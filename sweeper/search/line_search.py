@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from sweeper.search.strategy import (
     LineResult,
     Phase,
     Until,
+    ends,
     missing_points,
     pruned_notes,
 )
@@ -29,6 +30,46 @@ def line_objective(
 ) -> LineObjective:
     """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
     return lambda value: history.mean(Log2Hps({**base, name: value}), seeds)
+
+
+def on_line(base: Log2Hps, name: str, values: Iterable[float]) -> list[Log2Hps]:
+    """`base` with every one of the `values` of `name`."""
+    return [Log2Hps({**base, name: value}) for value in values]
+
+
+MOST_PLACES = 64
+"""Places of an optimum that are looked at in a round."""
+
+
+def values_to_follow(rule: LineRule, axis: Axis, objective: LineObjective) -> list[float]:
+    """What a line may ask for once it has what it lacks now, wherever its optimum then lies.
+
+    The next round's values come first, and of a round those near the middle.
+    """
+
+    def off_middle(value: float) -> float:
+        return abs(value - axis.default)
+
+    lacking, found = replay_line(rule, axis, objective).missing, dict[float, None]()
+    worlds = [dict[float, float]()]  # losses that it may get, by the value
+    while worlds:
+        imagined = dict[frozenset[tuple[float, float]], dict[float, float]]()
+        for world in worlds:
+
+            def loss(value: float, world: dict[float, float] = world) -> float | None:
+                return world[value] if value in world else objective(value)
+
+            state = replay_line(rule, axis, loss)
+            found.update(dict.fromkeys(state.missing))
+            finite = [each for each in state.losses.values() if math.isfinite(each)] or [0.0]
+            worse = world | dict.fromkeys(state.missing, max(finite) + 1)
+            places = sorted(state.missing, key=off_middle)[:MOST_PLACES]
+            best = [{place: min(finite) - 1} for place in places]
+            for new in [*best, *([{}] if state.losses and places else [])]:
+                imagined[frozenset((worse | new).items())] = worse | new
+        worlds = sorted(imagined.values(), key=lambda w: off_middle(min(w, key=w.__getitem__)))
+        worlds = worlds[:MOST_PLACES]
+    return [value for value in found if value not in lacking]
 
 
 def line_result(
@@ -134,8 +175,19 @@ class LearningRateLine(Bounded):
         """The line's missing points."""
         base = defaults(space)
         state = self._replay(base, space, history)
-        missing = [Log2Hps({**base, "eta": value}) for value in state.missing]
+        missing = on_line(base, "eta", state.missing)
         return missing_points(missing, range(self.seeds), "eta", history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the line may ask for; in its last round, the optima that it may end with."""
+        base = defaults(space)
+        objective = line_objective(history, base, "eta", range(self.seeds))
+        if values := values_to_follow(self.line, space["eta"], objective):
+            following = on_line(base, "eta", values)
+            return missing_points(following, range(self.seeds), "eta", history)
+        state = self._replay(base, space, history)
+        best = [line_optimum(state.losses)] if state.losses else []
+        return ends(on_line(base, "eta", [*best, *state.missing]))
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The line's optimum."""

@@ -13,7 +13,7 @@ from sweeper.errors import SweeperError
 from sweeper.launch.executor import PrunerOf, no_pruner
 from sweeper.plan.in_training import DISAGREES
 from sweeper.search.prune import Pruner, PrunerKind
-from sweeper.search.strategy import Conclusion, History
+from sweeper.search.strategy import Conclusion, History, may_follow
 from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
@@ -47,6 +47,7 @@ def make_loop(
     record: Callable[[Sequence[Result]], None],
     cancelled: Callable[[], bool] = lambda: False,
     pruner: PrunerOf = no_pruner,
+    may_follow: Callable[[], Sequence[Trial]] = tuple,
     *,
     wait: bool = True,
     planned: int = 0,
@@ -65,6 +66,7 @@ def make_loop(
         advanced=listener.advanced,
         cancelled=cancelled,
         pruner=pruner,
+        may_follow=may_follow,
         wait=wait,
     )
     listener.watch(loop.states)
@@ -135,8 +137,10 @@ class Sweep:
         self.logger = experiment.settings.logger
         # Their cause may be gone: a mended script, another machine, more memory.
         self._retry = {r.key for r in study.results() if r.status == "failed"}
+        self.searched = set[str]()  # keys of the trials that a search rests on
         self._prune: PrunerKind = "none"  # what a search asks for, while it runs
         self._pending: Missing = []
+        self._asked = set[str]()  # keys: the listener hears of a proposal that names new trials
         self._last_failure, self._failures = "", 0  # of trials in a row, by their reason
 
     def lookup(self, key: str) -> Result | None:
@@ -161,7 +165,22 @@ class Sweep:
             concluded = complete
             return finished, missing
 
-        self._train(ask, sum(phase.trials for phase in settings.search.plan(settings.space)))
+        def follow() -> Missing:
+            """What may be asked for later and was never tried; nothing where trials are stopped.
+
+            Which are stopped depends on all that train.
+            """
+            if self._prune != "none":
+                return []
+            points = may_follow(settings.search, settings.space, replay.history())
+            trials = (
+                self.experiment.trial(settings.base, point.log2_hps, point.seed, point.phase)
+                for point in points
+            )
+            return [trial for trial in trials if self.study.get(trial.key) is None]
+
+        self._train(ask, sum(p.trials for p in settings.search.plan(settings.space)), follow)
+        self.searched = {result.key for result in replay.history().results}
         conclusion = self._conclusion(replay.history())
         after_batch(conclusion, True)
         return conclusion
@@ -215,9 +234,14 @@ class Sweep:
         self._train(ask)
         return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
 
-    def _train(self, ask: Callable[[], tuple[int, Missing]], planned: int = 0) -> None:
+    def _train(
+        self,
+        ask: Callable[[], tuple[int, Missing]],
+        planned: int = 0,
+        follow: Callable[[], Missing] = list,
+    ) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever there is room."""
-        asked: set[str] = set()  # keys: the listener hears of a proposal that names new trials
+        asked = self._asked = set()
 
         def pending() -> Missing:
             finished, missing = ask()
@@ -240,6 +264,7 @@ class Sweep:
             record=self._record,
             cancelled=lambda: cancel_requested(folder),
             pruner=self._pruner,
+            may_follow=follow,
             wait=self.wait,
             planned=planned,
         )
@@ -262,7 +287,8 @@ class Sweep:
         self.study.record(results)
         for result in results:
             self._log(result)
-            self.listener.finished(result)
+            if result.key in self._asked:  # else it was trained ahead
+                self.listener.finished(result)
         limit = self.experiment.settings.runner.failures
         for result in results:
             # The reason alone: the lines of a log that follow it differ from trial to trial.
