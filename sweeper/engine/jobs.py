@@ -420,7 +420,7 @@ def measure_size(
         ratio = MAX_TIME_RATIO if size >= 2 * best.size else 1.0
         if seconds > best.seconds * ratio:
             return replace(best, limited_by_trials=False)
-        alone = min(alone, seconds)  # the first
+        alone = seconds if size == 1 else alone
         free = size if size * seconds <= NEARLY_FREE * alone else best.nearly_free
         best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True, nearly_free=free)
         size = 2 * size if size == count else min(2 * size, count)
