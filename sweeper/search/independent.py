@@ -14,13 +14,7 @@ import numpy as np
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.line_search import (
-    line_notes,
-    line_objective,
-    line_result,
-    on_line,
-    values_to_follow,
-)
+from sweeper.search.line_search import SearchLine, line_notes
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -38,7 +32,7 @@ from sweeper.search.strategy import (
     phase_ends,
     pruned_notes,
 )
-from sweeper.stats.line import LineObjective, LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.line import LineRule, LineState, line_optimum
 from sweeper.stats.paired import paired_difference
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
@@ -126,67 +120,51 @@ class IndependentSearch:
         """
         standing = _Standing(self, space, history)
         # What is missing first, from the first phase on, is asked for.
-        if standing.eta.missing:
-            missing = on_line(defaults(space), "eta", standing.eta.missing)
+        if missing := standing.eta.missing:
             return missing_points(missing, [0], "eta", history)
-        if math.isinf(min(standing.eta.losses.values())):
+        if math.isinf(min(standing.eta.state.losses.values())):
             return []
-        missing = [
-            hps
-            for name, state in standing.others.items()
-            for hps in on_line(standing.base, name, state.missing)
-        ]
+        missing = [hps for line in standing.others for hps in line.missing]
         if points := missing_points(missing, range(self.seeds), "lines", history):
             return points
         points = missing_points(standing.finalists, self.fresh, "combine", history)
         kept = standing.kept
         if points or kept is None:
             return points
-        if standing.retune.missing:
-            missing = on_line(kept, "eta", standing.retune.missing)
-            return missing_points(missing, self.fresh, "retune", history)
-        retuned = Log2Hps({**kept, "eta": _retuned(standing.retune, kept["eta"])})
+        line = standing.retuning(kept)
+        if line.missing:
+            return missing_points(line.missing, self.fresh, "retune", history)
+        (retuned,) = line.at([_retuned(line.state, kept["eta"])])
         if retuned["eta"] == kept["eta"]:
             return []
         return missing_points([kept, retuned], self.comparing, "compare", history)
 
     def may_follow(self, space: Space, history: History) -> list[Point]:
-        """What the lines at hand may ask for; of two finalists, what either would be followed by.
+        """What the lines at hand may ask for; of two finalists, what follows either.
 
         Not the lines from every eta, nor all combinations of their optima: these are too many.
         """
         standing = _Standing(self, space, history)
         if standing.eta.missing:
-            line = line_objective(history, defaults(space), "eta", [0])
-            values = values_to_follow(self.eta, space["eta"], line)
-            return missing_points(on_line(defaults(space), "eta", values), [0], "eta", history)
-        rule, seeds, base = self.line_rule(space), range(self.seeds), standing.base
-        if any(state.missing for state in standing.others.values()):
-            lines = [
-                on_line(base, name, values_to_follow(rule, space[name], objective))
-                for name in standing.others
-                for objective in [line_objective(history, base, name, seeds)]
-            ]
-            return missing_points(_in_turn(lines), seeds, "lines", history)
+            return missing_points(standing.eta.following(), [0], "eta", history)
+        if any(line.missing for line in standing.others):
+            following = _in_turn([line.following() for line in standing.others])
+            return missing_points(following, range(self.seeds), "lines", history)
         finalists, kept = standing.finalists, standing.kept
         if missing_points(finalists, self.fresh, "combine", history):
             moved = [hps for hps in finalists if standing.is_retuned(hps)]
-            lines = [
-                on_line(hps, "eta", [*replay_line(*line).missing, *values_to_follow(*line)])
-                for hps in moved
-                for line in [standing.retuning(hps)]
-            ]
-            unmoved = ends(hps for hps in finalists if hps not in moved)
-            return [*missing_points(_in_turn(lines), self.fresh, "retune", history), *unmoved]
+            following = _in_turn([standing.retuning(hps).following() for hps in moved])
+            points = missing_points(following, self.fresh, "retune", history)
+            return [*points, *ends(hps for hps in finalists if hps not in moved)]
         if kept is None:
             return []
-        if not standing.retune.missing:
-            return ends(on_line(kept, "eta", [kept["eta"], line_optimum(standing.retune.losses)]))
-        values = values_to_follow(*standing.retuning(kept))
-        following = missing_points(on_line(kept, "eta", values), self.fresh, "retune", history)
-        best = on_line(kept, "eta", [*standing.retune.losses, *standing.retune.missing])
-        compared = missing_points([kept, *best], self.comparing, "compare", history)
-        return [*following, *compared, *ends([kept])]
+        line = standing.retuning(kept)
+        best = [kept, *line.at([_retuned(line.state, kept["eta"])])]
+        if not line.missing:
+            return ends(best)
+        points = missing_points(line.following(), self.fresh, "retune", history)
+        points += missing_points([*best, *line.missing], self.comparing, "compare", history)
+        return [*points, *ends([kept])]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The better of combined and single over fresh seeds, else the best single so far."""
@@ -244,34 +222,31 @@ class _Standing:
         self.search, self.space, self.history = search, space, history
 
     @cached_property
-    def eta(self) -> LineState:
+    def eta(self) -> SearchLine:
         """The first line, from the defaults, with one seed."""
-        objective = line_objective(self.history, defaults(self.space), "eta", [0])
-        return replay_line(self.search.eta, self.space["eta"], objective)
+        base, axis = defaults(self.space), self.space["eta"]
+        return SearchLine(self.search.eta, axis, self.history, base, "eta", [0])
 
     @cached_property
     def base(self) -> Log2Hps:
         """The defaults at eta's optimum, from which the other lines start."""
-        best = line_optimum(self.eta.losses) if self.eta.losses else self.space["eta"].default
+        losses = self.eta.state.losses
+        best = line_optimum(losses) if losses else self.space["eta"].default
         return Log2Hps({**defaults(self.space), "eta": best})
 
     @cached_property
-    def others(self) -> dict[str, LineState]:
-        """The other lines, by hyperparameter."""
+    def others(self) -> list[SearchLine]:
+        """The other lines."""
         rule, seeds = self.search.line_rule(self.space), range(self.search.seeds)
-        return {
-            name: replay_line(
-                rule, self.space[name], line_objective(self.history, self.base, name, seeds)
-            )
+        return [
+            SearchLine(rule, self.space[name], self.history, self.base, name, seeds)
             for name in self.search.line_names(self.space)
-        }
+        ]
 
     @cached_property
     def lines(self) -> list[LineResult]:
         """What the lines found."""
-        history, base, space = self.history, self.base, self.space
-        states = {"eta": self.eta, **self.others}.items()
-        results = (line_result(n, state, history, base, space[n]) for n, state in states)
+        results = (line.result() for line in (self.eta, *self.others))
         return [line for line in results if line]
 
     @cached_property
@@ -315,19 +290,13 @@ class _Standing:
         is_searched = bool(self.search.retune) and not _is_fixed(self.space["eta"])
         return is_searched and hps_key(kept) != hps_key(self.base)
 
-    @cached_property
-    def retune(self) -> LineState:
-        """The last line over eta, around the finalist that is kept."""
-        assert self.kept is not None
-        return replay_line(*self.retuning(self.kept))
-
-    def retuning(self, kept: Log2Hps) -> tuple[LineRule, Axis, LineObjective]:
-        """What the last line over eta is laid by around a finalist."""
+    def retuning(self, kept: Log2Hps) -> SearchLine:
+        """The last line over eta, around a finalist."""
         rule, eta = self.search.retune, kept["eta"]
         assert rule
         # Two values and the kept one; `reach` and `extend` lead on from there.
         axis = Axis(low=eta - rule.step, high=eta + rule.step, default=eta)
-        return rule, axis, line_objective(self.history, kept, "eta", self.search.fresh)
+        return SearchLine(rule, axis, self.history, kept, "eta", self.search.fresh)
 
     def _pairs(self, first: Log2Hps, second: Log2Hps, seeds: range) -> list[tuple[float, float]]:
         """The losses of both with every seed that both have."""
@@ -353,17 +322,17 @@ class _Standing:
     def retuned(self) -> Retune | None:
         """What the last line over eta has found so far; None before its first point."""
         kept = self.kept
-        if kept is None or len(self.retune.losses) < 2:
+        if kept is None or len((last := self.retuning(kept)).state.losses) < 2:
             return None
-        line = line_result("eta", self.retune, self.history, kept, self.space["eta"])
+        line = last.result()
         assert line is not None
-        line = replace(line, optimum_log2=_retuned(self.retune, kept["eta"]))
+        line = replace(line, optimum_log2=_retuned(last.state, kept["eta"]))
         retune = Retune(line=line, before_log2=kept["eta"])
         if line.optimum_log2 == kept["eta"]:
             return retune
         best = Log2Hps({**kept, "eta": line.optimum_log2})
         pairs = self._pairs(kept, best, self.search.comparing)
-        if self.retune.missing or len(pairs) < self.search.retune_seeds:
+        if last.missing or len(pairs) < self.search.retune_seeds:
             return replace(retune, gain=math.nan)
         before, after = (np.array(losses) for losses in zip(*pairs, strict=True))
         # Student's: with five pairs the noise of their differences is itself hardly known.
