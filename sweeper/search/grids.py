@@ -9,18 +9,15 @@ from itertools import combinations, product
 from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.records import Bounds, check_bounds
+from sweeper.records import Bounds
 from sweeper.search.line_search import SearchLine, line_notes
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     PairGrid,
     Phase,
-    Until,
+    StrategySettings,
     best_result,
     chosen_axes,
     missing_points,
@@ -89,7 +86,7 @@ LONGER = {"eta": "search.eta.points or search.eta.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsStrategy:
+class PairsStrategy(StrategySettings):
     """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
 
     First a line over eta, all else at its default; without it (`eta` None) eta stays at its
@@ -106,13 +103,10 @@ class PairsStrategy:
     step: Annotated[float | None, SPACING] = 1.0
     seeds: Annotated[int, ONE_OR_MORE] = 1
     eta: LineRule | None = field(default_factory=LineRule)
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what gives no grid."""
-        check_bounds(self)
+        super().__post_init__()
         if isinstance(self.pairs, str):
             return
         if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):

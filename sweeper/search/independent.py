@@ -13,19 +13,16 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sweeper.errors import ConfigError
-from sweeper.records import Bounds, check_bounds
+from sweeper.records import Bounds
 from sweeper.search.line_search import SearchLine, line_notes
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Combination,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     Phase,
     Retune,
-    Until,
+    StrategySettings,
     chosen_axes,
     ends,
     missing_points,
@@ -44,7 +41,7 @@ RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndependentSearch:
+class IndependentSearch(StrategySettings):
     """A line over eta, then a line for every other hyperparameter, the combination, eta again.
 
     `eta` is the first line, of one seed. In the second phase each point has `seeds` seeds, and
@@ -65,16 +62,13 @@ class IndependentSearch:
     retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
     retune_seeds: Annotated[int, Bounds(least=2, most=1000)] = 5
     axes: tuple[str, ...] | None = None
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     separable: ClassVar[bool] = True
     """A line's next points depend on that line alone: it need not wait for the whole batch."""
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
-        check_bounds(self)
+        super().__post_init__()
         if self.retune and self.retune.points < 3:
             allowed = "at least 3: the value and its two neighbours; search.retune=false: none"
             raise ConfigError("retune.points", self.retune.points, allowed)

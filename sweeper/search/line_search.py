@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
-from sweeper.records import Bounded
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     Phase,
-    Until,
+    StrategySettings,
     ends,
     missing_points,
     pruned_notes,
@@ -170,14 +166,11 @@ LONGER = {"eta": "search.line.points or search.line.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateLine(Bounded):
+class LearningRateLine(StrategySettings):
     """A line over eta, refined around the optimum by halving the spacing; `seeds` a point."""
 
     line: LineRule = field(default_factory=lambda: LineRule(points=11))
     seeds: Annotated[int, ONE_OR_MORE] = 1
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase."""

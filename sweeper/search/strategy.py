@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.records import WRITTEN_IF_SET, Bounds
+from sweeper.records import WRITTEN_IF_SET, Bounded, Bounds
 from sweeper.search.prune import PrunerKind
 from sweeper.trial import Choice, Log2Hps, Point, Result, Space, hps_key
 
@@ -17,9 +17,7 @@ FINAL = "final"
 FRESH_SEEDS = 3
 """Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
 FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
-"""`search.fresh_seeds`, of every strategy; see `fresh.py`."""
 Until = Literal["planned", "settled"]
-"""`search.until`, of every strategy; see `settled.py`."""
 
 
 class History:
@@ -304,6 +302,15 @@ class Strategy(Protocol):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best configuration so far, and what it rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategySettings(Bounded):
+    """What every strategy can be told; see `fresh.py`, `settled.py` and `prune.py`."""
+
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
+    prune: PrunerKind = "none"
 
 
 def may_follow(strategy: Strategy, space: Space, history: History) -> list[Point]:

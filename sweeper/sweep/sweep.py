@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import PrunerOf, no_pruner
 from sweeper.plan.in_training import DISAGREES
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History, may_follow
@@ -44,30 +43,21 @@ def make_loop(
     folder: Path,
     listener: ProgressListener,
     notify: Callable[[str], None],
-    record: Callable[[Sequence[Result]], None],
-    cancelled: Callable[[], bool] = lambda: False,
-    pruner: PrunerOf = no_pruner,
-    may_follow: Callable[[], Sequence[Trial]] = tuple,
-    *,
-    wait: bool = True,
     planned: int = 0,
+    **options: Any,
 ) -> Loop:
     """The loop of an experiment's runner and launcher, with its files below `folder`.
 
-    `planned` are the trials of the whole sweep, as far as they are known.
+    `planned` are the trials of the whole sweep, as far as they are known, `options` the loop's.
     """
     settings = experiment.settings
     loop = Loop(
         runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify, planned),
         launcher=settings.launcher,
         folder=folder,
-        record=record,
         notify=notify,
         advanced=listener.advanced,
-        cancelled=cancelled,
-        pruner=pruner,
-        may_follow=may_follow,
-        wait=wait,
+        **options,
     )
     listener.watch(loop.states)
     return loop
@@ -107,7 +97,7 @@ def measure_trials(
         return [trial for key, trial in wanted.items() if key not in results]
 
     listener.proposed(0, list(wanted.values()))
-    loop = make_loop(experiment, folder, listener, notify, record)
+    loop = make_loop(experiment, folder, listener, notify, record=record)
     try:
         loop.run(missing)
     finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
@@ -260,13 +250,13 @@ class Sweep:
             self.experiment,
             folder,
             self.listener,
-            notify=self._note,
+            self._note,
+            planned,
             record=self._record,
             cancelled=lambda: cancel_requested(folder),
             pruner=self._pruner,
             may_follow=follow,
             wait=self.wait,
-            planned=planned,
         )
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
