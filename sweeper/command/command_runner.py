@@ -319,7 +319,9 @@ class CommandRunner:
         """See `Command.machine`."""
         return self.settings.machine()
 
-    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+    def batches(
+        self, trials: Sequence[Trial], executor: Executor, ahead: Sequence[Trial] = ()
+    ) -> list[Batch]:
         """One trial a job, and one of every size first.
 
         What is too large fails at once, not after hours of smaller ones, and how long all of it

@@ -130,7 +130,8 @@ class Slurm:
     `jobs` at most are submitted at a time, `array_parallelism` at most of an array run at a time. A
     job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
     that dies is sent again, at most `retries` times running without coming further. The queue is
-    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
+    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again. At most
+    `ahead` trials are in jobs at a time that nobody has asked for yet.
     `submitit` are parameters of submitit's; those that are keys here set these.
     """
 
@@ -151,6 +152,7 @@ class Slurm:
     retries: Annotated[int, Bounds(least=0)] = 2
     poll: Seconds = 10.0
     grace: Annotated[float, Bounds(least=0)] = 60.0
+    ahead: Annotated[int, Bounds(least=0)] = 0
     setup: tuple[str, ...] = ()
     sbatch: Mapping[str, Any] = field(default_factory=dict)
     python: tuple[str, ...] | None = None
@@ -620,8 +622,14 @@ class SlurmExecutor:
             return set()
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder, and its array's once that has no other job."""
+        """Remove the job's folder, and its array's once that has no other job.
+
+        One that is still in the queue is not wanted any more, and is taken out of it.
+        """
         for submitted in [other for other in self.submitted if other.id == job]:
+            if outcome_of(submitted.job_dir) is None:
+                with suppress(SchedulerError):
+                    slurm_queue.cancel([submitted.array.task_id(submitted.index)])
             self.submitted.remove(submitted)
             others = [*self.submitted, *self._recovered_jobs.values()]
             if not keep_log and all(other.array is not submitted.array for other in others):

@@ -154,7 +154,7 @@ def search_study(
             remember(settings.folder, read_tree(config, ()))
             moved = write_setup(settings.folder, experiment.spec(settings.base))
             try:
-                conclusion = run_search(experiment, study, watcher, wait=not detach)
+                conclusion, keys = run_search(experiment, study, watcher, wait=not detach)
             except Submitted as queued:
                 notices = [*moved, *study.notices]
                 return InJobs(
@@ -164,8 +164,8 @@ def search_study(
                     failed=queued.failed,
                 )
             tell_speed(watcher, study.results(), since=start)
-        trials = trials_of(study)
-        searched = trials.searched
+        # Not what was trained ahead and never asked for, nor what another search has left.
+        searched = [result for result in trials_of(study).searched if result.key in keys]
         searched_results = searched if math.isfinite(conclusion.objective) else ()
         lacking = without_result(searched_results, conclusion.best_log2, settings.space)
         record = search_record(settings, conclusion, finished=not lacking)
@@ -280,8 +280,8 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
 
 def run_search(
     experiment: Experiment, study: StudyRecord, watcher: Watcher, *, wait: bool
-) -> Conclusion:
-    """Train what the study lacks, `search.json` written after every batch.
+) -> tuple[Conclusion, set[str]]:
+    """Train what the study lacks, `search.json` written after every batch; the keys of its trials.
 
     Without `wait`, Submitted is raised once jobs are in a queue.
     """
@@ -309,7 +309,8 @@ def run_search(
     with progress_of(
         settings, watcher, "search", planned, results=results, heard=heard, kept=kept
     ) as monitor:
-        conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
+        sweep = Sweep(experiment, study, monitor, wait=wait)
+        conclusion = sweep.search(after_batch)
     study.describe(
         {
             "best": in_use(settings.space, conclusion.best_log2),
@@ -318,7 +319,7 @@ def run_search(
             "loss_of": conclusion.basis,
         }
     )
-    return conclusion
+    return conclusion, sweep.searched
 
 
 def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:

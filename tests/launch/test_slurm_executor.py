@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,10 +62,14 @@ class Queue:
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
 
-    def drive(self, say: Callable[[Queue, int], None], trials: int = 1) -> ClusterSweep:
+    def drive(
+        self, say: Callable[[Queue, int], None], trials: int = 1, *, later: int = 0, ahead: int = 0
+    ) -> ClusterSweep:
         self.say = say
         sweep = ClusterSweep(self.folder, [trial(seed=seed) for seed in range(trials)])
-        launcher = Cluster(queue=self, gpus=0, jobs=10, poll=1.0, grace=GRACE, retries=1)
+        sweep.later = [trial(seed=seed) for seed in range(trials + later)]
+        options: dict[str, Any] = {"poll": 1.0, "grace": GRACE, "retries": 1, "ahead": ahead}
+        launcher = Cluster(queue=self, gpus=0, jobs=10, **options)
         sweep.run(launcher, batched_trials=1)
         return sweep
 
@@ -108,6 +113,21 @@ class Cluster(Slurm):
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Queue:
     return Queue(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_jobs_ahead_are_as_many_as_may_be_paid_for_and_end_with_the_search(
+    queue: Queue, ahead: int
+) -> None:
+    def say(queue: Queue, now: int) -> None:
+        if now == 2:
+            queue.set("COMPLETED")
+            leave(queue.arrays[0].members[0], 0, 2.5)
+
+    sweep = queue.drive(say, later=5, ahead=ahead)
+    assert sweep.objectives() == [2.5] and len(sweep.results) == 1
+    assert sum(len(array.members) for array in queue.arrays) == 1 + ahead
+    assert len(queue.cancelled) == ahead and not sweep.find("jobs/*")
 
 
 def test_a_lost_node_s_job_is_waited_for(queue: Queue) -> None:
