@@ -150,7 +150,7 @@ def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> lis
 
 
 def _notes(evidence: Evidence, source: Log) -> list[str]:
-    """That lines have several losses, or that their step stands in others."""
+    """A note on lines with several losses, and on steps that stand in other lines."""
     notes = list[str]()
     for _, reading in evidence.kinds.values():
         values = [match["loss"] for match in of_loss(source.pattern).finditer(reading.line)]

@@ -28,7 +28,7 @@ def _by_tokens(
     N: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
-    """Of ROWS tokens: log sum exp(z), the loss, and softmax(z) W."""
+    """The loss of ROWS tokens, with its log sum exp(z), and softmax(z) W."""
     trial = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, WIDTH)
