@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -240,15 +239,6 @@ def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
     verbs.declared["one"] = cache(made)
     assert list(verbs) == ["one"] and len(verbs) == 1 and not made.called
     assert verbs["one"] is verbs["one"] and verbs.get("two") is None and made.call_count == 1
-
-
-def test_a_verb_s_first_context_may_be_without_a_parent(capsys: pytest.CaptureFixture[str]) -> None:
-    """As where a documentation's command is only parsed: it decides the words that ask for help."""
-    declared: Any = commands.VERBS.declared["status"]
-    command = declared.__wrapped__()
-    command.make_context("status", [])
-    command.get_help(command.make_context("status", []))
-    assert "-h" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sweeper.engine.runner import Engine
 from sweeper.files import read_json, write_json
 from sweeper.report.next import ladder_words, validated_by
 from sweeper.report.output import Output
-from sweeper.report.sentences import diverged, failure_notes
+from sweeper.report.sentences import failure_notes
 from sweeper.report.warned import WARNED, keep_warnings
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import failures_of
@@ -168,20 +168,6 @@ def test_the_command_of_a_verdict_is_found_by_its_axis(ladder_study: Path) -> No
 
 
 # Sentences that several commands say of their trials.
-
-
-def test_what_diverged_is_told_with_its_lowest_eta() -> None:
-    fine = result(BASE, eta=-8.0)
-    wild = [
-        replace(result(BASE, eta=eta), status="diverged", objective=math.inf)
-        for eta in (-4.0, -5.0)
-    ]
-    assert diverged([fine]) == []
-    assert diverged([fine, wild[0]]) == [
-        "1 trial diverged, the lowest at eta 2^-4; such a loss is infinite"
-    ]
-    (sentence,) = diverged([fine, *wild])
-    assert sentence.startswith("2 trials diverged, the lowest at eta 2^-5")
 
 
 def test_failures_that_differ_in_numbers_and_folders_alone_are_told_once() -> None:

@@ -235,20 +235,6 @@ def test_no_row_of_a_long_table_is_hidden() -> None:
     assert not [line for line in lines if "Not shown" in line]
 
 
-def test_no_column_is_dropped_however_narrow_the_terminal_is() -> None:
-    names = [f"a long name {number}" for number in range(9)]
-    table = Table("wide", [Column(name) for name in names])
-    for row in range(2):
-        table.add(*(100.0 * row + column for column in range(9)), note=f"note {row}")
-    for width in (40, 60, 80, 200):
-        text = "\n".join(shown([table], width))
-        assert all(name in text for name in names)
-        assert all(f"{100 * row + column}" in text.split() for row in (0, 1) for column in range(9))
-        assert text.count("note 1") == 1 and "Not shown" not in text
-        rows = [line for line in text.splitlines() if line.startswith(" a long") or "100" in line]
-        assert max(map(len, rows)) <= width
-
-
 def test_names_command_no_terminal_and_hide_nothing() -> None:
     evil = "\x1b]0;title\x07\x9b2J\u200b\u202e\U000e0041"
     table = Table(evil, [Column(evil, left=True)])

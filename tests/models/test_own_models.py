@@ -1,22 +1,30 @@
-"""The decoders: causality, position, and what the encoder-decoder sees and counts."""
+"""The package's own models: sizes, causality, positions, experts, patches, unit scale."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 
+from sweeper.classifier.classify import scaled_ops
 from sweeper.data.spans import Corruption, SpanCorpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
+from sweeper.engine.train import train
 from sweeper.models.encoder_decoder import EncoderDecoder
 from sweeper.models.llama import rotary_table, rotate
 from sweeper.models.moe import Experts, Routing
-from sweeper.trial import Trial
+from sweeper.models.vit import normalized, patches
+from sweeper.records import from_json, to_json
+from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import points, tokens, tree, trial
-from tests.models.own import at, drawn, made
+from tests.models.arrays import images, trials
+from tests.models.own import at, drawn, made, rms, scales_at_start
 from tests.refusals import raises_config_error
 from tests.specs import spec_of, specs_between
 
@@ -212,3 +220,139 @@ def test_the_papers_models_have_as_many_parameters(kind: str) -> None:
     with torch.device("meta"):
         model = made(kind, depth=12, head_size=64, **sizes)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+# The Vision Transformer: patches, its head, what attention sees, and accuracy.
+
+
+MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
+
+
+def test_the_head_s_bias_is_added_to_the_logits() -> None:
+    model, image = drawn("vit", head_bias=True), torch.randn(2, 8, 8)
+    out = model(image)
+    assert model.head_bias is not None
+    model.head_bias.data += torch.arange(10.0)
+    torch.testing.assert_close(model(image), out + torch.arange(10.0))
+
+
+def test_top_1_accuracy_is_what_the_logits_say(tmp_path: Path) -> None:
+    data = images(tmp_path)
+    batch = trials("mup", MODEL, data, steps=4, batch_size=20)
+    run = BatchedRun(BatchedTrials(trials=tuple(batch), corpus=data))
+    for _ in range(4):
+        run.step()
+    _, accuracies = run.heldout()
+    assert accuracies is not None and accuracies.shape == (len(batch),)
+    model = run.program.model
+    for i in range(len(batch)):
+        tensors = {name: value[i] for name, value in {**run.params, **run.buffers}.items()}
+        hits = []
+        for x, y in data.heldout(20, 1, 2):
+            logits = functional_call(model, tensors, (torch.from_numpy(x).double(),))
+            hits += (logits.argmax(-1).numpy() == y).tolist()
+        assert float(accuracies[i]) == pytest.approx(sum(hits) / len(hits))
+    result = train(BatchedTrials(trials=tuple(batch), corpus=data))[0]
+    assert result.accuracy == pytest.approx(float(accuracies[0]))
+    assert from_json(Result, to_json(result)) == result
+
+
+def test_patches_are_squares_in_reading_order() -> None:
+    image = torch.arange(64.0).reshape(1, 8, 8)
+    squares = patches(image, 4)
+    assert squares.shape == (1, 4, 16)
+    assert torch.equal(squares[0, 1], image[0, :4, 4:].flatten())
+    coloured = patches(torch.stack([image, -image], 1), 4)
+    assert torch.equal(coloured[0, 1], torch.cat([squares[0, 1], -squares[0, 1]]))
+
+
+def test_norms_take_the_mean_out() -> None:
+    x = normalized(5 + 3 * torch.randn(4, 64))
+    torch.testing.assert_close(x.mean(-1), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.pow(2).mean(-1), torch.ones(4))
+
+
+def test_patches_see_each_other_in_both_directions_and_positions_matter() -> None:
+    model, image = drawn("vit"), torch.randn(1, 8, 8)
+    out = model(image)
+    moved = image.roll(4, -1)  # the same patches in other places
+    assert not torch.allclose(model(moved), out, atol=1e-4)
+    torch.nn.init.zeros_(model.position.weight)
+    torch.testing.assert_close(model(moved), model(image), atol=1e-4, rtol=1e-4)
+
+
+def test_roles_and_scaled_ops() -> None:
+    specs = specs_between(at("mlp"), base=(32, 1), target=(64, 1))
+    assert [str(spec.role) for spec in specs] == ["embedding", "hidden", "readout"]
+    specs = specs_between(at("vit"), base=(32, 2), target=(64, 2))
+    roles = {spec.name: str(spec.role) for spec in specs}
+    assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}
+    assert roles.pop("head.weight") == "readout"
+    assert set(roles.values()) == {"hidden"}
+    attention = next(op for op in scaled_ops(made("vit")) if op.kind == "attention")
+    assert attention.geometry == {"head_size": 8, "seq_len": 4, "causal": False}
+
+
+# u-muP in its own words: all has RMS 1 at initialization.
+
+
+SEQ, CLASSES = 64, 200
+CASES = [
+    {},
+    {"alpha_residual": 0.25},
+    {"alpha_residual": 4.0, "alpha_residual_attn_ratio": 2.0},
+    {"alpha_ffn_act": 4.0, "alpha_attn": 2.0},
+]
+
+
+def llama_scales(width: int, depth: int, values: dict[str, float]) -> dict[str, float]:
+    sizes = {"classes": CLASSES, "seq_len": SEQ, "head_size": 16, "base_depth": depth}
+    torch.manual_seed(1)
+    x, y = torch.randint(CLASSES, (2, 16, SEQ))
+    return scales_at_start(at("llama", **sizes, unit=True), width, depth, (x, y), **values)
+
+
+@pytest.mark.parametrize("values", CASES, ids=str)
+def test_one_layer_has_unit_scale(values: dict[str, float]) -> None:
+    """Within the reach of the paper's empirical rules, which hold for independent inputs."""
+    for name, value in llama_scales(256, 1, values).items():
+        if name == "head":
+            assert value == pytest.approx(256**-0.5, rel=0.1)
+        elif name.endswith(".weight") or "gradient" not in name:
+            assert 0.75 < value < 1.3, name
+        else:
+            assert 0.3 < value < 2.0, name
+
+
+def test_depth_changes_no_scale() -> None:
+    """Beyond what attention's model leaves out: positions grow alike from layer to layer."""
+    for name, value in llama_scales(64, 8, {"alpha_residual": 0.5}).items():
+        assert name == "head" or 0.3 < value < 3, name
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("mlp", 0.7, 1.3), ("vit", 0.2, 2.0)])
+def test_models_of_arrays_have_unit_scale(kind: str, low: float, high: float) -> None:
+    """Activations, and gradients of weights from `low` to `high`: images' tokens depend."""
+    torch.manual_seed(1)
+    batch = torch.randn(64, 16, 16), torch.randint(10, (64,))
+    scales = scales_at_start(at(kind, input_shape=(16, 16), unit=True), 128, 2, batch)
+    for name, value in scales.items():
+        if name == "head":
+            assert value == pytest.approx(128**-0.5, rel=0.25)
+        elif name.endswith("weight gradient"):
+            assert low < value < high, name
+        elif not name.endswith("gradient"):
+            assert 0.75 < value < 2.5, name
+
+
+def test_unit_scale_of_the_head_s_bias() -> None:
+    """Its gradient is of order 1 at any batch, and so independent of it."""
+    for batch in (16, 256):
+        torch.manual_seed(0)
+        model = made("vit", width=64, unit=True, head_bias=True)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        torch.nn.init.zeros_(model.head_bias)
+        model.head.multiplier.fill_(1 / 64)
+        model(torch.randn(batch, 8, 8), torch.randint(10, (batch,))).backward()
+        assert 0.4 < rms(model.head_bias.grad) < 2.5
