@@ -282,7 +282,6 @@ def _goes_on(growth: Growth, base_name: str) -> bool:
 
 
 def _is_fed_by_width(growth: Growth, base_name: str) -> bool:
-    """Whether weights that grow with the width made what a parameter is multiplied with."""
     seen, ahead = set[str](), [base_name]
     while ahead:
         for source in set(growth.base.flow.fed_by.get(ahead.pop(), ())) - seen:
@@ -291,9 +290,6 @@ def _is_fed_by_width(growth: Growth, base_name: str) -> bool:
             seen.add(source)
             ahead.append(source)
     return False
-
-
-# Weights of which the model multiplies what it makes of them.
 
 
 NORM = "starts as the norm of {}, by which the model divides"
@@ -458,7 +454,6 @@ class SizeComparison:
         return BadInput("\n  ".join(lines))
 
     def _spec(self, name: str) -> ParamSpec | None:
-        """The spec of one parameter; None, and a problem more, if it cannot be decided."""
         if name not in self.made:
             self.made[name] = self._made(self.growth.pair(name))
         return self.made[name]
@@ -523,9 +518,9 @@ class SizeComparison:
         return user_role(override, uses, traced)
 
     def _norm_of(self, pair: ParameterPair) -> str:
+        # Of many layers the one that the gain is in.
         """The weight whose norm a gain starts as: what the model multiplies is then that weight."""
 
-        # Of many layers the one that the gain is in.
         def alike(other: str) -> int:
             letters = zip(other, pair.name, strict=False)
             return sum(1 for _ in takewhile(lambda two: two[0] == two[1], letters))

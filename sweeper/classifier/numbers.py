@@ -132,7 +132,6 @@ class NumberMode(TorchFunctionMode):
     """While entered, notes what tensors of one entry are made of, and the scale of attention."""
 
     def __init__(self, numbers: Numbers, module: Callable[[], str] = lambda: "") -> None:
-        """`module` tells the name of the module that runs."""
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.numbers, self.module = numbers, module
 
@@ -173,7 +172,6 @@ class NumberMode(TorchFunctionMode):
     def _computed(
         self, out: object, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor | None:
-        """The values of a small tensor that was made of known ones, entry by entry."""
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
         by_id = {id(tensor): self.numbers.values(tensor) for tensor in tensors}
         if not by_id or any(values is None for values in by_id.values()):
@@ -187,7 +185,6 @@ class NumberMode(TorchFunctionMode):
             return value
 
     def _filled(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The values of a small tensor, all of its storage, that a number was written into."""
         number = plain([*args, *kwargs.values()][0])
         if number is None or not tensor.is_contiguous() or tensor.numel() > MAX_KNOWN:
             return None

@@ -157,7 +157,6 @@ def branch_names(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def _check_branches(names: Sequence[str], outputs: Mapping[str, str]) -> None:
-    """ConfigError for a branch that is not among the `outputs`, or whose output is no tensor."""
     for name in names:
         allowed = "a module whose output is the tensor that is added to the residual stream"
         if name not in outputs:

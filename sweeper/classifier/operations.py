@@ -118,8 +118,6 @@ class _Claim:
 
 
 class _Scaling(TorchFunctionMode):
-    """Multiplies the calls that one module makes by its scales."""
-
     def __init__(self, scales: Sequence[PlainScale], claim: _Claim) -> None:
         super().__init__()
         self.scales, self.claim = scales, claim
@@ -175,7 +173,6 @@ def _cross_entropy(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any
 
 
 def _attention(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """Attention with the parameterization's factor on q k^T in the place of head size^-1/2."""
     arguments = attention_arguments(args, kwargs)
     # On the query: the factor is a tensor, another for each trial, and `scale` takes a number.
     query = arguments.pop("query") * scale.logit

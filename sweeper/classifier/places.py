@@ -205,9 +205,6 @@ skip some. What is only used in training (the mask token of wav2vec2) is then no
 """
 
 
-# What a model is called with if nobody says: it or its configuration says it itself.
-
-
 BATCH_SIZE = 2
 """Examples in a default input: with one, a weight repeated over the batch looks unrepeated."""
 SEQUENCE_LENGTH = 8

@@ -28,9 +28,6 @@ from sweeper.scaling.spec import NUMBER, Init, Role
 if TYPE_CHECKING:
     from sweeper.classifier.trace import ModelTrace
 
-# Which layer of a shallow model a layer of a deep one corresponds to, by kind and by place.
-
-
 _LAYER = re.compile(rf"{NUMBER.pattern}|(?<=_l)\d+(?=_|$)")
 """A layer's number: a whole part of a name, or as torch's recurrent layers write it."""
 
@@ -338,7 +335,6 @@ def inferred_fans(
 
 
 def _spanned(use: Use, width_dims: Sequence[int], shape: Sequence[int], side: str) -> int:
-    """Entries of the dimensions of `shape` that the use sums over, or feeds."""
     dims: Collection[int] = use.in_extents if side == "in" else use.out_extents
     if use.kind in (UseKind.MUL, UseKind.ADD, UseKind.INSERT) and not use.summed:
         wide = [dim for dim in use.out_extents if dim in width_dims] or [*use.out_extents][-1:]

@@ -28,9 +28,6 @@ from sweeper.classifier.state import (
     storage_id,
 )
 
-# Rules of operations that work entry by entry, and of sums over their results.
-
-
 COPIES = {"clone", "_to_copy", "lift_fresh_copy", "_unsafe_view", "_reshape_copy", "view_copy"}
 """What a copy holds is known as well as the original."""
 _ADDITIONS = {"add", "sub", "rsub"}
@@ -473,7 +470,6 @@ def _select(
 def _selected_mapping(
     mapping: DimMapping, indexed: list[int], rows: dict[int, int], out: torch.Size, *, keep: bool
 ) -> DimMapping:
-    """The mapping after a selection; with `keep`, a dimension indexed by a list stays itself."""
     # The indexed dimensions follow each other: those of the numbers stand in their place.
     first, last = indexed[0], indexed[-1]
     count = len(out) - (len(mapping) - len(indexed))

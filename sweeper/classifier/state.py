@@ -160,9 +160,6 @@ def param_rank(mapping: Sequence[tuple[Component, ...]]) -> int:
     return sum(bool(extents([components])) for components in mapping)
 
 
-# Uses of a parameter: what an operation sums over, what it feeds, and which uses count.
-
-
 class UseKind(StrEnum):
     """What an operation does with a parameter."""
 

@@ -193,7 +193,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
     """
 
     def __init__(self, state: TraceState) -> None:
-        """`state` holds the parameters and the inputs, and gets the uses."""
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.state = state
         # What `arange` made, by its storage: its first number, and itself, lest the address is
@@ -221,7 +220,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         return out
 
     def _check_rows(self, table: Tensor, numbers: Tensor) -> None:
-        """TooFewRows where a lookup of positions, as `arange` counts them, goes beyond a table."""
         if (counted := self._counted.get(storage_id(numbers))) is None or not numbers.numel():
             return
         steps = zip(numbers.shape, numbers.stride(), strict=True)
@@ -278,7 +276,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
 
 def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> ActivationInfo:
-    """The numbers that the output is multiplied by so far, and the bare products that it is."""
     # addmm and baddbmm multiply their product by `alpha`.
     if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
         state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.running.name)
@@ -519,7 +516,6 @@ class Tracer:
         raise DoesNotRun(f"the forward pass does not run: {failure}") from failure
 
     def _attempt(self, sizes: Sizes, place: Place, *, evaluate: bool) -> ModelTrace:
-        """Trace one pass at `place`; _Failed where another place may do better."""
         numbers = Numbers()
         model = self._built(sizes, place, numbers)
         shapes = _shapes(model)

@@ -50,7 +50,6 @@ def missing_dashes(overrides: Sequence[str]) -> str:
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word starts a command, or is an option of one with a placeholder."""
     option = word.startswith("-") and "{" in word
     return option or (
         "=" not in word

@@ -345,7 +345,6 @@ def _hydra_compose(overrides: Sequence[str], config_dir: Path | None) -> DictCon
 
 
 def _resolve(config: DictConfig) -> Tree:
-    """Plain values; BadInput for a mandatory value that is missing or a bad interpolation."""
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         tree = cast(Tree, OmegaConf.to_container(config, resolve=True))
@@ -379,7 +378,6 @@ def _message(error: Exception) -> str:
 def _key_error(
     tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
 ) -> BadInput:
-    """The error for the first override whose key `tree` lacks; `names` are those of groups."""
     classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
     keys = {*_dotted_keys(tree), *classes}
     user_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -419,7 +419,6 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
 
 
 def _axis(key: str, value: Any, *, may_choose: bool) -> Axis:
-    """A range in log2, or a list of choices as an axis over its places."""
     if not isinstance(value, Mapping):
         listed = ", or {choices, default}" if may_choose else ""
         raise ConfigError(key, value, f"a mapping {{low, high, default}}, in log2{listed}")
@@ -643,11 +642,9 @@ class Experiment:
     settings: Settings
     corpus: Corpus
     precision: str
-
-    @cached_property
-    def _specs(self) -> dict[Size, TrialSpec]:
-        """The specifications made so far: a search asks for the same one at every point."""
-        return {}
+    # Every look at a ladder asks for all its specifications and trials, and keys take time.
+    _specs: dict[Size, TrialSpec] = field(default_factory=dict, init=False, compare=False)
+    _trials: dict[tuple[Any, ...], Trial] = field(default_factory=dict, init=False, compare=False)
 
     def spec(self, size: Size) -> TrialSpec:
         """The specification of the trials of `size`."""
@@ -655,11 +652,6 @@ class Experiment:
             spec = self.settings.spec(self.corpus.identity(), self.precision, size)
             self._specs[size] = spec
         return self._specs[size]
-
-    @cached_property
-    def _trials(self) -> dict[tuple[Any, ...], Trial]:
-        """The trials made so far: every look at a ladder asks for all of it, and keys take time."""
-        return {}
 
     def prepared(self, size: Size) -> PreparedSpec:
         """What the trials of `size` share."""

@@ -24,6 +24,7 @@ from sweeper.data.corpus import (
     HeldoutShare,
     even_positions,
     random_positions,
+    raw_draws,
     replacing_in_cache,
 )
 from sweeper.errors import BadInput, ConfigError, first_line
@@ -266,17 +267,12 @@ class ArrayCorpus:
         how, images = self.augment, self.inputs[at]
         if how.is_none:
             return self._samples(at)
-        key, count = np.array([seed, step], dtype=np.uint64), 8 + prod(self.input_shape)
-
-        def drawn(part: int, count: int) -> NDArray[np.uint64]:
-            counter = np.array([0, 0, 0, part], dtype=np.uint64)
-            draws: NDArray[np.uint64] = np.random.Philox(key=key, counter=counter).random_raw(count)
-            return draws
-
         # A row's draws stand where its image does: a larger batch begins with a smaller one.
-        raw = drawn(AUGMENTATION_COUNTER, len(at) * count)
+        count = 8 + prod(self.input_shape)
+        raw = raw_draws(seed, step, len(at) * count, AUGMENTATION_COUNTER)
         draws = np.float64(2.0**-53) * (raw >> np.uint64(11)).reshape(len(at), count)
-        whole, *each = (drawn(TORCHVISION_COUNTER, 1 + len(at)) >> np.uint64(1)).tolist()
+        words = raw_draws(seed, step, 1 + len(at), TORCHVISION_COUNTER)
+        whole, *each = (words >> np.uint64(1)).tolist()
         if how.crop or how.randaugment:
             images = how.transformed(images, each)
         x, labels = self._normalized(how.moved(images, draws[:, :3])), self._classes(at)
@@ -355,9 +351,6 @@ def _open_npy(path: Path) -> ByteArray:
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read: {error}; remove it to have it made anew") from error
-
-
-# scikit-learn's handwritten digits: images that come within its wheel.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,7 +474,6 @@ def read_idx(path: Path) -> ByteArray:
 
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[int, ...]:
-    """Read the header: the sizes; BadInput for any other content than unsigned bytes."""
     # Two zero bytes, the type 8, the number of dimensions (four at most: nothing here has more).
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:

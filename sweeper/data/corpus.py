@@ -52,13 +52,19 @@ class Corpus(Protocol):
         """
 
 
+def raw_draws(seed: int, step: int, count: int, part: int = 0) -> NDArray[np.uint64]:
+    """`count` random words by `seed` and `step` (0 to 2**64 - 1), from `part` of their stream."""
+    # Philox is a function of its key, and NumPy promises its raw stream (but not that of
+    # `Generator`) forever.
+    key, counter = (np.array(each, dtype=np.uint64) for each in ([seed, step], [0, 0, 0, part]))
+    draws: NDArray[np.uint64] = np.random.Philox(key=key, counter=counter).random_raw(count)
+    return draws
+
+
 def random_positions(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
     """`count` random positions from 0 to `below` - 1, by `seed` and `step` (0 to 2**64 - 1)."""
-    # Philox is a function of its key, and NumPy promises its raw stream (but not that of
-    # `Generator`) forever; the bias of the remainder is below 1e-8 up to 1e11 positions.
-    key = np.array([seed, step], dtype=np.uint64)
-    draws = np.random.Philox(key=key).random_raw(count)
-    return (draws % np.uint64(below)).astype(np.int64)
+    # The bias of the remainder is below 1e-8 up to 1e11 positions.
+    return (raw_draws(seed, step, count) % np.uint64(below)).astype(np.int64)
 
 
 def even_positions(count: int, room: int) -> NDArray[np.int64]:

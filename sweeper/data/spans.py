@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import Batch, HeldoutShare, Source, TokenCorpus
+from sweeper.data.corpus import Batch, HeldoutShare, Source, TokenCorpus, raw_draws
 from sweeper.errors import BadInput, ConfigError
 from sweeper.records import Bounds, check_bounds
 from sweeper.registry import build_plugin
@@ -230,15 +230,11 @@ class SpanCorpus:
             yield self._corrupted(windows, HELDOUT_SEED, index)
 
     def _corrupted(self, windows: IntArray, seed: int, step: int) -> Batch:
-        key = np.array([seed, step], dtype=np.uint64)
         count, seq_len = windows.shape
 
         def drawn(part: int, each: int) -> NDArray[np.uint64]:
             # A window's draws stand where its row does: a larger batch begins with a smaller one.
-            counter = np.array([0, 0, 0, part], dtype=np.uint64)
-            draws: NDArray[np.uint64]
-            draws = np.random.Philox(key=key, counter=counter).random_raw(count * each)
-            return draws.reshape(count, each)
+            return raw_draws(seed, step, count * each, part).reshape(count, each)
 
         how, sources = self.corruption, windows
         if how.sentence_ends:

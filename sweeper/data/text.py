@@ -134,7 +134,6 @@ class TextFiles(ABC):
         write_record(path.with_suffix(".json"), {"bytes": end, "classes": classes})
 
     def _encoder(self, files: list[Path], size: int, path: Path) -> tuple[Encode, int]:
-        """The tokenizer as a function and its vocabulary; a BPE is trained and kept in `path`."""
         if self.tokenizer == "bytes":
             return encode_bytes, 256
         # Every n-th chunk: of all parts of the text, and the same ones each time.

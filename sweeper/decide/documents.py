@@ -50,22 +50,14 @@ class PredictionSummary:
 
     name: str
     answer: str
-    time: str
     loss: Estimate | None
-    flops: float | None
 
     @classmethod
     def read(cls, name: str, record: Mapping[str, Any]) -> PredictionSummary:
         """One of `READ_ERRORS` for a record of another shape."""
-        loss, target = record["prediction"], record["target"] or record["optimum"]
+        loss = record["prediction"]
         loss = loss and Estimate(value=loss["loss"], low=loss["low"], high=loss["high"])
-        return cls(
-            name=name,
-            answer=str(record["answer"]),
-            time=str(record["time"]),
-            loss=loss,
-            flops=float(target["flops"]) if target else None,
-        )
+        return cls(name=name, answer=str(record["answer"]), loss=loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +74,6 @@ class Documents:
     trials: Trials = field(default_factory=lambda: Trials([], 0))
     notices: tuple[str, ...] = ()
     flops: Callable[[TrialSpec], float] = flops_of
-    folder: Path | None = None
-    """The study's own, which has the logs of commands."""
     damaged: tuple[str, ...] = ()
 
     @property
@@ -154,6 +144,5 @@ class Documents:
             trials=trials_of(study),
             notices=tuple(study.notices),
             flops=flops_in(folder),
-            folder=folder,
             damaged=tuple(damaged),
         )

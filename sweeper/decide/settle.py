@@ -294,12 +294,10 @@ class Settling:
         }
 
     def _loss(self, size: LadderSize, eta: float, seed: int) -> float | None:
-        """What is known of a run, which is part of the design if it is asked for."""
         self.asked.add((size, eta, seed))
         return self._measured(size, eta, seed)
 
     def _lacking(self, size: LadderSize) -> list[Run]:
-        """What one size lacks: first of its line, then of what rounds added to it."""
         grid = self.grids.get(size)
         if grid is None:
             name = self.rule.hyperparameter

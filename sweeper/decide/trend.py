@@ -38,7 +38,7 @@ from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
-from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
+from sweeper.stats.ladder import LADDER_AXES, LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import fit_plane
 
 MIN_TREND_SIZES = 3
@@ -254,8 +254,6 @@ def judge_target(
     thresholds with their whole intervals; it fails where the ladder fails, or one of the two lies
     beyond its threshold. No answer is better than the ladder's.
     """
-    if verdict.axis == JOINT_AXIS:
-        raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
     axis, answered = verdict.axis, partial(TargetAnswer, axis=verdict.axis, size=target)
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
     optima = Optima.of(axis, fits)
@@ -424,7 +422,6 @@ def _larger(optima: Optima, target: int) -> list[int]:
 
 
 def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
-    """Adds a size where its optimum is expected, as sure as the last."""
     expected = predict(optima.sizes, optima.values, optima.errors, size, prior).mean
     return Optima(
         (*optima.sizes, size),

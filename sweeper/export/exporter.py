@@ -18,8 +18,7 @@ from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
 from sweeper.records import check_type
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes
-from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
-from sweeper.scaling.spec import WRAPPERS, Role, Update, layer_of, with_layer
+from sweeper.scaling.spec import WRAPPERS, Role, layer_of, with_layer
 from sweeper.schedule import OWN
 from sweeper.table import printable
 
@@ -185,27 +184,9 @@ def own_lines(plan: TransferPlan) -> Iterator[str]:
         yield f"the output of {where} (or a part of it) times {value:.6g}"
 
 
-def in_gauge(parameter: PlannedParameter, forward: float) -> AbsorbedParam:
-    """The plan's settings where the forward pass multiplies the parameter by `forward`.
-
-    Multiplier m and weights W train as forward f and weights W' = (m/f) W: by the abc symmetry
-    (`absorb_multiplier`) what is left, m/f, goes into init, learning rate and eps. At f = 1 it is
-    `parameter.absorbed()`.
-    """
-    target = replace(parameter.target, multiplier=parameter.target.multiplier / forward)
-    settings = absorb_multiplier(
-        target,
-        Update(parameter.update),
-        name=parameter.name,
-        shape=parameter.shape,
-        init=parameter.init,
-    )
-    return replace(settings, frozen=parameter.frozen)
-
-
 def as_planned(parameter: PlannedParameter, forward: float = 1.0) -> Setting:
     """The setting that the plan asks for, where the forward pass has the factor `forward`."""
-    wanted = in_gauge(parameter, forward)
+    wanted = parameter.absorbed(forward)
     return Setting(
         lr=wanted.lr,
         weight_decay=wanted.weight_decay,

@@ -139,9 +139,6 @@ def patterns(names: Collection[str], all_names: Collection[str]) -> tuple[str, .
     return tuple(chosen)
 
 
-# Plain PyTorch: one file without sweeper in it, to be read in a pull request.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pytorch(Exporter):
     """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""

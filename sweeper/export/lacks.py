@@ -14,7 +14,6 @@ from textwrap import wrap
 from sweeper.export.exporter import (
     Exporter,
     head_of,
-    in_gauge,
     one_line,
     optimizer_choices,
     optimizer_name,
@@ -159,7 +158,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
     for parameter in trained(plan):
         role, setting = parameter.role, exporter.setting(plan, parameter)
         # The trainer multiplies by its own factor: what the plan asks is written in that gauge.
-        wanted = in_gauge(parameter, setting.forward)
+        wanted = parameter.absorbed(setting.forward)
         pairs: list[tuple[str, float, float | None]] = [
             (f"{role}_lr", wanted.lr, setting.lr),
             ("weight_decay", wanted.weight_decay, setting.weight_decay),
@@ -215,9 +214,6 @@ def _line(what: str, asked: float | None, got: float | None, count: int) -> str:
         return f"{what}{many}: {asked:.6g} asked, and the trainer's own stays"
     ratio = f", factor {asked / got:.6g}" if got else ""
     return f"{what}{many}: {asked:.6g} asked, {got:.6g} given{ratio}"
-
-
-# What stands at the top of every exported file: where it is from, and what it leaves out.
 
 
 WIDTH = 96

@@ -20,7 +20,6 @@ from sweeper.export.exporter import (
     factors_of,
     first_hidden,
     head_of,
-    in_gauge,
     is_table,
     logits_multiplier,
     once_a_plan,
@@ -78,10 +77,10 @@ class Megatron(Exporter):
         """Every flag by its name, before `recipe` renames some."""
         # Each flag is what makes Megatron's rule (see the class) give the hidden matrices theirs:
         # Adam has lr / m and eps / m for them, Lion lr / m, SGD lr, all init-method-std / sqrt(m).
-        m, hidden = _m(plan), in_gauge(first_hidden(plan), 1.0)
+        m, hidden = _m(plan), first_hidden(plan).absorbed()
         name, values = optimizer_name(plan), optimizer_settings(plan)
         matrix = table_of(plan) or head_of(plan)
-        drawn = in_gauge(matrix, matrix.target.multiplier) if matrix else None
+        drawn = matrix.absorbed(matrix.target.multiplier) if matrix else None
         flags: dict[str, Any] = {
             "use-mup": True,
             "mup-base-hidden-size": plan.base.width,
@@ -112,7 +111,7 @@ class Megatron(Exporter):
         vector = _marked(plan, parameter) or len(parameter.shape) <= 1
         sgd = optimizer_name(plan) == "sgd"
         lr = flags["lr"] * ((m if vector else 1.0) if sgd else (1.0 if vector else 1 / m))
-        eps = flags.get("adam-eps", in_gauge(parameter, 1.0).eps)
+        eps = flags.get("adam-eps", parameter.absorbed().eps)
         return Setting(
             lr=lr,
             weight_decay=lr * flags["weight-decay"] if len(parameter.shape) > 1 else 0.0,
@@ -164,7 +163,6 @@ def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
 
 
 def _attention_flags(plan: TransferPlan) -> dict[str, float]:
-    """The power, 1 or 1/2, and a base head size where another factor than 1 stands before it."""
     first = next(factors_of(plan, "attention", "logit"), None)
     if first is None:
         return {"mup-attn-scale-power": 1.0}

@@ -149,7 +149,6 @@ class Hf(Exporter):
 
 
 def _model(plan: TransferPlan) -> Mapping[str, Any]:
-    """What the study's model was built with: a class of transformers as `name`, and `config`."""
     model = plan.source.get("model")
     arguments = model.get("arguments") if isinstance(model, Mapping) else None
     return arguments if isinstance(arguments, Mapping) else {}
@@ -161,7 +160,6 @@ def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multiplie
 
 
 def _wanted(plan: TransferPlan) -> Multipliers:
-    """The plan's own factors; the first of each kind, which others are compared with later."""
     usual = _shape(plan).usual_attention
     # Branches count from 1, odd ones are attention's; reversed, so that the first of a kind stays.
     branches = {f.branch % 2: f.value for f in reversed([*factors_of(plan, "residual", "branch")])}

@@ -35,7 +35,6 @@ class MultiHeadAttention(nn.Module):
     """Queries of `x`, keys and values of `source` (eqs. 1.12 and 2.2-2.4)."""
 
     def __init__(self, model: EncoderDecoder, source_len: int, *, causal: bool) -> None:
-        """Heads as `model` has them, over `source_len` positions."""
         super().__init__()
         width, head_size, unit = model.width, model.head_size, model.unit
         self.head_size = head_size

@@ -25,7 +25,6 @@ from sweeper.models.hf_config import (
     Task,
     config_fields,
     library,
-    model_class,
     task_of,
 )
 from sweeper.models.scaled import Attention, CrossEntropy, ScaledModule
@@ -227,7 +226,6 @@ def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> 
 
 
 def _scale_output(module: nn.Module, args: Any, output: Any) -> Any:
-    """A branch's output times its factor; of several outputs the first is the branch's."""
     factor = module.get_buffer(f"{BRANCH}.branch")
     if isinstance(output, tuple):
         return (output[0] * factor, *output[1:])
@@ -347,7 +345,6 @@ class HfModel(nn.Module):
         return loss
 
     def _of_tokens(self, tokens: Tensor) -> Any:
-        """What the transformers model returns for tokens [batch, seq] without padding."""
         options: dict[str, Tensor] = {}
         if self._takes_mask:
             # With a mask, transformers does not look at positions for packed sequences, which
@@ -362,7 +359,7 @@ class HfModel(nn.Module):
 
 def _built(name: str, task: Task, sizes: HfSizes) -> Any:
     register()
-    cls = model_class(name)
+    cls = getattr(library(), name)
     fields = config_fields(HfFamily(name, cls.config_class), task, sizes)
     try:
         config = cls.config_class(**fields)

@@ -14,9 +14,6 @@ from typing import Any, Literal
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.models.scaled import check_heads, check_sizes
 
-# Which classes of transformers can be trained here, and for what.
-
-
 Task = Literal["causal", "masked", "images"]
 
 SUFFIXES: dict[str, Task] = {
@@ -69,11 +66,6 @@ def task_of(name: str) -> Task:
         allowed = "a model of the next token: called with tokens alone this one sees what follows"
         raise ConfigError("name", name, allowed)
     return task
-
-
-def model_class(name: str) -> Any:
-    """The class itself; its name has passed `task_of`."""
-    return getattr(library(), name)
 
 
 # Of each row the first name that a family has counts, its own name for it first. Those of EVERY
@@ -219,7 +211,6 @@ def _sized(family: HfFamily, sizes: HfSizes) -> Fixed:
 
 
 def _inner(family: HfFamily, sizes: HfSizes) -> Fixed:
-    """Inner widths of feed-forwards: the ratio given, or else the family's own."""
     names = family.find(FFN)
     if sizes.ffn_ratio is not None and not names:
         raise ConfigError("ffn_ratio", sizes.ffn_ratio, f"null: {family.name} has no such field")
@@ -259,7 +250,6 @@ def _classes(family: HfFamily, task: Task, sizes: HfSizes) -> Fixed:
 
 
 def _small_model(family: HfFamily, task: Task, sizes: HfSizes) -> dict[str, Any]:
-    """Values that `config` may replace: no dropout, no cache, no token of a special meaning."""
     head_size = sizes.head_size
     of_the_head = {"query_pre_attn_scalar": head_size, "rotary_dim": head_size}
     # Families that are encoders by default would see the tokens that they are to predict.

@@ -23,13 +23,11 @@ from sweeper.models.scaled import (
     dropped,
 )
 
-# Layers of Llama-style decoders: rotary causal attention, and SwiGLU.
 
-
-def rotary_table(seq_len: int, head_size: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
+def rotary_table(seq_len: int, head_size: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [seq_len, head_size / 2] of rotary position embedding."""
     # In float64: the angles of late positions are large, and float32 leaves them few decimals.
-    frequency = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    frequency = 10000.0 ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angle = torch.arange(seq_len, dtype=torch.float64)[:, None] * frequency
     return angle.cos().float(), angle.sin().float()
 
@@ -74,7 +72,6 @@ class SwiGLU(nn.Module):
     """SwiGLU: `down(up(x) * silu(gate(x)))` with up and gate fused."""
 
     def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
-        """`hidden` is the inner width."""
         super().__init__()
         self.up_gate = Linear(width, 2 * hidden, unit=unit, parts=2)
         self.act = GatedSiLU(unit=unit)

@@ -62,7 +62,6 @@ class Routing(nn.Module):
     bias: Tensor
 
     def __init__(self, experts: int, active: int, balance: float) -> None:
-        """`active` of `experts` for each token."""
         super().__init__()
         self.experts, self.active, self.balance = experts, active, balance
         self.register_buffer("bias", torch.zeros(experts))

@@ -199,10 +199,8 @@ class Dropout(nn.Module):
 
     seed: Tensor
 
-    def __init__(self, p: float, key: str = "dropout") -> None:
-        """ConfigError, by the model's argument `key`, for a `p` outside of [0, 1)."""
+    def __init__(self, p: float) -> None:
         super().__init__()
-        check_dropout(p, key)
         self.p = p
         self.place: int | None = None
         self.register_buffer("seed", torch.zeros((), dtype=torch.long), persistent=False)
@@ -221,16 +219,11 @@ class Dropout(nn.Module):
         return torch.where(draws >= round(self.p * 2**32), x / (1 - self.p), 0.0)
 
 
-def check_dropout(p: float, key: str) -> None:
-    """ConfigError for a share of dropped entries outside of [0, 1)."""
+def dropout_of(p: float, key: str = "dropout") -> Dropout | None:
+    """A `Dropout`, or None for p = 0; ConfigError, by the model's argument `key`, beyond [0, 1)."""
     if not 0 <= p < 1:
         raise ConfigError(key, p, "the share of entries that is dropped, at least 0 and below 1")
-
-
-def dropout_of(p: float, key: str = "dropout") -> Dropout | None:
-    """A `Dropout`, or None for p = 0; ConfigError as its own."""
-    check_dropout(p, key)
-    return Dropout(p, key) if p else None
+    return Dropout(p) if p else None
 
 
 def dropped(module: Dropout | None, x: Tensor) -> Tensor:

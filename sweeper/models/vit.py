@@ -28,8 +28,6 @@ from sweeper.models.scaled import (
     scale_gradient,
 )
 
-# Layers of the effective theory's Transformers: norms without gains, GELU, no biases.
-
 
 def normalized(x: Tensor) -> Tensor:
     """Layer norm over the last dimension, its gains fixed at 1 and biases at 0 (eq. 1.11)."""
@@ -40,7 +38,6 @@ class FeedForward(nn.Module):
     """`down(gelu(up(x)))`."""
 
     def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
-        """`hidden` is the inner width."""
         super().__init__()
         self.up = Linear(width, hidden, unit=unit)
         self.act = Activation("gelu", unit=unit)

@@ -208,14 +208,12 @@ def _eps(setting: AbsorbedParam, own: Mapping[str, float]) -> float | tuple[floa
 
 
 def _rate(setting: AbsorbedParam, muon: str) -> float:
-    """The learning rate before the factor that the implementation of Muon has of the shape."""
     if not muon or setting.update is not Update.ORTHOGONAL:
         return setting.lr
     return setting.lr / CONVENTIONS[muon].factor_of(setting.shape, setting.matrix)
 
 
 def _flat(setting: AbsorbedParam, muon: str) -> bool | None:
-    """How an implementation of Muon makes matrices of a parameter; see `Convention.flat`."""
     if not muon or not setting.update.orthogonal:
         return False
     return CONVENTIONS[muon].flat(setting.shape, setting.matrix)
@@ -250,9 +248,6 @@ def grouped_settings(
         patterns = dict.fromkeys(with_layer(setting.name, "*") for setting in members)
         named.append((", ".join(patterns), members))
     return named
-
-
-# Does a torch optimizer train by a plan? Its groups as they are now, beside the plan's numbers.
 
 
 RATE_TOLERANCE = 1e-3
@@ -532,7 +527,6 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _decays(pairs: Sequence[Pair], scale: float | None) -> Iterator[tuple[Pair, float, float]]:
-    """The decay that each group has, and the one by which a step at the peak removes the plan's."""
     # Decay goes by the group's own rate, before any factor of Muon's.
     # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak. What
     # groups without `initial_lr` were multiplied by is read off the first decay: solve

@@ -117,7 +117,6 @@ class OpFactors:
 
 
 def _is_logit(op: ScaledOp, factor: str) -> bool:
-    """Whether it is the factor of q k^T, the one that replaces the model's own."""
     return (op.kind, factor) == ("attention", "logit")
 
 
@@ -367,7 +366,6 @@ def _attention_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
 
 
 def _branch_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
-    """What residual branches need, two a layer: factors of their outputs, and of the skip."""
     if not hidden:
         return
     geometry, where = hidden[0].op.geometry, "residual branches"

@@ -116,7 +116,6 @@ class PlanWatch:
     """The optimizers of this process beside a plan; `folder` is a trial's, which has `steps`."""
 
     def __init__(self, plan: TransferPlan, folder: Path | None = None, steps: int = 0) -> None:
-        """Nothing is heard of before `listen`."""
         self.settings, self.betas = plan.absorbed(), plan.betas
         self.folder, self.steps = folder, steps
         self.used, self.problem, self._idle = False, "", ""
@@ -194,7 +193,6 @@ class PlanWatch:
         return float(rate or 0.0)
 
     def _begin(self, optimizer: Optimizer, model: nn.Module) -> Stepped:
-        """An optimizer that steps for the first time: the weights are as they were drawn."""
         ids = {id(parameter) for parameter in model.parameters()}
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]} & ids
         seen = Stepped(weakref.ref(optimizer), bool(owned), self._clock + 1)
@@ -223,7 +221,6 @@ class PlanWatch:
             )
 
     def _matched(self, model: nn.Module) -> Matched:
-        """Parameters beside their settings; none where the model has other names by now."""
         from sweeper.plan.apply import match_parameters
 
         with suppress(BadInput):
@@ -231,7 +228,6 @@ class PlanWatch:
         return []
 
     def _look(self, seen: Stepped, has_closure: bool) -> None:
-        """At a few steps: all that the plan says of an optimizer."""
         model, owners = USE.model, [s for s in self._seen.values() if s.owns and s.optimizer()]
         if model is None or _is_captured():
             return
@@ -274,7 +270,6 @@ class PlanWatch:
         model: nn.Module,
         has_closure: bool,
     ) -> None:
-        """The plan's numbers beside the optimizers'; it also sets the bounds of their rates."""
         from sweeper.plan.apply import check, first_few
 
         if not matched:

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from sweeper.engine.optimizers.optimizer import Optimizer
     from sweeper.engine.prepare import PreparedSpec
 
-# A plan as a table of plain text: what is trained alike in a row, then what the model must do.
-
-
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
@@ -199,7 +196,6 @@ def _alike(parameters: Sequence[PlannedParameter]) -> list[tuple[PlannedParamete
 
 
 def _starred(rows: Mapping[str, int]) -> dict[str, str]:
-    """Names with * for the number of their layer, where all layers are of one of the `rows`."""
     rows_of: dict[str, set[int]] = {}
     for name, row in rows.items():
         rows_of.setdefault(with_layer(name, "*"), set()).add(row)
@@ -238,10 +234,14 @@ class PlannedParameter:
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
     matrix: tuple[int, int] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
-    def absorbed(self) -> AbsorbedParam:
-        """The target's settings with the multiplier absorbed by init, learning rate and eps."""
+    def absorbed(self, forward: float = 1.0) -> AbsorbedParam:
+        """The target's settings where the forward pass multiplies the parameter by `forward`.
+
+        What is left of the multiplier is absorbed by init, learning rate and eps.
+        """
+        target = replace(self.target, multiplier=self.target.multiplier / forward)
         settings = absorb_multiplier(
-            self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
+            target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
         return replace(settings, frozen=self.frozen, norm_of=self.norm_of, matrix=self.matrix)
 
@@ -480,7 +480,6 @@ class TransferPlan:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text's lines, with its table as one."""
         head, table, after = plan_parts(self)
         html = "".join(f"<p>{escape(line)}</p>" for line in head) + table._repr_html_()
         return html + "".join(f"<p>{escape(line)}</p>" for line in after if line)

@@ -115,7 +115,6 @@ class SizePair:
         return sizes
 
     def _grown(self) -> Sequence[str]:
-        """The widths of which a wider model has more."""
         return self._changed() or self.named or widened(self.base, self.width)
 
     def cautions(self) -> Iterator[str]:
@@ -259,7 +258,6 @@ def plan_for(
 
 
 def _check_build(build: object, base: object, target: object) -> None:
-    """ConfigError for models in the place of a function and of sizes, as other libraries take."""
     example = "plan_for(GPT, {'width': 64}, {'width': 1024}, 'mup', {'eta': 2**-7})"
     if isinstance(build, nn.Module) or not callable(build):
         allowed = f"what builds the model, a class or function, as it is built twice: {example}"
@@ -296,7 +294,6 @@ MEANT = {
 
 
 def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Patterns of names; ConfigError for a text, which would be one pattern a letter."""
     several = isinstance(patterns, Iterable) and not isinstance(patterns, str)
     names = (*patterns,) if several else ()
     if not (several and all(isinstance(name, str) for name in names)):
@@ -340,7 +337,6 @@ def _law(
 
 
 def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
-    """What a law looks at; ConfigError for a run that does not say how it is trained."""
     example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}, in whole numbers'
     fields = {"seq_len": 1, **run} if isinstance(run, Mapping) else {}
     whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in fields.values())
@@ -397,7 +393,6 @@ def _plugin(
 
 
 def _described(group: str, plugin: object, protocol: type) -> PluginSpec:
-    """An object by the name of its class; ConfigError for one that lacks what is asked of it."""
     if isinstance(plugin, type):
         raise ConfigError(group, plugin.__name__, f"an object: {plugin.__name__}(...)")
     members = {*vars(protocol), *protocol.__annotations__}

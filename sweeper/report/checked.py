@@ -86,7 +86,6 @@ def _after_check(
 
 
 def _study_of_command(settings: Settings) -> Path | None:
-    """The newest study beside this one that trains its model by a command; None without."""
     folders = []
     for path in configs(settings.root):
         try:

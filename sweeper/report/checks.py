@@ -47,7 +47,6 @@ def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item
 
 
 def _slopes(check: CoordinateCheck, rule: CheckRule) -> list[Item]:
-    """The slopes of an axis, where a failure begins, and the modules by what they fail of."""
     items: list[Item] = [coordinate_table(check, rule.threshold), *_at_fault(check)]
     reasons: dict[str, list[str]] = {}
     for name, members in collapsed((m.name, m) for m in check.modules):

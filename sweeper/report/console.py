@@ -305,7 +305,6 @@ def _shared_aside(table: Table) -> Table:
 
 
 def _start(parameter: PlannedParameter) -> str:
-    """How values start where no std says it: ones, zeros, kept, or frozen; else empty."""
     if parameter.frozen:
         return "frozen"
     return parameter.init if parameter.init != "normal" else ""
@@ -456,7 +455,6 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
 
 
 def _best(size: SizeVerdict) -> str:
-    """The optimum as it is used; a bound where it lies at an end of what was measured."""
     best = 2.0**size.optimum_log2.value
     return "-" if math.isnan(best) else f"{' ≥≤'[size.side]}{best:.3g}".strip()
 

@@ -136,13 +136,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_panels(
-    count: int, height: float, *, edge: float = 0.0, width: float = WIDTH, sharey: bool = True
+    count: int, height: float, *, edge: float = 0.0, width: float = WIDTH
 ) -> tuple[Figure, list[Axes]]:
     """A figure, `edge` inches higher than its rows of `height`, and its panels, or an empty one."""
     columns = min(MOST_COLUMNS, max(1, count))
     rows = max(1, math.ceil(count / columns))
     figure = new_figure(width, edge + height * rows)
-    panels = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
     for ax in panels[max(1, count) :]:
         ax.remove()
     return figure, panels[: max(1, count)]
@@ -208,10 +208,10 @@ def say_nothing(ax: Axes) -> None:
     ax.text(0.5, 0.5, "no finite loss", transform=ax.transAxes, **look)
 
 
-def look_of(index: int, count: int, pale: float = PALE, deep: float = DEEP) -> tuple[Any, str]:
-    """Colour and marker of a size, from `pale` to `deep` in viridis as it grows."""
+def look_of(index: int, count: int) -> tuple[Any, str]:
+    """Colour and marker of a size, deeper in viridis as it grows."""
     share = index / (count - 1) if count > 1 else 1.0
-    return colormaps["viridis"](pale + share * (deep - pale)), MARKERS[index % len(MARKERS)]
+    return colormaps["viridis"](PALE + share * (DEEP - PALE)), MARKERS[index % len(MARKERS)]
 
 
 def draw_curve(

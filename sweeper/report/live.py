@@ -16,7 +16,6 @@ class LivePage:
     """The page of the study in `folder`; where it cannot be written, that is said once."""
 
     def __init__(self, folder: Path, say: Callable[[str], None], command: str) -> None:
-        """`say` takes a sentence; `command` writes the page by hand."""
         self._folder, self._say, self._command = folder, say, command
         self._next, self._is_there, self._has_failed = time.monotonic() + EVERY, False, False
 

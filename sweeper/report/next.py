@@ -160,9 +160,6 @@ def within(folder: Path, command: Next) -> Next:
     return replace(command, request=replace(request, overrides=new))
 
 
-# What a study has recorded decides what comes next: the search, the newest plan, its verdict.
-
-
 def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True) -> Next | None:
     """The command that goes on with the study in `folder`; None where nothing tells.
 
@@ -176,7 +173,6 @@ def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True)
 
 
 def _of_a_cell(folder: Path) -> bool:
-    """Whether the study's model was defined in a notebook, where alone it can be found."""
     return f"_target_: {MAIN}." in config_text(folder)
 
 
@@ -208,7 +204,6 @@ def _following(folder: Path, notes: list[str]) -> Next | None:
 
 
 def _recorded(folder: Path, line: object, why: str) -> Next | None:
-    """What a recorded `line` asks for; a search in short, once the study has its configuration."""
     command = Next.recorded(line, why)
     if command is None or not isinstance(command.request, SearchRequest) or not config_tree(folder):
         return command

@@ -116,7 +116,6 @@ def _power(x: float, _: object) -> str:
 
 
 def _study(results: Sequence[Result], space: Space) -> optuna.Study:
-    """The results as a study in memory: that of the dashboard may be away, and has ladders, too."""
     ranges = ranges_of((result.trial for result in results), space)
     with quiet():
         study = optuna.create_study()

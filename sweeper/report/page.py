@@ -110,8 +110,6 @@ def _template() -> Template:
 
 
 def _grouped(items: Iterable[Item]) -> Iterator[tuple[str, bool, str, Any]]:
-    """Items with their titles, whether they are folded, and their kinds; lists in one piece."""
-
     def in_list(item: Item) -> tuple[bool, bool, int]:
         is_sentence = isinstance(item, Sentence)
         listed = isinstance(item, Sentence) and item.listed
@@ -138,7 +136,6 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """A value of a record as people write it; what is nested further lies in brackets."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

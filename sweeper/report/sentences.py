@@ -99,9 +99,6 @@ def diverged(results: Iterable[Result]) -> list[str]:
     return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]
 
 
-# The words that records keep beside the codes of decisions: asked for from below, made here.
-
-
 SENTENCES: Mapping[type, Callable[[Any], str]] = {
     Settling: ladder_progress,
     Ending: ladder_end,

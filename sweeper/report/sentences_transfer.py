@@ -196,7 +196,6 @@ def _worse_note(verdict: Verdict, unit: str) -> str:
 
 
 def _cliffs(verdict: Verdict) -> str:
-    """Which finite losses were taken for those of runs that diverged, and which perhaps are."""
     sides = {
         True: "losses that jump beyond the range within 1 % count as those of runs that diverged: ",
         False: "a jump or a steep side, and intervals hold both: ",

@@ -127,7 +127,6 @@ def _notes(answer: StatusAnswer) -> list[Text]:
 
 
 def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
-    """What runs, or what was stopped or has ended; `goes_on`: a command for that is known."""
     driver, progress = answer.driver, answer.progress
     if driver is not None:
         if progress is None:

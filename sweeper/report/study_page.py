@@ -401,7 +401,6 @@ class _Target:
         return cls(label, target, loss, deep)
 
     def _verdicts(self) -> Iterator[tuple[Verdict, Validation, str]]:
-        """Each verdict with what it is over, such as "weight_decay over width"."""
         for validation in filter(None, (self.documents.validation, *self.documents.others)):
             of = "" if validation.hyperparameter == "eta" else f"{validation.hyperparameter} "
             for verdict in validation.axes:
@@ -455,7 +454,6 @@ class _Target:
 
 
 def _untitled(items: Sequence[Item]) -> list[Item]:
-    """Items whose tables have their section's title."""
     return [replace(item, title="") if isinstance(item, Table) else item for item in items]
 
 

@@ -25,12 +25,11 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 @dataclass
 class Terminal:
-    """A console, which shows details if `verbose`; `more` says where they are."""
+    """A console, which shows details if `verbose`."""
 
     console: Console
     verbose: bool = False
     spelling: Spelling = SHELL
-    more: str = "--verbose"
     _legends: set[str] = field(default_factory=set, init=False)
 
     def print(self, items: Sequence[Item]) -> None:
@@ -49,7 +48,7 @@ class Terminal:
                 self._item(item)
         if hidden := [*[counted(notes, "note")] * bool(notes), *hidden]:
             names = ", ".join(dict.fromkeys(hidden))
-            paragraph(self.console, f"Not shown: {names} ({self.more}).", "dim")
+            paragraph(self.console, f"Not shown: {names} (--verbose).", "dim")
 
     def _item(self, item: Item) -> None:
         if isinstance(item, Sentence):

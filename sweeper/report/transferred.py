@@ -114,7 +114,6 @@ def _each(answer: EachTransferAnswer) -> Shown:
 
 
 def _by_hyperparameter(answers: Mapping[str, AnswerAtTarget]) -> str:
-    """The worst that the ladders of each hyperparameter say."""
     parts = list[str]()
     for name, each in answers.items():
         verdicts = each.ladders.verdicts if isinstance(each, TransferAnswer) else ()

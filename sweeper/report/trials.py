@@ -114,7 +114,6 @@ def _label(size: LadderSize, axes: list[str]) -> str:
 
 
 def _mean(point: LadderPoint) -> float:
-    """+inf where a run diverged or failed."""
     mean = fmean(point.losses)
     return math.inf if math.isnan(mean) else mean
 

@@ -87,7 +87,6 @@ def in_groups(specs: tuple[ParamSpec, ...], groups: Mapping[str, str]) -> tuple[
 def _with(
     specs: tuple[ParamSpec, ...], field: str, named: Mapping[str, tuple[str, str | float]]
 ) -> tuple[ParamSpec, ...]:
-    """The specs, `field` of each what stands beside the pattern, by key, that its name matches."""
     if not named:
         return specs
     key_of = members_of(specs, {key: pattern for key, (pattern, _) in named.items()})
@@ -163,7 +162,6 @@ def check_names(groups: Mapping[str, str]) -> None:
 
 
 def _places(names: Iterable[str]) -> dict[str, float]:
-    """Every parameter's relative depth, the middle of its layer, 0 to 1 in each stack."""
     stacks: dict[str, set[int]] = {}
     inside = [(name, layer) for name in names if (layer := layer_of(name)) is not None]
     for name, layer in inside:

@@ -136,7 +136,6 @@ class CurveFit:
         return (float(trained[0]), low), (float(trained[-1]), high)
 
     def _carried_gaps(self, at: Array) -> Array:
-        """Gaps at `at` of curves carried past the ends; +inf from where runs may diverge."""
         if self.shapes is None:
             return np.full(len(at), math.inf)
         x, rows = self.shapes.rows(2, PAST_END, PAST_END)
@@ -338,7 +337,6 @@ def without_cliffs(curves: Sequence[SizeCurve], *, doubtful: bool = False) -> li
 
 
 def _means(curve: SizeCurve) -> tuple[Array, Array]:
-    """Log2 eta and mean losses up to the first point past the lowest one that diverged."""
     etas = np.array(sorted(curve.losses))
     means = np.array([np.mean(curve.losses[float(eta)]) for eta in etas])
     if not np.isfinite(means).any():
@@ -372,7 +370,6 @@ def _without_cliff(
 def _jump(
     curve: SizeCurve, etas: Array, means: Array, bend: float, at: int
 ) -> Literal["", "sure", "doubtful"]:
-    """Whether the losses leave the basin at point `at`, past the lowest one."""
     lowest = int(np.argmin(means))
     rises, step = means - means[lowest], etas[at] - etas[at - 1]
     near = np.abs(etas[:at] - etas[lowest]) <= etas[at] - etas[lowest] + step + SAME_ETA
@@ -541,7 +538,6 @@ def _fit(
 
 
 def _past_end(fit: CurveFit, shapes: LikelyShapes) -> CurveFit:
-    """Likely curves as the ladder's shape carries them on past the end that the lowest point is."""
     x, rows = shapes.rows(1, *(PAST_END if side == fit.side else 0.0 for side in (-1, 1)))
     far = len(x) - 1 if fit.side > 0 else 0
     lowest = fit.measured.lowest
@@ -566,7 +562,6 @@ def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) ->
 
 
 def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
-    """The error [DRAWS] of the mean of the seeds' offsets, which move the loss and no optimum."""
     seeds = runs.shape[1]
     if math.isnan(noise):
         return np.zeros(DRAWS)
@@ -578,7 +573,6 @@ def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> 
 
 
 def _basin(parabolas: Parabolas, bias: Array) -> Basin:
-    """The basin of the first row, and its interval from the others, the bootstrap draws."""
     etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
     limits = BASIN_TOLERANCE * np.abs(least)
     right, far_right = _basin_end(etas, losses, optima, least, limits)

@@ -30,9 +30,9 @@ class Estimate:
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
 
     @classmethod
-    def mean_of(cls, draws: Array, confidence: float = 0.95) -> Estimate:
+    def mean_of(cls, draws: Array) -> Estimate:
         """The mean of draws with their interval."""
-        return cls.from_draws(float(draws.mean()), draws, confidence)
+        return cls.from_draws(float(draws.mean()), draws)
 
     def without_interval(self, low: float = -math.inf) -> Estimate:
         """The value with an interval from `low` to +inf, for a noise that is unknown."""

@@ -136,7 +136,6 @@ def line_optimum(losses: dict[float, float]) -> float:
 
 
 def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
-    """The next value past an end that the optimum lies near, or None; `grid` is the first one."""
     best, room = line_optimum(losses), rule.extend * rule.step + 1e-9
     if len(losses) < 2:  # a single point is an optimum and both ends
         return None
@@ -150,7 +149,6 @@ def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float
 
 
 def _midpoints(losses: dict[float, float], spacing: float, reach: int) -> list[float]:
-    """Untried values on the finer grid near the optimum, nearest first."""
     best = line_optimum(losses)
     # `reach` old spacings are 2 * reach new ones; at the last of them lies a point of the old grid.
     offsets = [sign * k * spacing for k in range(1, 2 * reach) for sign in (-1, 1)]

@@ -194,7 +194,6 @@ def regress(
 
 
 def _logs(params: Array | float, tokens: Array | float, centre: tuple[float, float]) -> Array:
-    """Log N and log D [2, points] from the centre."""
     points = np.stack([np.atleast_1d(params), np.atleast_1d(tokens)]).astype(float)
     return np.asarray(np.log(points) - np.log(np.array(centre))[:, None])
 

@@ -147,7 +147,6 @@ class Parabolas:
         return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
 
     def _values(self, at: Array) -> Array:
-        """Every row's parabola at its eta; NaN beyond the points that it was fitted to."""
         a, b, c = self.coefficients
         x = at - self.etas[self.lowest]
         near = np.abs(x) <= radius(self.etas, self.lowest, 0.0)
@@ -312,7 +311,6 @@ class Smoother:
         return self.curvature * x**3
 
     def _process(self, values: Array) -> Process:
-        """`values` [point, any] as any line beside what the curve has of its own."""
         covariance = positive(self.prior(self.points.x) + self.points.noise)
         return Process(covariance, values, np.vander(self.points.x, 2))
 

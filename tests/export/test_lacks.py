@@ -19,7 +19,6 @@ from sweeper.export.exporter import (
     as_planned,
     build_exporter,
     head_of,
-    in_gauge,
     table_of,
 )
 from sweeper.export.lacks import lacking
@@ -70,7 +69,7 @@ def test_a_factor_of_the_trainer_s_own_changes_nothing_when_the_rest_follows(
 def test_two_gauges_have_the_same_first_step(forward: float) -> None:
     """Adam's: the effective weight is forward x W; its start, step and eps / gradient stay."""
     for parameter in plan("mup").parameters:
-        absorbed, gauged = parameter.absorbed(), in_gauge(parameter, forward)
+        absorbed, gauged = parameter.absorbed(), parameter.absorbed(forward)
         assert forward * gauged.init_std == pytest.approx(absorbed.init_std)
         assert forward * gauged.lr == pytest.approx(absorbed.lr)
         assert gauged.eps / forward == pytest.approx(absorbed.eps)

@@ -17,7 +17,7 @@ from mup.optim import MuAdam, MuSGD
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.hf import HfModel
-from sweeper.models.hf_config import known_classes, model_class
+from sweeper.models.hf_config import known_classes, library
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Update
 from tests.specs import specs_between
@@ -225,7 +225,7 @@ def test_it_computes_what_transformers_does(name: str) -> None:
     x, _ = batch(name)
     config = copy.deepcopy(model._net.config)
     config._attn_implementation, config._experts_implementation = None, "eager"
-    plain = model_class(name)(config).eval()
+    plain = getattr(library(), name)(config).eval()
     plain.load_state_dict(model.state_dict())
     inputs = {"pixel_values": x[:, None]} if model.task == "images" else {"input_ids": x}
     if model._takes_positions:

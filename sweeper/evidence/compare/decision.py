@@ -262,7 +262,6 @@ def _no_size_shared(runs: VariantRuns) -> str:
 
 
 def _target(runs: VariantRuns, losses: VariantLosses, asked: Mapping[str, float]) -> Array:
-    """Log2 of the target's counts; not said: the largest size of all variants, else of any."""
     if not asked:
         there = losses.counts > 0
         common = there.all(axis=0) if there.all(axis=0).any() else there.any(axis=0)
@@ -530,7 +529,6 @@ def _candidates(comparison: VariantComparison) -> list[Array]:
 def _best_next(
     comparison: VariantComparison, variant: int, answer: VariantAnswer
 ) -> DecidingRuns | None:
-    """The runs with the most chance to decide for what they cost, of this variant alone."""
     kept, best = comparison.losses.of([0, variant]), None
     mean = float(comparison.carried.difference(variant).mean)
     if answer.code == "wall_clock":
@@ -572,7 +570,6 @@ def _best_next(
 
 
 def _with_runs(losses: VariantLosses, log2: Array, *more: int) -> VariantLosses:
-    """Adds so many runs of each variant at a size; the losses of new ones do not matter."""
     at = np.flatnonzero((np.abs(losses.sizes - log2) < 1e-6).all(axis=1))
     sizes, means, counts = losses.sizes, losses.means.copy(), losses.counts.copy()
     if not len(at):
@@ -586,7 +583,6 @@ def _with_runs(losses: VariantLosses, log2: Array, *more: int) -> VariantLosses:
 
 
 def _decides(mean: float, before: float, after: float, far: float) -> float:
-    """The chance that the mean lies `far` of its deviations from 0, after more runs."""
     # What a later mean moves by has the variance that goes, as in `Foretold`.
     moved = math.sqrt(max(before**2 - after**2, 1e-30))
     return normal_above((far * after - mean) / moved) + normal_above((far * after + mean) / moved)

@@ -216,8 +216,6 @@ def shrinks(losses: VariantLosses, more: VariantLosses, place: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Runs at points, the sizes and then the places; and the grid of A, noise and beta."""
-
     variant: Whole
     size: Whole
     values: Array
@@ -331,9 +329,6 @@ def _grid(freedom: int, squares: float) -> Array:
         steps = np.linspace(-3, 3, 7)
     fading = FADING[0] + FADING[1] * np.linspace(-2, 2, 5)
     return np.array([*itertools.product(effects, np.exp(middle + spread * steps), fading)])
-
-
-# What compute is worth: a law of the loss over it, with every floor that the losses allow.
 
 
 @dataclass(frozen=True, kw_only=True)

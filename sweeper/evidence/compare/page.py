@@ -70,7 +70,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     document["found"] = [str(Sentence(each)) for each in sentences]
     # Under strict a program asks, and may ask often: nothing is written unless it says where.
     is_written = not request.strict
-    figure = winner_figure(winner, answer.runs) if is_written else Figure()
+    figure = winner_figure(winner) if is_written else Figure()
     made = paged(
         winner_report(winner, answer.runs, figure),
         answer.folder if is_written else None,
@@ -308,7 +308,7 @@ def _factor(estimate: Estimate) -> Cell:
 
 
 @rc_context(STYLE)
-def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
+def winner_figure(winner: Winner) -> Figure:
     """A panel a variant: its difference over compute, as measured, with its band and the target."""
     drawn = [each for each in winner.variants if math.isfinite(each.loss_difference.value)]
     drawn = drawn[:MOST_DRAWN]

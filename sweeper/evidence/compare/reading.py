@@ -150,7 +150,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     runs.check_columns(END_LOSS)
     by = _variant_column(runs, by)
     labels = _labels(runs, by)
-    names = _names(runs, by, labels, baseline)
+    names = _names(by, labels, baseline)
     if runs.columns.get("seed") == by:
         runs = replace(runs, columns={r: c for r, c in runs.columns.items() if r != "seed"})
     notes: list[str | Text] = [*runs.notes]
@@ -216,7 +216,7 @@ def _labels(runs: Runs, by: str) -> Any:
     return runs.frame[by].astype(str).to_numpy()
 
 
-def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
+def _names(by: str, labels: Any, baseline: str | None) -> list[str]:
     names = [*dict.fromkeys(labels)]
     if by != SOURCE:  # whose order is that of what was asked about
         names.sort(key=lambda name: (n if (n := number_of(name)) and n == n else math.inf, name))
@@ -284,7 +284,6 @@ def log2_of_counts(counts: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
-    """Log2 of parameters and tokens [runs, 2], and the number of every run's size."""
     log2_counts = log2_of_counts(counts)
     log2 = np.stack([np.zeros(len(of_baseline)) + values for values in log2_counts], axis=1)
     groups = [groups_of(values, gap) for values, gap in zip(log2.T, ALIKE, strict=True)]
@@ -295,7 +294,6 @@ def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
 
 
 def _middle(log2: Array, there: Any, of_baseline: Any) -> Array:
-    """Where a size lies: where the baseline's runs do, if it has any."""
     both = there & of_baseline
     return np.asarray(np.median(log2[both if both.any() else there], axis=0))
 
@@ -402,7 +400,6 @@ def _texts_differ(
 
 
 def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
-    """The best configuration of a variant at a size, of those with most runs that trained."""
     variant, size = map(int, place)
     groups = [group for _, group in rows.groupby("configuration", sort=True)]
     trained = [int(np.isfinite(group["loss"]).sum()) for group in groups]

@@ -221,7 +221,6 @@ def contenders_of(
 
 
 def _widths(studies: Sequence[Settings], asked: CompareRequest) -> list[int]:
-    """The widest of all ladders, or a narrower one; for a wider target also twice that."""
     common, target = _common(studies), asked.to_width
     if not common:
         ladders = ", ".join(f"{each.name}: {sorted(_ladder(each))}" for each in studies)

@@ -127,7 +127,6 @@ def _by_runs(request: CompareRequest) -> WinnerAnswer:
 
 
 def _folder(names: Sequence[str], root: Path) -> Path:
-    """Where a comparison is written to; its name is cut to what a file system takes."""
     from sweeper.trial import digest
 
     name = "+".join(names)

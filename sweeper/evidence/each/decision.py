@@ -134,9 +134,6 @@ def _holm(errors: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# The noise of a run, which all lines of a size share.
-
-
 @dataclass(frozen=True)
 class RunNoise:
     """The noise of a run at a size, `paired` beside another of its seed; None if not known."""
@@ -208,7 +205,6 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
 
 
 def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
-    """The residuals of a line's losses from the means of its values and its seeds."""
     # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
@@ -220,7 +216,6 @@ def _beside(line: SettingLine) -> list[tuple[Array, tuple[int, ...]]]:
 
 
 def _within(lines: Sequence[SettingLine]) -> list[tuple[Array, tuple[int, ...]]]:
-    """The residuals of the runs of every cell from their mean."""
     # Once each, since the point's own cell lies on every line, and in their order.
     cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
@@ -396,7 +391,6 @@ class TriedSetting:
 
 
 def _with(line: SettingLine, value: float) -> SettingLine:
-    """The line with a value on the chord between its neighbours, where it was not run."""
     if value in line.losses or not (cell := cell_at(line, value)):
         return line
     return replace(line, losses=dict(sorted({**line.losses, value: cell}.items())))

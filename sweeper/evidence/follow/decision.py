@@ -360,7 +360,6 @@ class Watch:
         )
 
     def _state(self, stretches: Stretches, judgement: Judged) -> tuple[str, int | None]:
-        """The state and since when; what is worse, or surer, comes first."""
         readings, tested = self.readings, stretches.at[stretches.at >= self.course.first]
         if readings.trouble:
             return UNKNOWN, None

@@ -96,7 +96,6 @@ class Readings:
     """Losses of a run of so many `steps` by step; what a resumed run left behind is forgotten."""
 
     def __init__(self, steps: int, edges: Array) -> None:
-        """None so far; `edges` are those of stretches, as shares of the run."""
         self.steps, self.begins = steps, np.round(edges * steps).astype(int)
         self.at, self.losses = array("q"), array("d")
         self.events: list[Event] = []
@@ -138,7 +137,6 @@ class Readings:
         del self.events[:-MOST_BACK]
 
     def _resume(self, step: int) -> None:
-        """Forget what lies at `step` and behind: the run went on from a checkpoint before it."""
         self._back += 1
         # Both in number and in share: a short log with a few resumes is none of two writers.
         if self._back > max(MOST_BACK, len(self.at) / MOST_BACK):

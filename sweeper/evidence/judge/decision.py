@@ -188,7 +188,6 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
 
 
 def _of_tokens(runs: Runs, first: TableVerdict, question: TableQuestion) -> list[Text]:
-    """A note on the tokens that a target's rate is for, where a column says how many runs had."""
     if question.to is None or first.axis != "width" or "tokens" not in runs.columns:
         return []
     if "tokens" in first.key:
@@ -267,7 +266,6 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
 
 
 def _rule(grid: Grid) -> tuple[LadderRule, bool]:
-    """Thresholds and shape of the curves, and whether they are our own study's."""
     kept = {
         name.removeprefix("transfer."): float(value)
         for name, value in grid.constants.items()
@@ -309,7 +307,6 @@ def _transferred(
 
 
 def _bound(grid: Grid, question: TableQuestion, edges: tuple[Edge, ...]) -> str:
-    """The side of the transferred value on which the base's optimum lies, if it is a bound."""
     if question.eta is not None or grid.transferred is not None:
         return ""
     return next((SIDES[edge.side] for edge in edges if edge.size == grid.base), "")
@@ -332,7 +329,6 @@ def _key(size: LadderSize, axis: str) -> dict[str, int]:
 
 
 def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
-    """The values of a curve within so many octaves of its best, its neighbours at least."""
     etas = sorted(curve.losses)
     at = int(np.argmin([np.mean(curve.losses[eta]) for eta in etas]))
     within = [abs(eta - etas[at]) <= reach + 1e-9 for eta in etas]
@@ -340,7 +336,6 @@ def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
 
 
 def _beyond(curve: SizeCurve, side: int) -> tuple[float, ...]:
-    """Two values more beyond one end of a curve, in its own steps."""
     # At least a quarter of an octave: very fine grids would need many runs to leave their end.
     etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
     if len(etas) == 1:  # it has no side

@@ -216,7 +216,6 @@ def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
 
 
 def _rates_asked(request: JudgeRequest) -> RateTarget | None:
-    """The model and horizon whose rate and batch are asked for; None where none is."""
     if (request.to_params, request.to_tokens, request.to_batch) == (None, None, None):
         return None
     for name in ("axis", "eta"):
@@ -240,7 +239,6 @@ def _rates_asked(request: JudgeRequest) -> RateTarget | None:
 
 
 def _folder(source: object, name: str, root: Path) -> Path:
-    """The folder of a verdict on a source: in its study, or beside all studies."""
     if (study := study_folder(source, root)) is not None:
         return StudyFolder(study).judged
     name = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "runs"

@@ -143,9 +143,6 @@ def _ends(judged: TableVerdict) -> list[str]:
     return sentences
 
 
-# The ladder's verdict where there is no study: without its settings.
-
-
 def plain_verdict(judged: TableVerdict, verdict: Verdict, spelling: Spelling = SHELL) -> Verdict:
     """The verdict in words without the settings of a study, and what a lack of noise means."""
     no_noise = verdict.answer == UNDECIDED and not judged.noise and verdict.advice.code != "edge"

@@ -184,7 +184,6 @@ def _optimum(
 
 
 def _grid(low: Array, high: Array, runs: Array) -> Array:
-    """Points [point, response] of a box, without those farther from any run than neighbours are."""
     side = round(POINTS ** (1 / len(low)))
     axes = [np.linspace(a, b, side) for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(low))
@@ -204,9 +203,6 @@ def _end(values: Array, best: float, draws: Array, lowest: float) -> int:
         if end in (best, lowest) or at_end.mean() > AT_END:
             return side
     return 0
-
-
-# The ridge of rate and batch: which rate goes with a batch that is not the best, and its cost.
 
 
 @dataclass(frozen=True, eq=False)
