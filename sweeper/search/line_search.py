@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated
 
 from sweeper.search.strategy import (
@@ -18,7 +18,7 @@ from sweeper.search.strategy import (
     missing_points,
     pruned_notes,
 )
-from sweeper.stats.line import FLAT, LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.line import FLAT, LineObjective, LineRule, LineState, line_optimum, replay_line
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults
 
 MOST_PLACES = 64
@@ -40,11 +40,12 @@ class SearchLine:
         """The configurations with these values of `name`."""
         return [Log2Hps({**self.base, self.name: value}) for value in values]
 
-    def _replay(self, imagined: Mapping[float, float]) -> LineState:
-        def loss(value: float) -> float | None:
-            (hps,) = self.at([value])
-            return imagined.get(value, self.history.mean(hps, self.seeds))
+    @cached_property
+    def _mean(self) -> LineObjective:
+        return cache(lambda value: self.history.mean(self.at([value])[0], self.seeds))
 
+    def _replay(self, imagined: Mapping[float, float]) -> LineState:
+        loss = lambda value: imagined.get(value, self._mean(value))  # noqa: E731
         return replay_line(self.rule, self.axis, loss)
 
     @cached_property
@@ -88,21 +89,15 @@ class SearchLine:
         if not losses:
             return None
         best = line_optimum(losses)
-
-        def values_where(condition: Callable[[Log2Hps], bool]) -> tuple[float, ...]:
-            values = sorted(losses)
-            return tuple(
-                v for v, hps in zip(values, self.at(values), strict=True) if condition(hps)
-            )
-
+        where = [(value, hps) for value in sorted(losses) for hps in self.at([value])]
         return LineResult(
             name=self.name,
             points_log2=tuple(sorted(losses.items())),
             optimum_log2=best,
             objective=losses[best],
             extended=self.state.extended,
-            stopped_log2=values_where(self.history.stopped),
-            failed_log2=values_where(self.history.failed),
+            stopped_log2=tuple(value for value, hps in where if self.history.stopped(hps)),
+            failed_log2=tuple(value for value, hps in where if self.history.failed(hps)),
             choices=self.axis.choices,
         )
 

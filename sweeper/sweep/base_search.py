@@ -329,6 +329,9 @@ def run_search(
     return conclusion, sweep.searched
 
 
+ENDS = ("low", "high", "default", "step")
+
+
 def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
     """The content of `search.json`."""
     record, space = asdict(conclusion), settings.space
@@ -351,12 +354,7 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     axes: dict[str, dict[str, Any]] = {
         name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
         if axis.choices
-        else {
-            "low": axis.low,
-            "high": axis.high,
-            "default": axis.default,
-            **({} if axis.step is None else {"step": axis.step}),
-        }
+        else {k: v for k in ENDS if (v := getattr(axis, k)) is not None}
         for name, axis in space.items()
     }
     return {
@@ -401,9 +399,8 @@ def tell_cost(experiment: Experiment, watcher: Watcher) -> None:
     # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
     if not flops or not counted or experiment.precision != "float32":
         return
-    if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
-        return
-    if trials * flops / FAST_FLOPS < SHORT:
+    goes_on = any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl"))
+    if goes_on or trials * flops / FAST_FLOPS < SHORT:
         return
     # Of one trial: on a processor others beside it gain little.
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "cost")

@@ -231,9 +231,8 @@ class Loop:
         most: int | None = getattr(self.launcher, "ahead", 0)
         if most == 0 or not self.wait:
             return []
-        taken = self._assigned.union(
-            self._early, (t.key for batch in self.executor.recovered.values() for t in batch)
-        )
+        taken = {t.key for batch in self.executor.recovered.values() for t in batch}
+        taken |= self._assigned | self._early
         trials = {trial.key: trial for trial in self.may_follow() if trial.key not in taken}
         live = sum(t.key in self._early for job in self.live.values() for t in job.batch)
         return list(trials.values())[: None if most is None else max(0, most - live)]

@@ -156,17 +156,11 @@ class Sweep:
             return finished, missing
 
         def follow() -> Missing:
-            """What may be asked for later and was never tried; nothing where trials are stopped.
-
-            Which are stopped depends on all that train.
-            """
-            if self._prune != "none":
-                return []
+            """What may be asked for later, and was never tried."""
+            # Nothing with a pruner: all that train decide who is stopped.
             points = may_follow(settings.search, settings.space, replay.history())
-            trials = (
-                self.experiment.trial(settings.base, point.log2_hps, point.seed, point.phase)
-                for point in points
-            )
+            make, size, prunes = self.experiment.trial, settings.base, self._prune != "none"
+            trials = (make(size, p.log2_hps, p.seed, p.phase) for p in points if not prunes)
             return [trial for trial in trials if self.study.get(trial.key) is None]
 
         self._train(ask, sum(p.trials for p in settings.search.plan(settings.space)), follow)
