@@ -25,11 +25,12 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 @dataclass
 class Terminal:
-    """A console, which shows details if `verbose`."""
+    """A console, which shows details if `verbose`; `more` says where they are."""
 
     console: Console
     verbose: bool = False
     spelling: Spelling = SHELL
+    more: str = "--verbose"
     _legends: set[str] = field(default_factory=set, init=False)
 
     def print(self, items: Sequence[Item]) -> None:
@@ -48,7 +49,7 @@ class Terminal:
                 self._item(item)
         if hidden := [*[counted(notes, "note")] * bool(notes), *hidden]:
             names = ", ".join(dict.fromkeys(hidden))
-            paragraph(self.console, f"Not shown: {names} (--verbose).", "dim")
+            paragraph(self.console, f"Not shown: {names} ({self.more}).", "dim")
 
     def _item(self, item: Item) -> None:
         if isinstance(item, Sentence):
