@@ -11,7 +11,6 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.version import __version__
 
 __all__ = [
@@ -50,6 +49,7 @@ _NAMES = {
     "sweeper.classifier.classify": ("classify",),
     "sweeper.command.in_script": ("CurrentTrial", "current_trial"),
     "sweeper.command.watch": ("watch",),
+    "sweeper.errors": ("BadInput", "ConfigError", "SweeperError"),
     "sweeper.evidence.compare.calls": ("compare",),
     "sweeper.evidence.follow.decision": ("follow",),
     "sweeper.evidence.judge.calls": ("judge",),

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from itertools import product
+import math
+from itertools import permutations, product
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.engine.architecture import build_model, build_named
 from sweeper.registry import groups
+from sweeper.search.independent import FRESH_SEED
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
+from sweeper.trial import Log2Hps, Point
 from tests.command_lines import compose
 from tests.golden import Golden
 from tests.scripts import load_script
+from tests.search.fakes import point_result
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
 SHARED = ("lab", "claims", "strategies", "idea", "rejudge", "spent")
@@ -28,6 +36,10 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHA
 lab = load_script("figures/lab.py")
 claims = load_script("figures/claims.py")
 rejudge = load_script("figures/rejudge.py")
+coupling: Any = load_script("figures/coupling.py")
+rms: Any = load_script("figures/rms.py")
+fp8: Any = load_script("figures/fp8.py")
+spikes = load_script("figures/strategies.py").spikes
 
 
 def number(value: float, low: float, high: float) -> dict[str, float]:
@@ -176,3 +188,131 @@ def test_kept_losses_give_every_claim_again() -> None:
 def test_a_record_keeps_its_losses_or_says_when_it_was_judged() -> None:
     for path in (claims.DOCS / "figures").glob("*.json"):
         assert json.loads(path.read_text()).keys() & {"ladders", "judged"}, path.name
+
+
+# What single figures count.
+
+
+def bowl(first: float, second: float) -> list[list[float]]:
+    """A separable grid of 5 x 5, -2 to 2, with its optimum at these two."""
+    places = range(-2, 3)
+    return [[(a - first) ** 2 + (b - second) ** 2 for b in places] for a in places]
+
+
+def test_a_grid_is_cut_off_where_an_optimum_lies_at_its_end() -> None:
+    assert not coupling.cut_off(bowl(0, 1))
+    assert coupling.cut_off(bowl(0, 3)) and coupling.cut_off(bowl(-2, 0))
+
+
+def test_a_diverged_row_has_no_optimum_to_count() -> None:
+    losses = bowl(1, 1)
+    losses[0] = ["inf"] * 5
+    assert not coupling.cut_off(losses)
+
+
+def test_means_over_pairs_have_the_spread_of_a_mean() -> None:
+    """Of n values with standard deviation s, a mean is within 1.96 s / sqrt(n) in 95 %."""
+    values = [0.01 * (i % 2) for i in range(400)]
+    mean = coupling.over_pairs(values)
+    half = 1.96 * 0.005 / 20
+    assert mean.value == pytest.approx(0.005)
+    assert (mean.low, mean.high) == pytest.approx((0.005 - half, 0.005 + half), rel=0.05)
+    less = coupling.difference([0.0] * 10, values)
+    assert (less.value, less.low) == pytest.approx((-mean.value, -mean.high), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("stretches", "count"),
+    [
+        ([2.0, 1.5, 1.0, 0.5], 0),
+        ([2.0, 1.0, 1.05, 0.9], 0),  # by less than the rise
+        ([2.0, 1.0, 1.2, 0.9], 1),
+        ([2.0, 1.0, 1.2, 1.3, 0.9, 1.4], 2),  # neighbours are one spike
+        ([2.0, 1.0, 1.2, 1.0, 1.2], 2),
+        ([1.0, float("inf")], 1),
+    ],
+)
+def test_a_spike_is_a_stretch_above_the_least_before(stretches: list[float], count: int) -> None:
+    curve = [loss for loss in stretches for _ in range(5)] + [0.0] * (100 - 5 * len(stretches))
+    assert spikes(curve) == count
+
+
+def record(sizes: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    """As `check --scales` writes it: the RMS of every operand of a product, at steps 0 and 9."""
+    return [
+        {
+            "product": product,
+            "operand": operand,
+            "step": step,
+            "rms": size,
+            "e4m3": {"underflow": 0.25, "overflow": 0.0},
+        }
+        for step, ends in ((0, 0), (9, 1))
+        for product, both in sizes.items()
+        for operand in ("input", "weight", "gradient")
+        for size in (both[ends],)
+    ]
+
+
+def test_growth_is_by_kind_of_product_and_leads_are_over_all_others() -> None:
+    sizes = {"layers.0.ffn.down": (1.0, 2.0), "layers.1.ffn.down": (1.0, 8.0), "head": (0.5, 1.0)}
+    run = rms.operands(record({**sizes, "layers.0.core.logits": (1.0, 99.0)}))
+    grown = rms.growth(run, "input")
+    assert grown == pytest.approx({"layers.*.ffn.down": 2.0, "head": 1.0})
+    assert rms.lead(grown, ["layers.*.ffn.down"]) == pytest.approx(1.0)
+    assert rms.lead(grown, ["head"]) == pytest.approx(-1.0)
+    assert run["weight"][0].lost == 0.25
+
+
+def test_a_cast_under_which_all_diverge_costs_everything() -> None:
+    assert fp8.overall([math.inf, math.inf]).low == math.inf
+    half = fp8.overall([0.1, math.inf])
+    assert half.low == -math.inf
+    cost = fp8.overall([0.1, 0.2, 0.3])
+    assert cost.low < cost.value == pytest.approx(0.2) and cost.high < 0.5
+
+
+# The curves of what was spent.
+
+
+spent = load_script("figures/spent.py")
+
+losses = st.lists(st.floats(-10, 10) | st.just(math.inf), min_size=1, max_size=6)
+
+
+@given(losses)
+def test_expected_best_is_the_average_over_all_orders(values: list[float]) -> None:
+    finite = [value for value in values if math.isfinite(value)]
+    told = [value if math.isfinite(value) else max(finite, default=0.0) for value in values]
+    orders = list(permutations(told))
+    expected = [mean(min(order[:n]) for order in orders) for n in range(1, len(values) + 1)]
+    curve = spent.expected_best(values)
+    if not finite:
+        assert curve == ()
+        return
+    assert [runs for runs, _ in curve] == list(range(1, len(values) + 1))
+    assert [loss for _, loss in curve] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -> None:
+    """Worked by hand: eta 0 is lucky with seed 0, and a 1 with b 1 is worse than either."""
+    rows = [
+        ("eta", 0, 0, 0, 3.0, 3.0),
+        ("eta", 1, 0, 0, 2.5, 2.5),
+        ("lines", 1, 0, 1, 2.9, 2.7),  # the other seed of the base: its mean rises
+        ("lines", 1, 1, 0, 2.0, 2.7),  # one seed of two is no mean
+        ("lines", 1, 1, 1, 2.8, 2.4),
+        ("combine", 1, 2, FRESH_SEED, 3.5, 2.4),
+        ("combine", 1, 2, FRESH_SEED + 1, 3.7, 3.6),  # combining harms
+        ("combine", 1, 1, FRESH_SEED, 2.5, 3.6),
+        ("combine", 1, 1, FRESH_SEED + 1, 2.7, 2.6),  # the single change is kept
+        ("retune", 2, 1, FRESH_SEED, 2.0, 2.6),
+        ("retune", 2, 1, FRESH_SEED + 1, 2.4, 2.6),  # nothing is decided yet
+    ]
+    results = [
+        point_result(Point(log2_hps=Log2Hps({"eta": e, "a": a}), seed=s, phase=p), loss)
+        for p, e, a, s, loss, _ in rows
+    ]
+    base, combined, single = (Log2Hps({"eta": 1, "a": a}) for a in (0, 2, 1))
+    curve = spent.independent_curve(results, base, 2, [combined, single], 2)
+    assert [loss for _, loss in curve] == pytest.approx([row[-1] for row in rows])

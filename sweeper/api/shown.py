@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from os import PathLike, fspath
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -290,3 +291,10 @@ class Transfer(Answer):
 
     def _repr_html_(self) -> str:
         return html(self._report)
+
+
+def source_of(source: Any) -> Any:
+    """Runs as a request has them: a study by its folder."""
+    if isinstance(source, Study):
+        return str(nearby(source.folder))
+    return fspath(source) if isinstance(source, PathLike) else source

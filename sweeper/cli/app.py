@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from types import FrameType
@@ -15,12 +14,13 @@ from typing import Any
 
 import typer
 
+from sweeper.cli import stop
 from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup, command
 from sweeper.cli.options import command_of, program, verb_first
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
-from sweeper.launch.machine import collect_rarely, set_blas_threads, set_spin
+from sweeper.launch.machine import collect_rarely, find_users_modules, set_blas_threads, set_spin
 from sweeper.report.warned import keep_warnings
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.requests import Request
@@ -92,13 +92,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _open_streams() -> None:
-    """Make stdout and stderr take every word: one may be closed, or know ASCII alone."""
-    for name in ("stdout", "stderr"):
+    """Make stdout and stderr take every word: each may be closed, as stdin, or know ASCII alone."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         # So Python has a stream that the caller closed, as `>&-` and daemons do.
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        else:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w":
             stream.reconfigure(errors="replace")
 
 
@@ -117,9 +117,7 @@ def main() -> None:
     # Schedulers and `kill` send SIGTERM: like Ctrl-C it then unwinds, so that locks are released,
     # jobs ended and the message printed. By default Python would just be gone.
     signal.signal(signal.SIGTERM, _interrupt)
-    # A model of the user's own lies in the folder worked in, as for a script started there.
-    with suppress(FileNotFoundError):  # it may be gone
-        sys.path.append(os.getcwd())
+    find_users_modules()
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
     words = verb_first(sys.argv[1:])
@@ -130,6 +128,8 @@ def main() -> None:
     if bad := next(filter(_is_no_text, words), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
+        if signal.getsignal(signal.SIGINT) is stop:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
         app(with_user_command(words))
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from sweeper.command.metrics import metric_of
+from sweeper.command.metrics.pattern import Log, of_loss
 from sweeper.command.metrics.rows import Rows
 from sweeper.command.reading import QUOTED, Lines, Reading
 from sweeper.files import try_json
@@ -32,7 +33,8 @@ class Evidence:
 
     `repeated` counts values of the same step as the one before, `returns` those of an earlier step,
     as there are after each of the run's `resumes`; `changes` those that differ from the one before.
-    `kinds` are the words before a value, how many have them, and one of their readings.
+    `kinds` are the words before a value, how many have them, and one of their readings; `notes` is
+    what its lines say.
     """
 
     key: str
@@ -44,6 +46,7 @@ class Evidence:
     resumes: int = 0
     changes: int = 0
     kinds: dict[str, tuple[int, Reading]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def add(self, reading: Reading) -> None:
@@ -76,7 +79,7 @@ class Evidence:
 
     def doubts(self) -> list[str]:
         """What speaks against these values being the losses of the run's steps."""
-        sentences = []
+        sentences = [*self.notes]
         if len(self.kinds) > 1:
             lines = [f"{count} as in {_quoted(example)}" for count, example in self.kinds.values()]
             sentences.append(
@@ -140,8 +143,28 @@ def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> lis
         evidence = Evidence(key=key, resumes=resumes if isinstance(resumes, int) else 0)
         for reading in (source or report).read(ended=True):
             evidence.add(reading)
+        if isinstance(source, Log):
+            evidence.notes = _notes(evidence, source)
         evidences.append(evidence)
     return evidences
+
+
+def _notes(evidence: Evidence, source: Log) -> list[str]:
+    """A note on lines with several losses, and on steps that stand in other lines."""
+    notes = list[str]()
+    for _, reading in evidence.kinds.values():
+        values = [match["loss"] for match in of_loss(source.pattern).finditer(reading.line)]
+        if len({*values}) > 1:
+            notes.append(
+                f"{evidence.key} matches {len(values)} times in a line, {', '.join(values[:3])} in "
+                f"{_quoted(reading)}, and {reading.loss:.6g} counts: let the pattern begin with "
+                r"what stands before the loss alone, as in \bloss"
+            )
+            break
+    if evidence.last is not None and evidence.last.step is None:
+        elsewhere = source.step_elsewhere()
+        notes += [f"{evidence.key} has no step: {elsewhere}"] * bool(elsewhere)
+    return notes
 
 
 def _quoted(reading: Reading) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -19,6 +20,7 @@ from sweeper.errors import SweeperError
 from sweeper.files import create
 from sweeper.launch import slurm_queue
 from sweeper.launch.machine import without_our_spin
+from sweeper.trial import digest
 
 MARK = "SWEEPER_DIR"
 """A variable in the environment of every process of a trial: its folder."""
@@ -37,6 +39,10 @@ USUAL = (
 """Variables without which few commands run, by pattern: they are left where others are not."""
 MOST_FORKS = 10_000
 """So often is looked for processes that were started while others were ended."""
+SUBREAPER = 36
+"""Linux' name for being the parent of all descendants whose own parent has ended."""
+ENTER = 'echo 0 >"$0" || :; exec "$@"'
+"""A shell enters a control group, and becomes a command."""
 
 
 def environment(patterns: Sequence[str] | None, added: Mapping[str, str]) -> dict[str, str]:
@@ -73,9 +79,10 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Group:
-    """A command and all that it starts, as far as it stays in the group or keeps `MARK`.
+    """A command and all that it starts: what srun starts on other nodes is of it too.
 
-    What srun starts on other nodes is of it too.
+    A daemon leaves the process group, and may drop `MARK`. It stays in the control group, where
+    this user may make one, and becomes a child of this process once its parents have ended.
     """
 
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
@@ -88,6 +95,11 @@ class Group:
             self._step = f"sweeper-{Path(self.mark).name}"
             named = slurm_queue.long_options(job_name=self._step)
             argv = [argv[0], *named, *argv[1:]]
+        self._cgroup = None if "SLURM_JOB_ID" in os.environ else _control_group(self.mark)
+        if self._cgroup:
+            argv = ["/bin/sh", "-c", ENTER, str(self._cgroup / "cgroup.procs"), *argv]
+        _adopt(True)
+        self._before = _children()
         with os.fdopen(create(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             self.process = subprocess.Popen(
                 [*_dying_with_parent(), *argv],
@@ -101,6 +113,9 @@ class Group:
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code once it has ended, negative for a signal; None after `seconds`."""
+        for pid in self._adopted():  # or what has ended would stay in the table of processes
+            with suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
@@ -122,6 +137,25 @@ class Group:
         self._signal(signal.SIGKILL)
         end_marked(self.mark)
         self.process.wait()
+        for _ in range(MOST_FORKS):  # the children of each that is ended are then adopted
+            if not (adopted := self._adopted()):
+                break
+            for pid in adopted:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        _adopt(False)
+        deadline = time.monotonic() + 1.0
+        while self._cgroup and self._cgroup.is_dir() and time.monotonic() < deadline:
+            try:
+                self._cgroup.rmdir()
+            except OSError:  # it is busy until all that was killed has ended
+                time.sleep(0.01)
+
+    def _adopted(self) -> set[int]:
+        """What has become a child of this process, and is of no session that it was in."""
+        others = _children() - self._before - {self.process.pid}
+        return {pid for pid in others if _session(pid) != os.getsid(0)}
 
     def _end_step(self, number: str | None = None) -> bool:
         """Send srun's processes, on all nodes, a signal, or end them; False where none are known.
@@ -150,6 +184,45 @@ class Group:
             os.killpg(self.process.pid, number)
 
 
+def _adopt(on: bool) -> None:
+    with suppress(AttributeError, OSError):  # not on Linux
+        ctypes.CDLL(None).prctl(SUBREAPER, int(on), 0, 0, 0)
+
+
+def _children() -> set[int]:
+    pids = set[int]()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            pids.update(map(int, path.read_text().split()))
+    return pids
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it has ended, and somebody waited for it
+        return os.getsid(0)
+
+
+def _control_group(mark: str) -> Path | None:
+    """A new control group (v2) below this process's own; None where it may make none."""
+    with suppress(OSError, StopIteration):
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        root = next(line.split()[4] for line in mounts if " - cgroup2 " in line)
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next(line[3:] for line in lines if line.startswith("0::"))
+        folder = Path(f"{root}{own}", _group_name(mark))
+        folder.mkdir(exist_ok=True)
+        return folder
+    return None
+
+
+def _group_name(mark: str) -> str:
+    """A control group's name: with a slash at its end the mark makes how they all begin."""
+    place, _, name = mark.rpartition("/")
+    return f"sweeper-{digest(place)[:16]}-{name}"
+
+
 def can_run(program: str, cwd: Path, path: str | None) -> bool:
     """Whether a program is there, seen from the folder `cwd`, and may be executed."""
     if "/" in program:
@@ -158,22 +231,28 @@ def can_run(program: str, cwd: Path, path: str | None) -> bool:
 
 
 def end_marked(mark: str) -> int:
-    """Kill every process of this machine whose environment has `MARK=mark`; how many there were.
+    """Kill every process of this machine that has a mark; how many there were.
 
-    A mark that ends with a slash stands for all folders below. What an earlier supervisor, killed
-    itself, could not end is found so, and what left its group.
+    It is in the environment, as `MARK=mark`, or in the control group's name. One that ends with a
+    slash stands for all folders below. What an earlier supervisor, killed itself, could not end is
+    found so, and what left its group.
     """
-    wanted = os.fsencode(f"{MARK}={mark}")
+    end_of_word = b"" if mark.endswith("/") else b"(?![^/\n\0])"
+    variable, group = f"{MARK}={mark}", f"/{_group_name(mark)}"
+    in_environment = re.compile(rb"(?<![^\0])" + re.escape(os.fsencode(variable)) + end_of_word)
+    in_groups = re.compile(re.escape(os.fsencode(group)) + end_of_word)
 
-    def marked(variable: bytes) -> bool:
-        return variable.startswith(wanted) if mark.endswith("/") else variable == wanted
+    def marked(process: Path) -> bool:
+        return bool(
+            in_groups.search((process / "cgroup").read_bytes())
+            or in_environment.search((process / "environ").read_bytes())
+        )
 
     def end(pids: Iterable[int]) -> int:
         count = 0
         for pid in pids:
             with suppress(OSError):  # it has ended meanwhile, or is another user's
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if pid != os.getpid() and any(map(marked, variables)):
+                if pid != os.getpid() and marked(Path(f"/proc/{pid}")):
                     os.kill(pid, signal.SIGKILL)
                     count += 1
         return count

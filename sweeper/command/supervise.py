@@ -381,6 +381,8 @@ class Supervisor:
     def _why_no_loss(self) -> str:
         if metric := self.command.metric:
             there = metric_of(metric).contents(self.folder)
+            if isinstance(source := self.sources[-1][0], Log):
+                there = source.step_elsewhere()
             if not self.log.is_file():
                 there = "log.txt is gone: the command must leave it in {dir}"
             return f"none matched metric={metric}" + (f"; {there}" if there else "")

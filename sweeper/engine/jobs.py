@@ -351,6 +351,8 @@ class TryStep(EngineTask):
 
 MAX_TIME_RATIO = 0.95
 """A larger batch must take at most this fraction of the smaller one's time per trial."""
+NEARLY_FREE = 1.25
+"""A batch whose step takes at most so many times that of one trial has room for others on a GPU."""
 
 
 def step_seconds(
@@ -381,12 +383,13 @@ class MeasuredSize:
     """How many batched trials take the least time each, and the seconds of a trial's step then.
 
     `limited_by_trials` tells that a larger batch might be better still: there were too few trials
-    to try one.
+    to try one. A step of `nearly_free` trials hardly takes longer than that of one.
     """
 
     size: int
     seconds: float
     limited_by_trials: bool
+    nearly_free: int = 1
 
     def covers(self, trials: int) -> bool:
         """Whether measuring with so many trials would try no larger batch."""
@@ -402,7 +405,7 @@ def measure_size(
     them: a compiled batch gains from size at least as much, and each size costs a compilation.
     """
     best, size = MeasuredSize(size=1, seconds=math.inf, limited_by_trials=False), 1
-    count = len(batched.trials)
+    count, alone = len(batched.trials), math.inf
     while size <= count:
         part = BatchedTrials(trials=batched.trials[:size], corpus=batched.corpus)
         try:
@@ -417,7 +420,9 @@ def measure_size(
         ratio = MAX_TIME_RATIO if size >= 2 * best.size else 1.0
         if seconds > best.seconds * ratio:
             return replace(best, limited_by_trials=False)
-        best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True)
+        alone = seconds if size == 1 else alone
+        free = size if size * seconds <= NEARLY_FREE * alone else best.nearly_free
+        best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True, nearly_free=free)
         size = 2 * size if size == count else min(2 * size, count)
     return best
 
@@ -650,6 +655,17 @@ class TrialsPerJob:
         # seven trials for two workers that take four at best are four and three, in one round.
         rounds = -(-len(trials) // (min(measured.size, fair) * self._layout))
         return -(-len(trials) // (rounds * self._layout))
+
+    def room(self, trials: Sequence[Trial], ahead: Sequence[Trial], executor: Executor) -> int:
+        """How many of `ahead` cost next to nothing beside `trials`: on a GPU that they do not fill.
+
+        On a CPU none, where they would round the others' losses in another way.
+        """
+        if self.device == "cpu" or self.fixed != "auto" or self._layout is None or not ahead:
+            return 0
+        share = -(-(len(trials) + len(ahead)) // self._layout)
+        measured = self._measured([*trials, *ahead][:share], executor, self._layout)
+        return 0 if measured is None else max(0, measured.nearly_free * self._layout - len(trials))
 
     def _alone_again(
         self, trials: Sequence[Trial], executor: Executor, before: MeasuredSize

@@ -188,7 +188,9 @@ class EngineRunner:
         """GPUs, and torch's threads."""
         return Machine(gpus=visible_gpus(self.device), threads=torch.get_num_threads())
 
-    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+    def batches(
+        self, trials: Sequence[Trial], executor: Executor, ahead: Sequence[Trial] = ()
+    ) -> list[Batch]:
         """Batches that were begun before, as they were, so that they go on from their checkpoints.
 
         So does what an earlier driver has formed, so that its trials round as they would have. The
@@ -202,6 +204,7 @@ class EngineRunner:
         batched = [trial for trial in fresh if not trial.measurement]
         if batched:
             self.sizes.choose_layout(batched, executor)
+            batched += ahead[: self.sizes.room(batched, ahead, executor)]
         formed = self.sizes.record.again(batched, self.sizes.settings)
         begun |= {trial.key for batch in formed for trial in batch}
         batched = [trial for trial in batched if trial.key not in begun]

@@ -129,6 +129,8 @@ class Launcher(Protocol):
 
     A job that is lost runs again, at most `retries` times; failures after which it had
     come further need not count. Where `pins_gpus`, a job sees no GPU but those it has to itself.
+    One with a key `ahead` has at most so many trials at a time that nobody has asked for yet: None
+    for as many as take nothing from others, 0 for none, as of one without the key.
     """
 
     @property
@@ -234,10 +236,13 @@ class Runner(Protocol):
     def machine(self) -> Machine:
         """What jobs may use of this machine."""
 
-    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+    def batches(
+        self, trials: Sequence[Trial], executor: Executor, ahead: Sequence[Trial] = ()
+    ) -> list[Batch]:
         """The trials in batches, one a job; those first that an earlier driver began.
 
-        It may measure with the executor, which has room for a job then.
+        It may measure with the executor, which has room for a job then. Of `ahead`, which may be
+        wanted later, it takes along those that cost next to nothing there.
         """
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:

@@ -23,6 +23,7 @@ class Inline:
     retries: ClassVar[int] = 0
     pins_gpus: ClassVar[bool] = False
     device: ClassVar[None] = None
+    ahead: ClassVar[None] = None
 
     def at_once(self, gpus: Sequence[str]) -> int:
         """1: jobs run one after the other."""

@@ -46,7 +46,8 @@ class Local:
     CPU one process with all threads or one a core, whichever is measured to be faster. A worker
     that does no step for `hang` seconds (None: never) is ended. A job whose worker dies goes on
     from its checkpoint in another, `retries` times; then it is halved, and a single trial fails.
-    Every worker is a job of submitit's, which takes the parameters `submitit`.
+    At most `ahead` trials are trained at a time that nobody has asked for yet (None: where a worker
+    would idle). Every worker is a job of submitit's, which takes the parameters `submitit`.
     """
 
     pins_gpus: ClassVar[bool] = True
@@ -60,6 +61,7 @@ class Local:
         float | None, Bounds(above=0, allowed="a positive number of seconds, or null")
     ] = 1800.0
     retries: Annotated[int, Bounds(least=0)] = 2
+    ahead: Annotated[int | None, Bounds(least=0)] = None
     submitit: Parameters = field(default_factory=Parameters)
 
     def __post_init__(self) -> None:

@@ -1,15 +1,17 @@
-"""This machine and how it is shared: GPUs, cores, torch's threads, memory."""
+"""This machine and how it is shared: GPUs, cores, torch's threads, memory; where modules lie."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sweeper.launch.executor import Machine
@@ -179,3 +181,58 @@ def collect_as_usual() -> None:
     if gc.get_threshold() == RARELY:
         gc.freeze()  # what was loaded so far stays: no collection goes over it
         gc.set_threshold(*_USUALLY)
+
+
+# A user's own modules, in the folder worked in.
+
+LOOKUPS = ("sweeper.records", "sweeper.launch.code")
+"""What imports a class by its name, and what reads the files that it needs."""
+COMPILER = "torch._dynamo.symbolic_convert"
+"""It imports in the place of what it compiles."""
+
+
+class FolderModules:
+    """Finds modules in a folder for who looks a user's class up, and for the folder's own files.
+
+    What a library tries to import is not looked for there: a `numexpr.py` beside a table is none of
+    pandas', which runs whatever has that name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """The folder is that one for good, wherever the process goes."""
+        self.folder = folder
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _: Any = None) -> ModuleSpec | None:
+        """What the import system asks for a module that is nowhere else; see `MetaPathFinder`."""
+        if path is not None or not self._serves(_importer()):
+            return None
+        return PathFinder.find_spec(name, [str(self.folder)])
+
+    def _serves(self, importer: Mapping[str, Any]) -> bool:
+        if importer.get("__name__") in LOOKUPS:
+            return True
+        file = importer.get("__file__")
+        if not isinstance(file, str) or not Path(file).resolve().is_relative_to(self.folder):
+            return False
+        from sweeper.launch.code import is_user_file
+
+        return is_user_file(Path(file))
+
+
+def _importer() -> Mapping[str, Any]:
+    """The globals of what imports a module, as seen by a finder."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == "importlib":
+        frame = frame.f_back
+    space: Mapping[str, Any] = frame.f_globals
+    if space.get("__name__") == COMPILER:
+        space = getattr(frame.f_locals.get("self"), "f_globals", space)
+    return space
+
+
+def find_users_modules() -> None:
+    """From here on a model of the user's own is found in the folder worked in, behind all else."""
+    with suppress(FileNotFoundError):  # it may be gone
+        ours = FolderModules(Path.cwd().resolve())
+        others = [each for each in sys.meta_path if not isinstance(each, FolderModules)]
+        sys.meta_path[:] = [*others, ours]

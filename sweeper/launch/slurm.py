@@ -50,6 +50,7 @@ from sweeper.launch.slurm_jobs import (
     Unfit,
     arrays,
     attempts,
+    comment,
     failure_of,
     prefix,
     record_array,
@@ -129,7 +130,8 @@ class Slurm:
     `jobs` at most are submitted at a time, `array_parallelism` at most of an array run at a time. A
     job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
     that dies is sent again, at most `retries` times running without coming further. The queue is
-    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
+    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again. At most
+    `ahead` trials are in jobs at a time that nobody has asked for yet.
     `submitit` are parameters of submitit's; those that are keys here set these.
     """
 
@@ -150,6 +152,7 @@ class Slurm:
     retries: Annotated[int, Bounds(least=0)] = 2
     poll: Seconds = 10.0
     grace: Annotated[float, Bounds(least=0)] = 60.0
+    ahead: Annotated[int, Bounds(least=0)] = 0
     setup: tuple[str, ...] = ()
     sbatch: Mapping[str, Any] = field(default_factory=dict)
     python: tuple[str, ...] | None = None
@@ -284,9 +287,15 @@ class Slurm:
         """End exactly this study's jobs; see `Scheduled`."""
         for array in arrays(folder):  # before they end, or a driver takes them for failed
             write_json(array.folder / "cancelled", {"at": time.time()})
-        ids = [entry.id for entry in queued(folder).values() if entry.active]
-        slurm_queue.cancel(ids)
-        return len(ids)
+        active = [entry for entry in queued(folder).values() if entry.active]
+        if others := end(folder, active):
+            ids = " ".join(others)
+            raise SchedulerError(
+                f"{ids}: these have the names of this study's jobs, and were not submitted from "
+                f"{folder}: from the study that it was copied from, or before it was moved, or by "
+                f"an earlier version. They go on; if they are yours, scancel {ids}"
+            )
+        return len(active)
 
     @staticmethod
     def forget(folder: Path, jobs: Collection[str]) -> None:
@@ -342,11 +351,13 @@ class Slurm:
             "mem": resources.memory or self.memory,
             "gpus_per_node": gpus if gpus and self.gres is None else None,
         }
-        others = self.submitit.slurm()
+        others, ours = self.submitit.slurm(), dict(self.sbatch)
+        comments = (others.pop("comment", None), ours.pop("comment", None))
         if avoid:
             others["exclude"] = ",".join(filter(None, (others.get("exclude"), *avoid)))
         executor.update_parameters(
             job_name=name,
+            comment=" ".join([*map(str, filter(None, comments)), comment(folder.parents[1])]),
             time=resources.time or self.time,
             nodes=resources.nodes,
             ntasks_per_node=resources.tasks,
@@ -358,7 +369,7 @@ class Slurm:
             # Since 22.05 srun does not take this from sbatch.
             srun_args=[*long_options(cpus_per_task=cpus), *others.pop("srun_args", ())],
             additional_parameters={
-                **self.sbatch,
+                **ours,
                 "requeue": True,  # or `scontrol requeue` may be refused
                 # Without "B:" it goes to the job's processes and not to the batch shell.
                 "signal": f"URG@{self.warn}",
@@ -460,6 +471,13 @@ def jobs_of(array: Array) -> list[SubmittedJob]:
 def queued(study: Path) -> dict[tuple[str, int], QueueEntry]:
     """The study's jobs in Slurm's queue, by array's name and index; SchedulerError."""
     return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
+
+
+def end(study: Path, entries: Sequence[QueueEntry]) -> list[str]:
+    """End those of the jobs that were submitted from the study's folder; the others' ids."""
+    ours = comment(study)
+    slurm_queue.cancel([entry.id for entry in entries if ours in entry.comment])
+    return [entry.id for entry in entries if ours not in entry.comment]
 
 
 def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> JobState:
@@ -604,8 +622,14 @@ class SlurmExecutor:
             return set()
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder, and its array's once that has no other job."""
+        """Remove the job's folder, and its array's once that has no other job.
+
+        One that is still in the queue is not wanted any more, and is taken out of it.
+        """
         for submitted in [other for other in self.submitted if other.id == job]:
+            if outcome_of(submitted.job_dir) is None:
+                with suppress(SchedulerError):
+                    slurm_queue.cancel([submitted.array.task_id(submitted.index)])
             self.submitted.remove(submitted)
             others = [*self.submitted, *self._recovered_jobs.values()]
             if not keep_log and all(other.array is not submitted.array for other in others):
@@ -655,7 +679,9 @@ class SlurmExecutor:
         if job.member.runs() or outcome_of(job.job_dir) or not job.member.changed_code():
             return False
         try:
-            slurm_queue.cancel([job.array.task_id(job.index)])
+            entry = queued(self.study).get(job.place)
+            if entry and entry.active and end(self.study, [entry]):
+                return False
         except SchedulerError:
             return False  # it will find out by itself, and fail
         shutil.rmtree(job.job_dir, ignore_errors=True)
@@ -760,9 +786,9 @@ class SlurmExecutor:
         """End jobs of this study that nobody waits for: their array was given up."""
         names = {job.array.name for job in (*self.submitted, *self._recovered_jobs.values())}
         names |= {array.name for array in self.unconfirmed}
-        strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
+        strays = [e for (name, _), e in entries.items() if e.active and name not in names]
         with suppress(SchedulerError):
-            slurm_queue.cancel(strays)
+            end(self.study, strays)
 
     def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
         if entry.state == "RUNNING":
@@ -780,8 +806,10 @@ class SlurmExecutor:
             return []  # a lost node's job may be put back, a file may be slow to appear
         if job.array.cancelled:
             return []  # `poll` ends the sweep
-        with suppress(SchedulerError):  # or a late requeue makes two of it
-            slurm_queue.cancel([job.array.task_id(job.index)])
+        # Or a late requeue makes two of it. What is not in the queue has a number that Slurm, where
+        # it lost its state, may have given to anybody.
+        with suppress(SchedulerError):
+            end(self.study, [entry] if entry else [])
         self.submitted.remove(job)
         if not failure.began:
             self._never_began(job, failure)

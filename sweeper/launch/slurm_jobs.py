@@ -50,10 +50,11 @@ from sweeper.files import (
 )
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
-from sweeper.launch.machine import THREADS, users_threads
+from sweeper.launch.machine import THREADS, find_users_modules, users_threads
 from sweeper.launch.slurm_queue import QueueEntry, lack_of
 from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
+from sweeper.trial import digest
 
 MAX_RESTARTS = 1000
 """More than Slurm ever runs one submission."""
@@ -293,6 +294,11 @@ def prefix(study: Path) -> str:
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
 
 
+def comment(study: Path) -> str:
+    """What the comments of the study's jobs end with: those of a copy of it have another."""
+    return f"sweeper-{digest(str(study.resolve()))[:12]}"
+
+
 def record_array(
     study: Path, job_dirs: Sequence[Path], resources: Resources, avoid: tuple[str, ...] = ()
 ) -> Array:
@@ -342,10 +348,14 @@ class Superseded(Exception):
 
 
 BOOT = (
+    "import sys; sys.path = [path for path in sys.path if path]; "
     "from submitit.core.submission import process_job; "
     "from sweeper.launch.slurm_jobs import opened; process_job(opened({folder!a}))"
 )
-"""The program of every job: submitit unpickles `run` in its folder, and calls it."""
+"""The program of every job: submitit unpickles `run` in its folder, and calls it.
+
+In the folder worked in, which Python puts first as "", it imports what is the user's alone.
+"""
 
 
 def opened(folder: str) -> str:
@@ -369,6 +379,7 @@ def run(folder: str) -> None:
     submission = Submission(folder=Path(folder))
     for private in (submission.job_dir, submission.folder):
         check_private(private)
+    find_users_modules()
     serve(Run(submission))
 
 

@@ -32,8 +32,8 @@ WAITING = {"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", 
 """Those of a job that does not run yet."""
 PATIENCE = 60.0
 """Seconds after which a command of Slurm's that gives no answer counts as failed."""
-_COLUMNS = "%j|%i|%T|%N|%S|%V|%r"
-"""squeue's: name, id, state, nodes, start, submission, reason (last: it may hold a bar)."""
+_COLUMNS = "%j|%i|%T|%N|%S|%V|%r|%k"
+"""squeue's: name, id, state, nodes, start, submission, reason (it may hold a bar), comment."""
 
 
 class SchedulerError(SweeperError):
@@ -56,6 +56,7 @@ class QueueEntry:
     node: str
     since: str
     reason: str
+    comment: str
 
     @property
     def active(self) -> bool:
@@ -116,7 +117,8 @@ def queue(prefix: str) -> list[QueueEntry]:
 
 
 def _entry(line: str) -> QueueEntry:
-    name, number, state, node, began, submitted, reason = line.split("|", 6)
+    name, number, state, node, began, submitted, rest = line.split("|", 6)
+    reason, _, comment = rest.rpartition("|")
     array, _, index = number.partition("_")
     # Of a job that waits, %S is when Slurm expects to start it.
     since = began if state not in WAITING and began != "N/A" else submitted
@@ -129,6 +131,7 @@ def _entry(line: str) -> QueueEntry:
         node=node,
         since=since,
         reason=reason,
+        comment=comment,
     )
 
 

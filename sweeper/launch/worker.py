@@ -50,9 +50,10 @@ LOG_FLAGS = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW
 """Of a log, in a study that others may write: a link there would have us write elsewhere."""
 
 BOOT = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "import sys; sys.path[:] = {paths!a}; "
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
-    "sys.path[:] = {paths!a}; from sweeper.launch.worker import main; main({link}, {preload!a})"
+    "from sweeper.launch.worker import main; main({link}, {preload!a})"
 )
 """The program of a worker: a terminal's Ctrl-C is the driver's, modules are found as it does."""
 
@@ -198,9 +199,10 @@ def main(fd: int, preload: str) -> None:
     """
     link = Link(fd)
     signal.signal(signal.SIGTERM, lambda *_: link.leave())
-    from sweeper.launch.machine import collect_rarely
+    from sweeper.launch.machine import collect_rarely, find_users_modules
 
     collect_rarely()
+    find_users_modules()
     faulthandler.enable(all_threads=False)  # a crash leaves its line in the log: `CRASH_LINE`
     importlib.import_module(preload)
     link.send({"ready": os.getpid()})

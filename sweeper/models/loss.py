@@ -3,7 +3,7 @@
 Head product, cross entropy and their gradients are computed for some tokens at a time, in one
 pass: the softmax of a chunk is at once turned into its share of the gradients (as in Liger's
 fused linear cross entropy, arXiv:2410.10989). The loss is a scalar, so that the backward pass has
-only to multiply them.
+only to multiply them. On a GPU narrow models in 16 bits take `loss_kernels.py`, which holds none.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ MAX_LOGITS_CPU = 2**22
 """Likewise on a CPU, which wants its caches: from 2^24 on it was half as fast as at 2^22."""
 MIN_TOKENS = 128
 """A chunk has no fewer tokens of a trial: smaller products are slow."""
+MAX_KERNEL_WIDTH = 256
+"""On a GPU, `loss_kernels.py` serves products in 16 bits up to this width, and no logits are held:
+it keeps sums over a row of the width in registers, where a wider one has no room."""
 
 
 def head_loss(head: Linear, loss: CrossEntropy, x: Tensor, targets: Tensor) -> Tensor:
@@ -85,6 +88,10 @@ def _chunked(
     x [K, N, D], weight [K, V, D], targets [K, N], scale [K]; products in `dtype`, all else in
     float32 at least. One trial after the other: their chunks are large, their number is not.
     """
+    served = x.is_cuda and dtype.itemsize == 2 and x.shape[-1] <= MAX_KERNEL_WIDTH
+    if served and (kernels := _kernels(x.device, x.shape[-1])) is not None:
+        means, dx, dw = kernels(x.to(dtype), weight.to(dtype), targets, scale, train)
+        return means, dx.to(x.dtype), dw.to(weight.dtype)
     (trials, tokens, _), classes = x.shape, weight.shape[1]
     wide = torch.promote_types(dtype, torch.float32)
     total = torch.zeros(trials, dtype=wide, device=x.device)
@@ -116,11 +123,46 @@ def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Te
         try:
             return _fused()(logits, targets, factor)
         except Exception as error:
-            if "out of memory" in str(error).lower():
-                raise
-            _fused_fails.append(first_line(error))
-            _unreported.append(_fused_fails[-1])
+            _refuse(error, _fused_fails)
     return _written_out(logits, targets, factor)
+
+
+def _refuse(error: Exception, fails: list[str]) -> None:
+    if "out of memory" in str(error).lower():
+        raise error
+    fails.append(first_line(error))
+    _unreported.append(fails[-1])
+
+
+@cache
+def _kernels(
+    device: torch.device, width: int
+) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
+    """The kernels of `loss_kernels.py`, where they agree with torch's own operations at this width.
+
+    A compiler of another version, or for another GPU, is not trusted unseen.
+    """
+    try:
+        from sweeper.models.loss_kernels import losses_and_gradients
+
+        generator, rows = torch.Generator().manual_seed(0), (160, 200)
+        with torch.device("cpu"):
+            x, w = (torch.randn(n, width, generator=generator) / width**0.25 for n in rows)
+            targets, scale = torch.arange(len(x)), torch.ones(1)
+        loss, gradient = _written_out(x @ w.mT, targets, scale[0])
+        right = [loss, gradient @ w, gradient.mT @ x]
+        low_x, low_w = (t.to(device, torch.bfloat16)[None] for t in (x, w))
+        results = losses_and_gradients(
+            low_x, low_w, targets[None].to(device), scale.to(device), train=True
+        )
+        for values, wanted in zip(results, right, strict=True):
+            wanted = wanted / len(x)
+            if (values[0].cpu() - wanted).norm() > 0.02 * wanted.norm():
+                raise RuntimeError("the loss's kernels disagree with torch's own operations")
+    except Exception as error:
+        _refuse(error, [])
+        return None
+    return losses_and_gradients
 
 
 @cache

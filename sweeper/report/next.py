@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.check.judge import MEASURED, CheckRecord
-from sweeper.config.command_line import changed, key_of, split_user_command
+from sweeper.config.command_line import changed, key_of, of_study, place_of, split_user_command
 from sweeper.decide.validation import (
     Validation,
     newest_validation,
@@ -27,6 +28,7 @@ from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
+from sweeper.study.study import latest_study
 from sweeper.sweep.progress import stopped_at
 from sweeper.verbs.listed import read_line
 from sweeper.verbs.requests import (
@@ -90,6 +92,22 @@ class Next:
         settings = changed(self.request.overrides, overrides)
         return replace(self, request=replace(self.request, overrides=settings, **keywords), why=why)
 
+    def at(self, folder: Path) -> Next:
+        """The same of the study where it lies now: it may have been copied since, or moved."""
+        request = self.request
+        if not isinstance(request, SearchRequest | TransferRequest | CheckRequest):
+            return self
+        name, settings = of_study(request.overrides, request.study, None)
+        roots = [word for word in settings if key_of(word) == "root"]
+        root = place_of(roots, None, request.root)[1]
+        if name is None and not isinstance(request, SearchRequest):
+            name = latest_study(root)
+        if (root / (name or folder.name)).resolve() == folder.resolve():
+            return self
+        others = tuple(word for word in settings if word not in roots)
+        place: dict[str, Any] = {"study": folder.name, "root": folder.parent}
+        return replace(self, request=replace(request, overrides=others, **place))
+
 
 def ladder_words(overrides: Sequence[str]) -> list[str]:
     """Settings that say which ladders are trained, and by which law they are planned."""
@@ -125,7 +143,8 @@ def search_on(folder: Path, *changes: str, why: str, **keywords: Any) -> Next:
 
 
 def within(folder: Path, command: Next) -> Next:
-    """The same without settings of a transfer that the study in `folder` keeps."""
+    """The same of the study in `folder`, without settings of a transfer that it keeps."""
+    command = command.at(folder)
     request, kept = command.request, config_tree(folder).get("transfer")
     if not isinstance(request, TransferRequest) or not isinstance(kept, dict):
         return command
@@ -196,7 +215,8 @@ def validated_by(folder: Path, axis: str = "") -> Next | None:
     """The command of the study's newest verdict on eta, over `axis` where one is named."""
     newest = newest_validation(folder, lambda each: not axis or each.over(axis) is not None)
     line = newest.command if newest else None
-    return Next.recorded(line, "to validate the transfer", TransferRequest)
+    command = Next.recorded(line, "to validate the transfer", TransferRequest)
+    return command and command.at(folder)
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> Next:
@@ -272,7 +292,10 @@ def after_plan(
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
     if not plan.parameters:
-        target_command = tuple(map(str, plan.source.get("target_command") or ()))
+        # In a study that was copied the plan names the folder that it was made in.
+        made = rf"(?<![^\s=:,'\"])/[^\s=:,'\"]*/{place.parent.name}/{place.name}(?![^/\s=:,'\"])"
+        words = map(str, plan.source.get("target_command") or ())
+        target_command = [re.sub(made, lambda _: str(place.absolute()), word) for word in words]
         own = Call("", command=target_command)
         return Next(own, "to train the target") if target_command else None
     request = ExportRequest(to="pytorch", study=folder.name, root=folder.parent)

@@ -49,7 +49,7 @@ from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, duration
-from sweeper.trial import Status
+from sweeper.trial import Status, in_use
 
 STATUSES = get_args(Status)
 UNDECIDED = "cannot say yet"
@@ -262,7 +262,9 @@ def best_section(documents: Documents) -> Section:
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
     text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
-    notes = accuracy_note(documents.trials.searched)
+    # Another configuration may have fresh seeds, too: the best one before, or trained ahead.
+    best = in_use(searched.space, conclusion.best_log2)
+    notes = accuracy_note(r for r in documents.trials.searched if r.trial.values == best)
     texts = [text, *(f"{note[:1].upper()}{note[1:]}." for note in notes)]
     table = replace(best_table(conclusion, searched.space), title="")
     return Section(title, [*map(Sentence, texts), table])

@@ -13,12 +13,19 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median, stdev
 
-from sweeper.search.strategy import FRESH_SEEDS, Around, Conclusion, History, Phase, missing_points
+from sweeper.search.strategy import (
+    FINAL,
+    FRESH_SEEDS,
+    Around,
+    Conclusion,
+    History,
+    Phase,
+    may_follow,
+    missing_points,
+)
 from sweeper.stats.line import depends_on_nothing
 from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
 
-FINAL = "final"
-"""The phase of the fresh seeds."""
 FINAL_SEED = 10**6
 """Their first: a search has fewer trials than this (`MAX_TRIALS`), and counts its seeds from 0."""
 
@@ -51,8 +58,17 @@ class FreshSeeds(Around):
         conclusion = self.strategy.conclude(space, seen)
         if not math.isfinite(conclusion.objective):
             return []
+        return self._final([conclusion.best_log2], history)
+
+    def _final(self, configurations: Iterable[Log2Hps], history: History) -> list[Point]:
         seeds = range(FINAL_SEED, FINAL_SEED + self.seeds)
-        return missing_points([conclusion.best_log2], seeds, FINAL, history)
+        return missing_points(configurations, seeds, FINAL, history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the strategy may ask for, and fresh seeds of what it may end with."""
+        points = may_follow(self.strategy, space, history.without(is_final))
+        last = self._final((p.log2_hps for p in points if p.phase == FINAL), history)
+        return [*(point for point in points if point.phase != FINAL), *last]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """What the strategy concludes, with the mean over those fresh seeds that have a loss.
@@ -117,10 +133,8 @@ def untrained(seen: History) -> str:
 
 
 def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:
-    """The mean top-1 accuracy of the last runs, and of how many; None where none tells it."""
-    last = [(r.trial.log2_hps, r.accuracy) for r in results if is_final(r)]
-    # A search that went on may have had another best configuration before.
-    accuracies = [each for hps, each in last if hps == last[-1][0] and each is not None]
+    """The mean top-1 accuracy of fresh seeds, and of how many; None where none tells it."""
+    accuracies = [r.accuracy for r in results if is_final(r) and r.accuracy is not None]
     return (mean(accuracies), len(accuracies)) if accuracies else None
 
 

@@ -9,25 +9,22 @@ from itertools import combinations, product
 from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.records import Bounds, check_bounds
-from sweeper.search.line_search import line_notes, line_objective, line_result
-from sweeper.search.prune import PrunerKind
+from sweeper.records import Bounds
+from sweeper.search.line_search import SearchLine, line_notes
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     PairGrid,
     Phase,
-    Until,
+    StrategySettings,
     best_result,
     chosen_axes,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.stats.line import SPACING, LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.line import SPACING, LineRule, line_optimum
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
 # How strongly two hyperparameters are coupled: the u-muP paper's transfer error of their grid.
@@ -89,7 +86,7 @@ LONGER = {"eta": "search.eta.points or search.eta.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsStrategy:
+class PairsStrategy(StrategySettings):
     """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
 
     First a line over eta, all else at its default; without it (`eta` None) eta stays at its
@@ -106,13 +103,10 @@ class PairsStrategy:
     step: Annotated[float | None, SPACING] = 1.0
     seeds: Annotated[int, ONE_OR_MORE] = 1
     eta: LineRule | None = field(default_factory=LineRule)
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what gives no grid."""
-        check_bounds(self)
+        super().__post_init__()
         if isinstance(self.pairs, str):
             return
         if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):
@@ -133,9 +127,8 @@ class PairsStrategy:
         """The line's missing points, then those of all grids at once."""
         line = self._line(space, history)
         if line is not None and line.missing:
-            missing = [Log2Hps({**defaults(space), "eta": value}) for value in line.missing]
-            return missing_points(missing, range(self.seeds), "eta", history)
-        if line is not None and line.losses and not any(map(math.isfinite, line.losses.values())):
+            return missing_points(line.missing, line.seeds, "eta", history)
+        if line is not None and math.isinf(min(line.state.losses.values())):
             return []
         centre = self._centre(space, line)
         cells = [
@@ -143,15 +136,20 @@ class PairsStrategy:
         ]
         return missing_points(cells, range(self.seeds), "grids", history)
 
-    def _line(self, space: Space, history: History) -> LineState | None:
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the line may ask for: the grids are laid around its optimum, and asked for whole."""
+        line = self._line(space, history)
+        return missing_points(line.following(), line.seeds, "eta", history) if line else []
+
+    def _line(self, space: Space, history: History) -> SearchLine | None:
         if self.eta is None:
             return None
-        objective = line_objective(history, defaults(space), "eta", range(self.seeds))
-        return replay_line(self.eta, space["eta"], objective)
+        seeds = range(self.seeds)
+        return SearchLine(self.eta, space["eta"], history, defaults(space), "eta", seeds)
 
-    def _centre(self, space: Space, line: LineState | None) -> Log2Hps:
+    def _centre(self, space: Space, line: SearchLine | None) -> Log2Hps:
         """The defaults, with the optimum of the line over eta."""
-        losses = line.losses if line is not None else {}
+        losses = line.state.losses if line is not None else {}
         return Log2Hps({**defaults(space), **({"eta": line_optimum(losses)} if losses else {})})
 
     def _pairs(self, space: Space) -> list[Pair]:
@@ -203,11 +201,9 @@ class PairsStrategy:
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point of all, the grids that are whole, and their transfer errors."""
-        state = self._line(space, history)
-        base = defaults(space)
-        eta = space["eta"]
-        line = line_result("eta", state, history, base, eta) if state is not None else None
-        centre = self._centre(space, state)
+        of_eta = self._line(space, history)
+        line = of_eta.result() if of_eta is not None else None
+        centre = self._centre(space, of_eta)
         grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
         whole = tuple(grid for grid in grids if grid is not None)
         best, objective = self._best(history)

@@ -6,31 +6,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from statistics import mean, stdev
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from sweeper.errors import ConfigError
-from sweeper.records import Bounds, check_bounds
-from sweeper.search.line_search import line_notes, line_objective, line_result
-from sweeper.search.prune import PrunerKind
+from sweeper.records import Bounds
+from sweeper.search.line_search import SearchLine, line_notes
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Combination,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     Phase,
     Retune,
-    Until,
+    StrategySettings,
     chosen_axes,
+    ends,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.stats.line import LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.line import LineRule, LineState, line_optimum
 from sweeper.stats.paired import paired_difference
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
@@ -42,7 +41,7 @@ RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndependentSearch:
+class IndependentSearch(StrategySettings):
     """A line over eta, then a line for every other hyperparameter, the combination, eta again.
 
     `eta` is the first line, of one seed. In the second phase each point has `seeds` seeds, and
@@ -63,16 +62,13 @@ class IndependentSearch:
     retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
     retune_seeds: Annotated[int, Bounds(least=2, most=1000)] = 5
     axes: tuple[str, ...] | None = None
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     separable: ClassVar[bool] = True
     """A line's next points depend on that line alone: it need not wait for the whole batch."""
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
-        check_bounds(self)
+        super().__post_init__()
         if self.retune and self.retune.points < 3:
             allowed = "at least 3: the value and its two neighbours; search.retune=false: none"
             raise ConfigError("retune.points", self.retune.points, allowed)
@@ -118,29 +114,51 @@ class IndependentSearch:
         """
         standing = _Standing(self, space, history)
         # What is missing first, from the first phase on, is asked for.
-        if standing.eta.missing:
-            missing = [Log2Hps({**defaults(space), "eta": value}) for value in standing.eta.missing]
+        if missing := standing.eta.missing:
             return missing_points(missing, [0], "eta", history)
-        if math.isinf(min(standing.eta.losses.values())):
+        if math.isinf(min(standing.eta.state.losses.values())):
             return []
-        missing = [
-            Log2Hps({**standing.base, name: value})
-            for name, state in standing.others.items()
-            for value in state.missing
-        ]
+        missing = [hps for line in standing.others for hps in line.missing]
         if points := missing_points(missing, range(self.seeds), "lines", history):
             return points
         points = missing_points(standing.finalists, self.fresh, "combine", history)
         kept = standing.kept
         if points or kept is None:
             return points
-        if standing.retune.missing:
-            missing = [Log2Hps({**kept, "eta": value}) for value in standing.retune.missing]
-            return missing_points(missing, self.fresh, "retune", history)
-        retuned = Log2Hps({**kept, "eta": _retuned(standing.retune, kept["eta"])})
+        line = standing.retuning(kept)
+        if line.missing:
+            return missing_points(line.missing, self.fresh, "retune", history)
+        (retuned,) = line.at([_retuned(line.state, kept["eta"])])
         if retuned["eta"] == kept["eta"]:
             return []
         return missing_points([kept, retuned], self.comparing, "compare", history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the lines at hand may ask for; of two finalists, what follows either.
+
+        Not the lines from every eta, nor all combinations of their optima: these are too many.
+        """
+        standing = _Standing(self, space, history)
+        if standing.eta.missing:
+            return missing_points(standing.eta.following(), [0], "eta", history)
+        if any(line.missing for line in standing.others):
+            following = _in_turn([line.following() for line in standing.others])
+            return missing_points(following, range(self.seeds), "lines", history)
+        finalists, kept = standing.finalists, standing.kept
+        if missing_points(finalists, self.fresh, "combine", history):
+            moved = [hps for hps in finalists if standing.is_retuned(hps)]
+            following = _in_turn([standing.retuning(hps).following() for hps in moved])
+            points = missing_points(following, self.fresh, "retune", history)
+            return [*points, *ends(hps for hps in finalists if hps not in moved)]
+        if kept is None:
+            return []
+        line = standing.retuning(kept)
+        best = [kept, *line.at([_retuned(line.state, kept["eta"])])]
+        if not line.missing:
+            return ends(best)
+        points = missing_points(line.following(), self.fresh, "retune", history)
+        points += missing_points([*best, *line.missing], self.comparing, "compare", history)
+        return [*points, *ends([kept])]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The better of combined and single over fresh seeds, else the best single so far."""
@@ -198,34 +216,31 @@ class _Standing:
         self.search, self.space, self.history = search, space, history
 
     @cached_property
-    def eta(self) -> LineState:
+    def eta(self) -> SearchLine:
         """The first line, from the defaults, with one seed."""
-        objective = line_objective(self.history, defaults(self.space), "eta", [0])
-        return replay_line(self.search.eta, self.space["eta"], objective)
+        base, axis = defaults(self.space), self.space["eta"]
+        return SearchLine(self.search.eta, axis, self.history, base, "eta", [0])
 
     @cached_property
     def base(self) -> Log2Hps:
         """The defaults at eta's optimum, from which the other lines start."""
-        best = line_optimum(self.eta.losses) if self.eta.losses else self.space["eta"].default
+        losses = self.eta.state.losses
+        best = line_optimum(losses) if losses else self.space["eta"].default
         return Log2Hps({**defaults(self.space), "eta": best})
 
     @cached_property
-    def others(self) -> dict[str, LineState]:
-        """The other lines, by hyperparameter."""
+    def others(self) -> list[SearchLine]:
+        """The other lines."""
         rule, seeds = self.search.line_rule(self.space), range(self.search.seeds)
-        return {
-            name: replay_line(
-                rule, self.space[name], line_objective(self.history, self.base, name, seeds)
-            )
+        return [
+            SearchLine(rule, self.space[name], self.history, self.base, name, seeds)
             for name in self.search.line_names(self.space)
-        }
+        ]
 
     @cached_property
     def lines(self) -> list[LineResult]:
         """What the lines found."""
-        history, base, space = self.history, self.base, self.space
-        states = {"eta": self.eta, **self.others}.items()
-        results = (line_result(n, state, history, base, space[n]) for n, state in states)
+        results = (line.result() for line in (self.eta, *self.others))
         return [line for line in results if line]
 
     @cached_property
@@ -256,28 +271,26 @@ class _Standing:
 
     @cached_property
     def kept(self) -> Log2Hps | None:
-        """The better finalist, whose eta is retuned; None while it is not known.
-
-        None, too, where it is the base itself: nothing but eta moved, and eta's own line holds.
-        """
-        if not self.search.retune or _is_fixed(self.space["eta"]):
-            return None
+        """The better finalist, whose eta is retuned; None where there is none, or not yet."""
         means = [self.history.mean(hps, self.search.fresh) for hps in self.finalists]
         complete = [mean for mean in means if mean is not None and not math.isnan(mean)]
         if len(complete) < len(means) or math.isinf(min(complete)):
             return None
         kept = self.finalists[means.index(min(complete))]
-        return None if hps_key(kept) == hps_key(self.base) else kept
+        return kept if self.is_retuned(kept) else None
 
-    @cached_property
-    def retune(self) -> LineState:
-        """The last line over eta, around the finalist that is kept."""
-        rule, kept = self.search.retune, self.kept
-        assert rule and kept is not None
+    def is_retuned(self, kept: Log2Hps) -> bool:
+        """Whether a finalist gets the last line: not the base, for which eta's own line holds."""
+        is_searched = bool(self.search.retune) and not _is_fixed(self.space["eta"])
+        return is_searched and hps_key(kept) != hps_key(self.base)
+
+    def retuning(self, kept: Log2Hps) -> SearchLine:
+        """The last line over eta, around a finalist."""
+        rule, eta = self.search.retune, kept["eta"]
+        assert rule
         # Two values and the kept one; `reach` and `extend` lead on from there.
-        eta = kept["eta"]
         axis = Axis(low=eta - rule.step, high=eta + rule.step, default=eta)
-        return replay_line(rule, axis, line_objective(self.history, kept, "eta", self.search.fresh))
+        return SearchLine(rule, axis, self.history, kept, "eta", self.search.fresh)
 
     def _pairs(self, first: Log2Hps, second: Log2Hps, seeds: range) -> list[tuple[float, float]]:
         """The losses of both with every seed that both have."""
@@ -303,17 +316,17 @@ class _Standing:
     def retuned(self) -> Retune | None:
         """What the last line over eta has found so far; None before its first point."""
         kept = self.kept
-        if kept is None or len(self.retune.losses) < 2:
+        if kept is None or len((last := self.retuning(kept)).state.losses) < 2:
             return None
-        line = line_result("eta", self.retune, self.history, kept, self.space["eta"])
+        line = last.result()
         assert line is not None
-        line = replace(line, optimum_log2=_retuned(self.retune, kept["eta"]))
+        line = replace(line, optimum_log2=_retuned(last.state, kept["eta"]))
         retune = Retune(line=line, before_log2=kept["eta"])
         if line.optimum_log2 == kept["eta"]:
             return retune
         best = Log2Hps({**kept, "eta": line.optimum_log2})
         pairs = self._pairs(kept, best, self.search.comparing)
-        if self.retune.missing or len(pairs) < self.search.retune_seeds:
+        if last.missing or len(pairs) < self.search.retune_seeds:
             return replace(retune, gain=math.nan)
         before, after = (np.array(losses) for losses in zip(*pairs, strict=True))
         # Student's: with five pairs the noise of their differences is itself hardly known.
@@ -329,6 +342,11 @@ def _retuned(line: LineState, before: float) -> float:
     # The line's own value for it may differ in the last digit.
     same = min(line.losses, key=lambda value: abs(value - before))
     return best if line.losses[best] < line.losses[same] else before
+
+
+def _in_turn(lines: Sequence[Sequence[Log2Hps]]) -> list[Log2Hps]:
+    """The first of every line, then the second, and so on."""
+    return [hps for each in zip_longest(*lines) for hps in each if hps is not None]
 
 
 def _is_fixed(axis: Axis) -> bool:

@@ -3,55 +3,103 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Annotated
 
-from sweeper.records import Bounded
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     LineResult,
     Phase,
-    Until,
+    StrategySettings,
+    ends,
     missing_points,
     pruned_notes,
 )
 from sweeper.stats.line import FLAT, LineObjective, LineRule, LineState, line_optimum, replay_line
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults
 
-
-def line_objective(
-    history: History, base: Log2Hps, name: str, seeds: Sequence[int]
-) -> LineObjective:
-    """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
-    return lambda value: history.mean(Log2Hps({**base, name: value}), seeds)
+MOST_PLACES = 64
+"""Places of an optimum that are looked at in a round of what may follow."""
 
 
-def line_result(
-    name: str, state: LineState, history: History, base: Log2Hps, axis: Axis
-) -> LineResult | None:
-    """The result of a replayed line of `name` from `base`; None while it has no loss."""
-    if not state.losses:
-        return None
-    best = line_optimum(state.losses)
+@dataclass(frozen=True)
+class SearchLine:
+    """A line over `name` from `base`, of which every point has `seeds`, replayed in a history."""
 
-    def values_where(condition: Callable[[Log2Hps], bool]) -> tuple[float, ...]:
-        return tuple(v for v in sorted(state.losses) if condition(Log2Hps({**base, name: v})))
+    rule: LineRule
+    axis: Axis
+    history: History
+    base: Log2Hps
+    name: str
+    seeds: Sequence[int]
 
-    return LineResult(
-        name=name,
-        points_log2=tuple(sorted(state.losses.items())),
-        optimum_log2=best,
-        objective=state.losses[best],
-        extended=state.extended,
-        stopped_log2=values_where(history.stopped),
-        failed_log2=values_where(history.failed),
-        choices=axis.choices,
-    )
+    def at(self, values: Iterable[float]) -> list[Log2Hps]:
+        """The configurations with these values of `name`."""
+        return [Log2Hps({**self.base, self.name: value}) for value in values]
+
+    @cached_property
+    def _mean(self) -> LineObjective:
+        return cache(lambda value: self.history.mean(self.at([value])[0], self.seeds))
+
+    def _replay(self, imagined: Mapping[float, float]) -> LineState:
+        loss = lambda value: imagined.get(value, self._mean(value))  # noqa: E731
+        return replay_line(self.rule, self.axis, loss)
+
+    @cached_property
+    def state(self) -> LineState:
+        """The line as far as the history allows."""
+        return self._replay({})
+
+    @property
+    def missing(self) -> list[Log2Hps]:
+        """What it asks for."""
+        return self.at(self.state.missing)
+
+    def following(self) -> list[Log2Hps]:
+        """What it may ask for once it has what it lacks now, wherever its optimum then lies.
+
+        What it lacks comes first, then the next round's; of a round first what is near the middle.
+        """
+
+        def off_middle(value: float) -> float:
+            return abs(value - self.axis.default)
+
+        values, worlds = dict[float, None](), [dict[float, float]()]  # losses that it may get
+        while worlds:
+            imagined = list[dict[float, float]]()
+            for world in worlds:
+                state = self._replay(world)
+                values |= dict.fromkeys(state.missing)
+                finite = [each for each in state.losses.values() if math.isfinite(each)] or [0.0]
+                places = sorted(state.missing, key=off_middle)[:MOST_PLACES]
+                worse = world | dict.fromkeys(state.missing, max(finite) + 1)
+                imagined += [worse | {place: min(finite) - 1} for place in places]
+                imagined += [worse] * bool(places and state.losses)
+            distinct = {frozenset(world.items()): world for world in imagined}.values()
+            worlds = sorted(distinct, key=lambda w: off_middle(min(w, key=w.__getitem__)))
+            worlds = worlds[:MOST_PLACES]
+        return self.at(values)
+
+    def result(self) -> LineResult | None:
+        """What it has found; None while it has no loss."""
+        losses = self.state.losses
+        if not losses:
+            return None
+        best = line_optimum(losses)
+        where = [(value, hps) for value in sorted(losses) for hps in self.at([value])]
+        return LineResult(
+            name=self.name,
+            points_log2=tuple(sorted(losses.items())),
+            optimum_log2=best,
+            objective=losses[best],
+            extended=self.state.extended,
+            stopped_log2=tuple(value for value, hps in where if self.history.stopped(hps)),
+            failed_log2=tuple(value for value, hps in where if self.history.failed(hps)),
+            choices=self.axis.choices,
+        )
 
 
 def line_notes(
@@ -113,35 +161,37 @@ LONGER = {"eta": "search.line.points or search.line.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateLine(Bounded):
+class LearningRateLine(StrategySettings):
     """A line over eta, refined around the optimum by halving the spacing; `seeds` a point."""
 
     line: LineRule = field(default_factory=lambda: LineRule(points=11))
     seeds: Annotated[int, ONE_OR_MORE] = 1
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase."""
         return [Phase(name="eta", trials=self.line.points * self.seeds)]
 
-    def _replay(self, base: Log2Hps, space: Space, history: History) -> LineState:
-        objective = line_objective(history, base, "eta", range(self.seeds))
-        return replay_line(self.line, space["eta"], objective)
+    def _line(self, space: Space, history: History) -> SearchLine:
+        seeds = range(self.seeds)
+        return SearchLine(self.line, space["eta"], history, defaults(space), "eta", seeds)
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """The line's missing points."""
-        base = defaults(space)
-        state = self._replay(base, space, history)
-        missing = [Log2Hps({**base, "eta": value}) for value in state.missing]
-        return missing_points(missing, range(self.seeds), "eta", history)
+        line = self._line(space, history)
+        return missing_points(line.missing, line.seeds, "eta", history)
+
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the line may ask for; in its last round, the optima that it may end with."""
+        line = self._line(space, history)
+        if len(following := line.following()) > len(line.missing):
+            return missing_points(following, line.seeds, "eta", history)
+        best = line.result()
+        return ends([*line.at([best.optimum_log2] if best else []), *line.missing])
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The line's optimum."""
         base = defaults(space)
-        state = self._replay(base, space, history)
-        line = line_result("eta", state, history, base, space["eta"])
+        line = self._line(space, history).result()
         return Conclusion(
             best_log2=Log2Hps({**base, "eta": line.optimum_log2 if line else base["eta"]}),
             objective=line.objective if line else float("inf"),

@@ -9,15 +9,11 @@ from functools import cache
 from math import prod
 from typing import Annotated
 
-from sweeper.records import Bounded
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     Phase,
-    Until,
+    StrategySettings,
     best_result,
     chosen_axes,
     missing_points,
@@ -28,7 +24,7 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomGridStrategy(Bounded):
+class RandomGridStrategy(StrategySettings):
     """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
 
     A grid of fewer points is taken whole. The order of the draw does not depend on `runs`: a
@@ -39,9 +35,6 @@ class RandomGridStrategy(Bounded):
     step: Annotated[float, SPACING] = 1.0
     seed: int = 0
     axes: tuple[str, ...] | None = None
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase, of `runs` trials or all points of the grid."""

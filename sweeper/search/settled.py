@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import mean
 
 import numpy as np
 
-from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_points
+from sweeper.search.strategy import (
+    FINAL,
+    Around,
+    Conclusion,
+    History,
+    Phase,
+    ends,
+    may_follow,
+    missing_points,
+)
 from sweeper.stats.line import FLAT
 from sweeper.stats.paired import by_losses, paired_difference
 from sweeper.trial import Log2Hps, Point, Result, Space, hps_key
@@ -54,6 +64,17 @@ class Settled(Around):
             return points
         return list(self._race(space, seen, history).missing)
 
+    def may_follow(self, space: Space, history: History) -> list[Point]:
+        """What the strategy may ask for; then what is left of the race if nobody drops out."""
+        seen = history.without(_is_raced)
+        if self.strategy.propose(space, seen):
+            return [p for p in may_follow(self.strategy, space, seen) if p.phase != FINAL]
+        race, seeds = self._race(space, seen, history), range(ROUNDS[-1])
+        if not race.missing:
+            return []
+        rounds = (missing_points(race.racers, [SETTLE_SEED + n], SETTLE, history) for n in seeds)
+        return [*chain(*rounds), *ends(race.racers)]
+
     def conclude(self, space: Space, history: History) -> Conclusion:
         """What the strategy concludes, with the race's winner once it has one."""
         seen = history.without(_is_raced)
@@ -80,7 +101,7 @@ class Settled(Around):
         """The race as far as `history` has run it; `seen` is the strategy's own part."""
         racers = _best(self.strategy.conclude(space, seen).best_log2, seen)
         if len(racers) < 2:
-            return Race(tuple(racers), (), "nothing is near the best configuration")
+            return Race((), (), "")  # nothing is near the best configuration
         names = [name for name in racers[0] if len({hps[name] for hps in racers}) > 1]
         error = ERROR / len(ROUNDS) / max(1, len(racers) - 1)
         for count in ROUNDS:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.records import WRITTEN_IF_SET, Bounds
+from sweeper.records import WRITTEN_IF_SET, Bounded, Bounds
 from sweeper.search.prune import PrunerKind
 from sweeper.trial import Choice, Log2Hps, Point, Result, Space, hps_key
 
+FINAL = "final"
+"""The phase of the fresh seeds of a search's final configuration; see `fresh.py`."""
 FRESH_SEEDS = 3
 """Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
 FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
-"""`search.fresh_seeds`, of every strategy; see `fresh.py`."""
 Until = Literal["planned", "settled"]
-"""`search.until`, of every strategy; see `settled.py`."""
 
 
 class History:
@@ -287,6 +287,11 @@ class Strategy(Protocol):
 
     `propose` returns every point that can be named from `history` and is not in it; an empty
     list means that the search is done. `conclude` works on any history that holds one result.
+
+    A strategy may have a fourth one, `may_follow(space, history)`: the points that it may ask for
+    once those that it asks for now have results, the likeliest first. What would stay idle trains
+    them ahead. Of a strategy without it nothing is. Nothing that it names changes what is asked
+    for, nor any conclusion. `ends` makes points of the configurations that it may end with.
     """
 
     def plan(self, space: Space) -> list[Phase]:
@@ -297,6 +302,26 @@ class Strategy(Protocol):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best configuration so far, and what it rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategySettings(Bounded):
+    """What every strategy can be told; see `fresh.py`, `settled.py` and `prune.py`."""
+
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
+    prune: PrunerKind = "none"
+
+
+def may_follow(strategy: Strategy, space: Space, history: History) -> list[Point]:
+    """What `strategy` may ask for next; nothing where it does not say."""
+    points: list[Point] = getattr(strategy, "may_follow", lambda *_: [])(space, history)
+    return points
+
+
+def ends(configurations: Iterable[Log2Hps]) -> list[Point]:
+    """Configurations that a search may end with: which fresh seeds these get, `fresh.py` says."""
+    return [Point(log2_hps=hps, seed=0, phase=FINAL) for hps in configurations]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,7 +154,7 @@ def search_study(
             remember(settings.folder, read_tree(config, ()))
             moved = write_setup(settings.folder, experiment.spec(settings.base))
             try:
-                conclusion = run_search(experiment, study, watcher, wait=not detach)
+                conclusion, keys = run_search(experiment, study, watcher, wait=not detach)
             except Submitted as queued:
                 notices = [*moved, *study.notices]
                 return InJobs(
@@ -164,8 +164,8 @@ def search_study(
                     failed=queued.failed,
                 )
             tell_speed(watcher, study.results(), since=start)
-        trials = trials_of(study)
-        searched = trials.searched
+        # Not what was trained ahead and never asked for, nor what another search has left.
+        searched = [result for result in trials_of(study).searched if result.key in keys]
         searched_results = searched if math.isfinite(conclusion.objective) else ()
         lacking = without_result(searched_results, conclusion.best_log2, settings.space)
         record = search_record(settings, conclusion, finished=not lacking)
@@ -261,6 +261,13 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         )
     if not settings.scaled_by_user and (note := clips_scales(settings.raw)):
         watcher.tell(f"Note: {note}")
+    asked = {key: settings.raw["runner"].get(key) for key in ("cpus", "memory", "time")}
+    if idle := [f"runner.{key}={value}" for key, value in asked.items() if value is not None]:
+        if not isinstance(settings.launcher, Scheduled):
+            watcher.tell(
+                f"Note: {', '.join(idle)}: asked of a cluster (launcher=slurm) alone, and without "
+                "effect here; runner.hang ends a run that says nothing for so many seconds"
+            )
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:
         if f"train.{name}" in typed:
@@ -280,8 +287,8 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
 
 def run_search(
     experiment: Experiment, study: StudyRecord, watcher: Watcher, *, wait: bool
-) -> Conclusion:
-    """Train what the study lacks, `search.json` written after every batch.
+) -> tuple[Conclusion, set[str]]:
+    """Train what the study lacks, `search.json` written after every batch; the keys of its trials.
 
     Without `wait`, Submitted is raised once jobs are in a queue.
     """
@@ -309,7 +316,8 @@ def run_search(
     with progress_of(
         settings, watcher, "search", planned, results=results, heard=heard, kept=kept
     ) as monitor:
-        conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
+        sweep = Sweep(experiment, study, monitor, wait=wait)
+        conclusion = sweep.search(after_batch)
     study.describe(
         {
             "best": in_use(settings.space, conclusion.best_log2),
@@ -318,7 +326,10 @@ def run_search(
             "loss_of": conclusion.basis,
         }
     )
-    return conclusion
+    return conclusion, sweep.searched
+
+
+ENDS = ("low", "high", "default", "step")
 
 
 def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
@@ -343,12 +354,7 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     axes: dict[str, dict[str, Any]] = {
         name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
         if axis.choices
-        else {
-            "low": axis.low,
-            "high": axis.high,
-            "default": axis.default,
-            **({} if axis.step is None else {"step": axis.step}),
-        }
+        else {k: v for k in ENDS if (v := getattr(axis, k)) is not None}
         for name, axis in space.items()
     }
     return {
@@ -393,9 +399,8 @@ def tell_cost(experiment: Experiment, watcher: Watcher) -> None:
     # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
     if not flops or not counted or experiment.precision != "float32":
         return
-    if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
-        return
-    if trials * flops / FAST_FLOPS < SHORT:
+    goes_on = any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl"))
+    if goes_on or trials * flops / FAST_FLOPS < SHORT:
         return
     # Of one trial: on a processor others beside it gain little.
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "cost")

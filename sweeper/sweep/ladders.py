@@ -393,12 +393,8 @@ def _keep_ladder(settings: Settings) -> None:
     Not that there be none along an axis, which leaves out what is settled already; nor two widths
     that nobody typed, which are for this target alone.
     """
-    rule, typed, path = (
-        settings.transfer,
-        settings.raw["transfer"],
-        StudyFolder(settings.folder).config,
-    )
-    asked = typed | {"seeds": rule.seeds, "step": rule.step}
+    rule, path = settings.transfer, StudyFolder(settings.folder).config
+    asked = settings.raw["transfer"] | {"seeds": rule.seeds, "step": rule.step}
     if len(rule.widths) > 2:
         asked["widths"] = [*rule.widths]
     tree = read_tree(path, ())

@@ -25,6 +25,10 @@ in log2 steps. A job of one trial fails with the reason.
 
 Before its trials are blamed, what failed of something that its node may lack runs once on another.
 
+What may be wanted later (`may_follow`) is trained ahead where that takes nothing from what is
+wanted: within a batch, if the runner finds room there, and in places that stay empty as a batch
+begins. Such a trial that fails is as if it had not been trained, and none is waited for at the end.
+
 A job of an earlier driver (`recovered`) is claimed once the strategy wants a trial of it. Its
 failures are not recorded: the user may have mended their cause. These trials go into new jobs. Only
 a driver that does not wait records them: its jobs are always an earlier one's.
@@ -35,6 +39,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from sweeper.errors import SweeperError
@@ -76,7 +81,8 @@ class Loop:
     `record` keeps results for good before it returns. `advanced` takes a job's batch, the
     fraction of its work that was done, and the one that is now (it may be less). Without `wait`
     the loop ends as soon as all that can be named is submitted to a scheduler. `_assigned` are the
-    keys of trials that are in a batch, a job, or recorded.
+    keys of trials that are in a batch, a job, or recorded, `_early` of those that nobody has asked
+    for: `may_follow` names them, the likeliest first.
     """
 
     runner: Runner
@@ -87,11 +93,13 @@ class Loop:
     advanced: Callable[[Batch, float, float], None] = lambda batch, before, fraction: None
     cancelled: Callable[[], bool] = lambda: False
     pruner: PrunerOf = no_pruner
+    may_follow: Ask = tuple
     wait: bool = True
     executor: Executor = field(init=False)
     live: dict[str, LiveJob] = field(default_factory=dict, init=False)
     _ready: deque[Batch] = field(default_factory=deque, init=False)
     _assigned: set[str] = field(default_factory=set, init=False)
+    _early: set[str] = field(default_factory=set, init=False)
     _needs_trials: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -118,8 +126,9 @@ class Loop:
                 claimed = self._claim(ask)
                 if not claimed:  # else what they left is looked at before more is sent
                     self._fill(ask)
-                if not (self.live or self._ready or self._needs_trials):
-                    return
+                in_jobs = chain(*(live.batch for live in self.live.values()), *self._ready)
+                if not self._needs_trials and self._early.issuperset(t.key for t in in_jobs):
+                    break
                 events = self.executor.poll(wait=self.wait and not claimed)
                 self._handle_all(events)
                 # Nobody waits, nothing came of this look: all is in the scheduler's hands.
@@ -127,6 +136,8 @@ class Loop:
                     return
         finally:
             self.executor.close()
+        for job in list(self.live):  # what was trained ahead, and is not wanted any more
+            self._end(job)
 
     def tidy(self, is_finished: Callable[[str], bool]) -> None:
         """Remove what nothing will go on from: `is_finished` says it of a trial, by its key."""
@@ -136,7 +147,8 @@ class Loop:
     def progress(self, job: str, fraction: float) -> None:
         """Take the fraction of a job that is done."""
         if live := self.live.get(job):
-            self.advanced(live.batch, live.fraction, fraction)
+            if wanted := tuple(trial for trial in live.batch if trial.key not in self._early):
+                self.advanced(wanted, live.fraction, fraction)
             live.fraction = fraction
 
     def states(self) -> list[JobState]:
@@ -177,23 +189,53 @@ class Loop:
         The strategy is asked only when a job could run at once and there are new results: what it
         names later may fill larger batches.
         """
+        begins = False
         while self.executor.room():  # a job would run at once
             if not self._ready and self._needs_trials:
                 self._needs_trials = False
                 self._ready.extend(self._batches(ask()))
+                begins |= bool(self._ready)
             elif not self._ready:
                 break
             if self._ready:
                 self._submit(self._ready.popleft())
+        # Only now: what began later would still take a place when the next batch is wanted.
+        ahead = self._ahead() if begins else []
+        while ahead and self.executor.room():
+            # A place each, or of a scheduler's, which are paid for, as few as there can be.
+            count = 1 if self.executor.layouts else len(ahead)
+            for batch in self._form(ahead[:count], ()):
+                self._submit(batch)
+            ahead = ahead[count:]
         # A job written ahead spares a worker the wait between two. No new trials are asked for.
         while self._ready and self.executor.room(ahead=True):
             self._submit(self._ready.popleft())
 
     def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
         """Batches of what is wanted and in no job."""
+        self._early -= {trial.key for trial in wanted}
         fresh = [trial for trial in wanted if trial.key not in self._assigned]
         self._assigned |= {trial.key for trial in fresh}
-        return self.runner.batches(fresh, self.executor) if fresh else []
+        return self._form(fresh, self._ahead()) if fresh else []
+
+    def _form(self, trials: Sequence[Trial], ahead: Sequence[Trial]) -> list[Batch]:
+        """Batches of `trials`, with those of `ahead` that the runner takes along."""
+        batches = self.runner.batches(trials, self.executor, ahead)
+        new = {trial.key for batch in batches for trial in batch} - self._assigned
+        self._assigned |= new
+        self._early |= new
+        return batches
+
+    def _ahead(self) -> list[Trial]:
+        """What may be trained ahead now, at most `launcher.ahead` trials at a time."""
+        most: int | None = getattr(self.launcher, "ahead", 0)
+        if most == 0 or not self.wait:
+            return []
+        taken = {t.key for batch in self.executor.recovered.values() for t in batch}
+        taken |= self._assigned | self._early
+        trials = {trial.key: trial for trial in self.may_follow() if trial.key not in taken}
+        live = sum(t.key in self._early for job in self.live.values() for t in job.batch)
+        return list(trials.values())[: None if most is None else max(0, most - live)]
 
     def _submit(self, batch: Batch) -> None:
         job = self.runner.job(batch, self.pruner(batch[0]))
@@ -273,7 +315,10 @@ class Loop:
                 self._end(job, keep_log=True)
 
     def _record(self, results: Sequence[Result]) -> None:
-        if results:
+        # What failed before it was asked for is trained in its own right once it is.
+        failed_early = {r.key for r in results if r.status == "failed"} & self._early
+        self._assigned -= failed_early
+        if results := [result for result in results if result.key not in failed_early]:
             self.record(results)
             self._needs_trials = True
 

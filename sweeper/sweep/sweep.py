@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import PrunerOf, no_pruner
 from sweeper.plan.in_training import DISAGREES
 from sweeper.search.prune import Pruner, PrunerKind
-from sweeper.search.strategy import Conclusion, History
+from sweeper.search.strategy import Conclusion, History, may_follow
 from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
@@ -44,28 +43,21 @@ def make_loop(
     folder: Path,
     listener: ProgressListener,
     notify: Callable[[str], None],
-    record: Callable[[Sequence[Result]], None],
-    cancelled: Callable[[], bool] = lambda: False,
-    pruner: PrunerOf = no_pruner,
-    *,
-    wait: bool = True,
     planned: int = 0,
+    **options: Any,
 ) -> Loop:
     """The loop of an experiment's runner and launcher, with its files below `folder`.
 
-    `planned` are the trials of the whole sweep, as far as they are known.
+    `planned` are the trials of the whole sweep, as far as they are known, `options` the loop's.
     """
     settings = experiment.settings
     loop = Loop(
         runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify, planned),
         launcher=settings.launcher,
         folder=folder,
-        record=record,
         notify=notify,
         advanced=listener.advanced,
-        cancelled=cancelled,
-        pruner=pruner,
-        wait=wait,
+        **options,
     )
     listener.watch(loop.states)
     return loop
@@ -105,7 +97,7 @@ def measure_trials(
         return [trial for key, trial in wanted.items() if key not in results]
 
     listener.proposed(0, list(wanted.values()))
-    loop = make_loop(experiment, folder, listener, notify, record)
+    loop = make_loop(experiment, folder, listener, notify, record=record)
     try:
         loop.run(missing)
     finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
@@ -135,8 +127,10 @@ class Sweep:
         self.logger = experiment.settings.logger
         # Their cause may be gone: a mended script, another machine, more memory.
         self._retry = {r.key for r in study.results() if r.status == "failed"}
+        self.searched = set[str]()  # keys of the trials that a search rests on
         self._prune: PrunerKind = "none"  # what a search asks for, while it runs
         self._pending: Missing = []
+        self._asked = set[str]()  # keys: the listener hears of a proposal that names new trials
         self._last_failure, self._failures = "", 0  # of trials in a row, by their reason
 
     def lookup(self, key: str) -> Result | None:
@@ -161,7 +155,16 @@ class Sweep:
             concluded = complete
             return finished, missing
 
-        self._train(ask, sum(phase.trials for phase in settings.search.plan(settings.space)))
+        def follow() -> Missing:
+            """What may be asked for later, and was never tried."""
+            # Nothing with a pruner: all that train decide who is stopped.
+            points = may_follow(settings.search, settings.space, replay.history())
+            make, size, prunes = self.experiment.trial, settings.base, self._prune != "none"
+            trials = (make(size, p.log2_hps, p.seed, p.phase) for p in points if not prunes)
+            return [trial for trial in trials if self.study.get(trial.key) is None]
+
+        self._train(ask, sum(p.trials for p in settings.search.plan(settings.space)), follow)
+        self.searched = {result.key for result in replay.history().results}
         conclusion = self._conclusion(replay.history())
         after_batch(conclusion, True)
         return conclusion
@@ -215,9 +218,14 @@ class Sweep:
         self._train(ask)
         return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
 
-    def _train(self, ask: Callable[[], tuple[int, Missing]], planned: int = 0) -> None:
+    def _train(
+        self,
+        ask: Callable[[], tuple[int, Missing]],
+        planned: int = 0,
+        follow: Callable[[], Missing] = list,
+    ) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever there is room."""
-        asked: set[str] = set()  # keys: the listener hears of a proposal that names new trials
+        asked = self._asked = set()
 
         def pending() -> Missing:
             finished, missing = ask()
@@ -236,12 +244,13 @@ class Sweep:
             self.experiment,
             folder,
             self.listener,
-            notify=self._note,
+            self._note,
+            planned,
             record=self._record,
             cancelled=lambda: cancel_requested(folder),
             pruner=self._pruner,
+            may_follow=follow,
             wait=self.wait,
-            planned=planned,
         )
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
@@ -262,7 +271,8 @@ class Sweep:
         self.study.record(results)
         for result in results:
             self._log(result)
-            self.listener.finished(result)
+            if result.key in self._asked:  # else it was trained ahead
+                self.listener.finished(result)
         limit = self.experiment.settings.runner.failures
         for result in results:
             # The reason alone: the lines of a log that follow it differ from trial to trial.

@@ -22,25 +22,6 @@ QUICK = [
     "check.batch=2",
     "check.scale_steps=2",
 ]
-OWN = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from sweeper.models.scaled import Linear
-
-class Net(nn.Module):
-    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
-        super().__init__()
-        self.tokens = nn.Embedding(classes, width)
-        self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.head = Linear(width, classes)
-
-    def forward(self, x, y):
-        h = self.tokens(x)
-        for layer in self.body:
-            h = h + torch.tanh(layer(h))
-        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
-"""
 
 
 class TestCoordinates:
@@ -59,23 +40,6 @@ class TestCoordinates:
         record = read_json(workplace / "runs/a/check/check.json")
         assert record["axes"][0]["answer"] == "fail" and record["base"]["width"] == 16
         assert record["log2_hps"]["eta"] == -8
-
-    def test_mup_passes_on_a_model_of_ones_own(
-        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (workplace / "own_net.py").write_text(OWN)
-        monkeypatch.syspath_prepend(str(workplace))
-        argv = [word for word in QUICK if "head_size" not in word and "seeds" not in word]
-        answer = sweeper(
-            *["check", "parameterization=mup", "model._target_=own_net.Net", *argv],
-            *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain", "check.seeds=6"],
-            *["transfer.widths=[32,64,128]", "--json", "--strict"],
-        )
-        assert answer.code == 0, answer
-        axis = answer.document["check"]["axes"][0]
-        assert axis["answer"] == "pass" and axis["sizes"] == [16, 32, 64, 128]
-        assert [module["name"] for module in axis["modules"]] == ["tokens", "body.0", "head"]
-        assert "search=lr" in answer.next
 
     @pytest.mark.parametrize(
         ("failing", "words"),

@@ -18,7 +18,6 @@ nope
 --bogus status
 --root
 --json
---json nope
 --trust status a
 --root empty status --root b
 search --nope
@@ -93,7 +92,6 @@ transfer --to-width 64 --study a --to-batch 0
 transfer --to-width 64 --study a transfer.correct=true
 transfer --to-width 64 --study a --validate transfer.widths=[]
 transfer --to-width 32 --study a --validate transfer.widths=[16]
-transfer --to-width 32 --study a --validate --dry-run transfer.widths=[16]
 transfer --to-width 32 --study a --validate transfer.batches=[100000000]
 transfer --to-width 32 --study a --validate 'transfer.sizes=[{batch_size: 100000000}]'
 transfer --to-width 32 --study a --validate 'transfer.sizes=[{width: 33}]'
@@ -121,7 +119,6 @@ check --study nope
 check --study a --root empty
 export --study a
 export --to nope --study a
-export --to olmo-core --study a
 export --to pytorch --study a
 export --to pytorch --plan absent.json
 export --to pytorch --study a --accept nope
@@ -143,10 +140,8 @@ report --json --root empty
 status nope
 status --watch --root empty
 status --root text.txt
-status --root '~no-such-user'
 status --root ''
 status root=empty
-status a b
 judge ''
 cancel nope
 doctor --root ''

@@ -99,16 +99,6 @@ class TestReport:
         golden.says(answer.out)
         assert "<html" in (study / "report.html").read_text()
 
-    def test_json(self, sweeper: Run, study: Path, golden: Golden) -> None:
-        answer = sweeper("report", "a", "--json")
-        following = "sweeper transfer --study a --to-width 64 --validate"
-        assert answer.document == {
-            "study": "a",
-            "report": "runs/a/report.html",
-            "next": [{"command": following, "why": "to validate the transfer"}],
-        }
-        assert answer.next == following
-
     def test_a_full_disk(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:

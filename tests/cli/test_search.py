@@ -1,30 +1,53 @@
+import json
 import os
 import re
-import signal
+import shlex
 import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import optuna
 import pytest
 import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+import sweeper as api
+from sweeper.config import compose
 from sweeper.config.settings import Settings
+from sweeper.data.corpus import TokenCorpus
 from sweeper.decide.documents import Documents
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
+from sweeper.engine.runner import Engine
 from sweeper.files import read_json
+from sweeper.launch.job import can_be_sent
+from sweeper.launch.pool import Pool
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import StudyRecord
+from sweeper.sweep import base_search as cost
 from sweeper.sweep.base_search import InJobs
-from tests.cli.driver import LONG, TINY, Run, assert_refused, measured, results, tree
-from tests.faults.harness import CommandProcess
+from tests.api.test_calls import SETTINGS
+from tests.cli.driver import (
+    SIZES,
+    TINY,
+    Run,
+    assert_refused,
+    make_workplace,
+    measured,
+    rewrite_results,
+    tree,
+)
+from tests.engine.tiny_trials import tokens
 from tests.golden import Golden
-from tests.waiting import until
+from tests.refusals import raises_config_error
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""
@@ -264,18 +287,6 @@ def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
         assert tree(study) == before
 
 
-@pytest.mark.slow
-def test_a_stopped_search_says_how_to_go_on(workplace: Path) -> None:
-    driver, study = CommandProcess("search", *LONG, "study=a", tag=""), workplace / "runs/a"
-    until(lambda: len(results(study)) >= 2)
-    os.kill(driver.pid, signal.SIGINT)
-    stopped = driver.wait()
-    assert (stopped.code, stopped.out) == (130, "") and len(results(study)) >= 2
-    *_, said, hint = stopped.err.splitlines()
-    assert said == "Stopped; what had finished is kept."
-    assert hint.startswith("Next, to go on: sweeper search ")
-
-
 def test_a_search_of_which_nothing_is_said_is_short(
     sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,3 +303,180 @@ def test_a_search_of_which_nothing_is_said_is_short(
         sweeper("search", *words)
     independent = "IndependentSearch"
     assert seen == [("LearningRateLine", 300), (independent, 1000), (independent, 8192)]
+
+
+def test_a_log_that_cannot_be_written_fails_nothing(sweeper: Run, workplace: Path) -> None:
+    folder = workplace / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "wandb").write_text("a file where a folder should be")
+    answer = sweeper("search", *TINY, "study=a", "logger=wandb")
+    assert answer.code == 0 and answer.out.count("the log failed (FileExistsError") == 1
+    planned = sweeper("transfer", "--study", "a", "--to-width", "32")
+    assert planned.code == 0 and "the log failed (FileExistsError" in planned.text
+
+
+WORDS = ["search", "data=text", "data.path=text.txt", *SIZES, "study=a", "search=pairs"]
+FEW = ["search.pairs=[[eta,alpha_attn]]", "search.points=2", "search.eta=null"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_search_over_a_pair_leaves_its_table_on_screen_and_page(sweeper: Run, workplace) -> None:
+    answer = sweeper(*WORDS, *FEW)
+    assert answer.code == 0, answer.err
+    assert "Pairs, the most strongly coupled first" in answer.out
+    folder = workplace / "runs/a"
+    (grid,) = json.loads((folder / "search.json").read_text())["pairs"]
+    assert grid["names"] == ["eta", "alpha_attn"] and len(grid["losses"]) == 2
+    assert "Pairs, the most strongly coupled first" in (folder / "report.html").read_text()
+
+
+# What a search will cost.
+
+
+Timed = Callable[[float], list[int]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """Makes steps take so many seconds; the numbers of trials that were timed."""
+    counts: list[int] = []
+
+    def make(seconds: float) -> list[int]:
+        def estimate(self: Engine, trials: Any, *_: object) -> tuple[int, float]:
+            counts.append(len(trials))
+            return 1, seconds
+
+        monkeypatch.setattr(Engine, "estimate", estimate)
+        monkeypatch.setattr(cost, "FAST_FLOPS", 1.0)
+        return counts
+
+    return make
+
+
+def test_a_long_search_says_so_first_with_a_smaller_command(
+    sweeper: Run, workplace: Path, timed: Timed
+) -> None:
+    timed(1000.0)
+    answer = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    lines = answer.err.splitlines()
+    assert lines[0] == "This search trains 3 trials: about 33 h 20 min here."
+    assert lines[2].startswith("To try it first, in about 7 h 46 min: the same with --study a-try ")
+    argv = shlex.split(lines[2].partition("with ")[2])
+    assert argv[2:] == ["search=lr", "train.steps=2"]
+    assert sweeper("search", *TINY, "--root", "my runs", *argv[:2], argv[-1]).code == 0
+    assert (workplace / "my runs/a-try/search.json").is_file()
+    again = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    assert "here." not in again.err, "one that goes on tells the time that is left"
+
+
+def test_a_short_search_is_not_timed(
+    sweeper: Run, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = timed(0.001)
+    assert "This search" not in sweeper("search", *TINY, "study=a").err and counts == [1]
+    # What is small anyway is not even looked at.
+    counts = timed(1000.0)
+    monkeypatch.setattr(cost, "FAST_FLOPS", 2e10)
+    assert "This search" not in sweeper("search", *TINY, "study=b").err and counts == [1]
+
+
+def test_of_a_command_nothing_is_known(sweeper: Run, timed: Timed, workplace: Path) -> None:
+    experiment: Any = SimpleNamespace(
+        precision="float32",
+        spec=lambda size: None,
+        settings=SimpleNamespace(
+            base=None,
+            space={},
+            search=SimpleNamespace(plan=lambda space: []),
+            runner=SimpleNamespace(flops=lambda spec: 1e9, parameters=lambda spec: None),
+        ),
+    )
+    counts = timed(1000.0)
+    cost.tell_cost(experiment, None)  # type: ignore[arg-type]
+    assert counts == []
+
+
+# The launcher that users get who name none.
+
+
+HERE = [*TINY, "study=a"]
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "_start", lambda *_: pytest.fail("a worker was started"))
+
+
+@pytest.mark.usefixtures("shipped", "no_worker")
+def test_workers_train_by_default_and_nothing_starts_one_needlessly(sweeper: Run) -> None:
+    assert compose.compose_tree([])["launcher"]["workers"] == "auto"
+    assert sweeper("search", *HERE, "--dry-run").code == 0
+    assert sweeper("explain", "--to-width", "64", *TINY).code == 0
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
+    sweeper: Run, workplace: Path
+) -> None:
+    """The command that names no launcher trains the one trial that is lacking, as it was."""
+    assert sweeper("search", *HERE, "launcher=inline").code == 0
+    study = workplace / "runs/a"
+    kept = {
+        result.key: (result.curve, result.heldout) for result in StudyRecord.read(study).results()
+    }
+    rewrite_results(study, lambda lines: lines[:-1])
+    went_on = sweeper("search", *HERE)
+    assert went_on.code == 0, went_on.err
+    results = StudyRecord.read(study).results()
+    assert {result.key: (result.curve, result.heldout) for result in results} == kept
+    assert len(kept) == len(results) == 3 and not list(study.glob("jobs/*"))
+    assert "workers: auto" in (study / "config.yaml").read_text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemory(TokenCorpus):
+    """Tokens, and beside them what no file holds."""
+
+    arrays: Any = field(default_factory=lambda: np.zeros(3))
+
+
+@dataclass(frozen=True)
+class Source:
+    def prepare(self, cache: Path) -> TokenCorpus:
+        return InMemory(**tokens().__getstate__())
+
+
+def test_what_can_be_sent_to_workers() -> None:
+    class Inner(TokenCorpus):
+        pass
+
+    state = tokens().__getstate__()
+    assert can_be_sent(tokens())
+    assert not any(map(can_be_sent, (InMemory(**state), Inner(**state), object(), np.zeros(2))))
+
+
+@pytest.mark.usefixtures("shipped", "no_worker")
+@pytest.mark.parametrize("kind", ["model", "data"])
+def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path))
+    from tests.toy_models import Residual
+
+    if kind == "model":
+        monkeypatch.setattr(Residual, "__module__", "__main__")
+        monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
+        settings = SETTINGS
+    else:
+        settings = {**SETTINGS, "data": Source}
+    with raises_config_error("launcher", "local") as refused:
+        api.search(Residual, **settings, launcher="local")
+    golden.says(refused.value.allowed)
+    assert not Path("runs").exists()
+    study = api.search(Residual, **settings)
+    assert isinstance(study, api.Study) and len(study.results()) == 3
+    [note] = [note for note in study.notices if "this one trains" in note]
+    golden.says(note)
+    # Later commands of the study find it so.
+    assert compose.read_tree(Path("runs/nb/config.yaml"), ())["launcher"].keys() == {"_target_"}

@@ -91,8 +91,9 @@ def behave(args: argparse.Namespace, step: int) -> None:
         case "children":
             with (args.dir / "children").open("w") as file:
                 for session in (False, True):
-                    child = subprocess.Popen(SLEEPER, start_new_session=session)
-                    file.write(f"{child.pid}\n")
+                    for env in (None, {}):
+                        child = subprocess.Popen(SLEEPER, start_new_session=session, env=env)
+                        file.write(f"{child.pid}\n")
         case "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             (args.dir / "deaf").touch()
@@ -117,7 +118,7 @@ def behave(args: argparse.Namespace, step: int) -> None:
             code = "import os, time; [os._exit(0) if os.fork() else None for _ in range(2)]\n"
             code += "while True:\n if os.fork(): os._exit(0)\n"
             code += f" open({str(children)!r}, 'w').write(str(os.getpid())); time.sleep(0.005)"
-            subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+            subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={})
             while not children.exists():
                 time.sleep(0.01)
         case "secret":

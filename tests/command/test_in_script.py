@@ -8,10 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import sweeper
+import sweeper as package
+from sweeper.command.in_script import FILE, STEPS
 from sweeper.errors import BadInput
 from tests.golden import Golden
 
@@ -69,3 +74,41 @@ def test_it_imports_nothing_heavy(folder: Path) -> None:
     code += "print({'torch', 'numpy', 'optuna'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# A coordinate check inside the user's own training loop.
+
+
+def test_outside_of_a_check_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE, raising=False)
+    model = nn.Linear(2, 2)
+    assert package.watch(model) is model and not model._forward_pre_hooks
+
+
+def test_what_it_measures_is_the_change_on_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "watched.json"
+    monkeypatch.setenv(FILE, str(path))
+    monkeypatch.setenv(STEPS, "2")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    first, before = torch.randn(5, 3), [p.detach().clone() for p in model.parameters()]
+    package.watch(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        for _ in range(2):  # two parts of a batch: one step of the optimizer
+            model(first if step == 0 else torch.randn(5, 3)).square().mean().backward()
+        after = [p.detach().clone() for p in model.parameters()]
+        if step < 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert model.training and not model._forward_pre_hooks
+    measured: dict[str, Any] = {row["name"]: row for row in json.loads(path.read_text())}
+    assert measured.keys() == {"0", "1", "2"} and measured["0"]["entries"] == 20
+    start, end = (first @ w[0].T + w[1] for w in (before, after))
+    expected = float((end - start).square().mean().sqrt())
+    assert measured["0"]["changes"][-1] == pytest.approx(expected, rel=1e-5)
+    by_matrix = float((first @ (after[0] - before[0]).T).square().mean().sqrt())
+    assert measured["0"]["direct_changes"][-1] == pytest.approx(by_matrix, rel=1e-5)
+    assert measured["1"]["changes"] == pytest.approx(measured["0"]["changes"], rel=1e-5)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.command import process
 from sweeper.command.command_runner import Command
 from sweeper.command.process import end_marked
 from sweeper.command.reading import CHUNK, LAST_LINES
@@ -193,14 +194,29 @@ def test_a_hang_is_ended(tmp_path: Path) -> None:
     assert not alive(int((folder / "starts").read_text().split()[1]))
 
 
+@pytest.fixture(params=["in a control group", "adopted"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How processes are found that left their group and dropped their environment."""
+    if request.param == "adopted":
+        monkeypatch.setattr(process, "_control_group", lambda mark: None)
+    elif (group := process._control_group(f"/none/{os.getpid()}")) is None:
+        pytest.skip("this user may make no control group")
+    else:
+        group.rmdir()
+        monkeypatch.setattr(process, "_children", set)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("ways")
 def test_no_child_is_left_behind_wherever_it_went(tmp_path: Path) -> None:
     outcome, folder = run(command("children"), tmp_path)
     assert only(outcome).status == "complete"
     children = (folder / "children").read_text().split()
-    assert len(children) == 2  # a signal is sent before it is obeyed
+    assert len(children) == 4  # a signal is sent before it is obeyed
     until(lambda: not any(alive(int(pid)) for pid in children), 10)
 
 
+@pytest.mark.usefixtures("ways")
 def test_a_child_that_forks_and_ends_again_and_again_is_ended(tmp_path: Path) -> None:
     outcome, folder = run(command("forks"), tmp_path)
     assert only(outcome).status == "complete"

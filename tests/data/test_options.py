@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from sweeper.data.arrays import Augmentation, Digits, Idx
 from sweeper.data.spans import Spans
@@ -53,3 +57,17 @@ def test_options_that_are_refused(source: type, key: str, options: dict[str, Any
     path = {"path": "a.txt"} if source in (Text, Tokens) else {}
     with raises_config_error(key):
         source(**(path | options))
+
+
+CONF = Path(__file__).parents[2] / "conf" / "data"
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_group_file_holds_the_source_with_its_defaults(path: Path) -> None:
+    config = OmegaConf.load(path)
+    mandatory = {"path": "a.npy"} if OmegaConf.is_missing(config, "path") else {}
+    source = instantiate(config, **mandatory)
+    name = "user" if path.stem == "own" else path.stem
+    assert type(source).__name__.lower() in (name, f"{name}data")
+    assert {field.name for field in fields(source)} == set(config) - {"_target_"}
+    assert source == type(source)(**mandatory)

@@ -148,6 +148,33 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     assert math.ceil(len(parts) / layout) <= math.ceil(count / (best * layout))
 
 
+@pytest.mark.parametrize(
+    ("device", "batched_trials", "workers", "sizes"),
+    [
+        ("cuda", "auto", 1, [13]),
+        ("cuda", "auto", 2, [7, 6]),
+        ("cuda", 2, 1, [2, 1]),
+        ("cpu", "auto", 1, [3]),
+    ],
+)
+def test_a_gpu_s_batch_takes_along_what_costs_next_to_nothing(
+    device: str, batched_trials: Any, workers: int, sizes: list[int], tmp_path: Path
+) -> None:
+    """Where all take as long as one, three have room for those that may follow."""
+    trials = [replace(KINDS[0], seed=seed) for seed in range(13)]
+    executor: Any = Workers(13, workers)
+    executor.layouts = range(workers, workers + 1)
+    runner = Engine(device="cpu", batched_trials=batched_trials).open(WHERE, Inline(), tmp_path)
+    runner.sizes.device = device
+    with patch.object(jobs, "_MEASURED", {}):
+        batches = runner.batches(trials[:3], executor, trials[3:])
+        again = runner.batches(trials[:3], executor, trials[3:])
+    assert batches == again
+    assert sorted(map(len, batches), reverse=True) == sizes
+    seeds = [t.seed for batch in batches for t in batch]
+    assert seeds == list(range(sum(sizes))), "what is asked for first"
+
+
 @given(
     count=st.integers(1, 40),
     fits=st.lists(st.integers(1, 12), min_size=2, max_size=2),
@@ -230,6 +257,7 @@ def test_measured_size(
     monkeypatch.setattr(jobs, "step_seconds", lambda batched, *_, **__: times[len(batched.trials)])
     measured = jobs.measure_size(batch_of(9), "cpu")
     assert (measured.size, measured.limited_by_trials) == (size, more)
+    assert measured.nearly_free == 4, "1.2 times as long as one"
     assert measured.seconds == pytest.approx(times[size] / size)
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from sweeper.export.exporter import Exporter, Setting, as_planned
+import sweeper
+from sweeper.export.exporter import (
+    Exporter,
+    Setting,
+    as_planned,
+    build_exporter,
+    head_of,
+    table_of,
+)
 from sweeper.export.lacks import lacking
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
 from tests.export.plans import nano_plan, plan
 from tests.golden import Golden
+from tests.toy_models import TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,25 +95,45 @@ def test_an_optimizer_without_eps_lacks_none() -> None:
     assert names(plan("mup", "lion"), Able(field="eps", factor=2.0)) == []
 
 
-def test_factors_of_a_plain_forward_pass_are_missing_by_name() -> None:
-    class Plain(Able):
-        def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
-            return factor.usual
-
-    assert names(plan("mup"), Plain()) == ["attention"]
-    assert names(plan("completep"), Plain()) == ["attention", "residual"]
-    lacks = ["attention", "attention_output", "residual", "skip", "loss", "gate_output", "backward"]
-    assert names(plan("umup"), Plain()) == lacks
-
-
-def test_what_is_frozen_must_be_sayable() -> None:
-    class Trains(Able):
-        freezes = False
-
-    frozen = nano_plan(64, 2, "mup", {"eta": 0.01}, frozen=["wpe.*"])
-    assert names(frozen, Able()) == [] and names(frozen, Trains()) == ["frozen"]
-
-
 def test_adam_by_atan2_is_no_trainer_s() -> None:
     atan2 = nano_plan(64, 2, "mup", {"eta": 0.01}, {"name": "adamw", "atan2": True})
     assert names(atan2, Able(field="eps", factor=2.0)) == ["optimizer"]
+
+
+# What factors of embedding and logits act on: the table and the head, nothing else.
+
+
+class Layer(nn.Module):
+    def __init__(self, n_embd: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(n_embd, 2, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(n_embd, n_embd, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        first, second = (shares[..., i : i + 1] * e(x) for i, e in enumerate(self.experts))
+        return x + first + second
+
+
+def routed(n_embd: int) -> nn.Module:
+    """Two experts a layer, whose router reads the stream out as a head does."""
+    parts: list[tuple[str, nn.Module]] = [("wte", nn.Embedding(17, n_embd))]
+    parts += [("first", Layer(n_embd)), ("second", Layer(n_embd))]
+    return nn.Sequential(OrderedDict([*parts, ("head", nn.Linear(n_embd, 17, bias=False))]))
+
+
+def test_a_router_is_a_readout_and_no_head() -> None:
+    hps = {"eta": 0.01, "alpha_output": 3.0, "alpha_emb": 2.0}
+    plan = sweeper.plan_for(routed, {"n_embd": 32}, {"n_embd": 128}, "mup", hps, inputs=TOKENS)
+    roles = {parameter.name: parameter.role for parameter in plan.parameters}
+    assert roles["first.router.weight"] == Role.READOUT == roles["head.weight"]
+    head, table = head_of(plan), table_of(plan)
+    assert head is not None and head.name == "head.weight"
+    assert table is not None and table.name == "wte.weight"
+    # The factor of the logits is left to the head alone.
+    for to, options in (("hf", {"family": "granitemoe"}), ("megatron", {})):
+        exporter = build_exporter(to, options)
+        forward = {p.name: exporter.setting(plan, p).forward for p in plan.parameters}
+        assert forward.pop("head.weight") == 3 / 4
+        assert forward.pop("wte.weight") == 2
+        assert set(forward.values()) == {1.0}, to

@@ -105,7 +105,7 @@ class CountRunner:
     def machine(self) -> Machine:
         return Machine()
 
-    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+    def batches(self, trials: Sequence[Trial], executor: Executor, *_: Any) -> list[Batch]:
         if executor.layouts:
             executor.use(executor.layouts[-1])
         wanted = {trial.key: trial for trial in trials}

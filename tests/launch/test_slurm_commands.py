@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from sweeper.files import try_json, write_json
+from sweeper.launch.slurm_jobs import comment, prefix
+from sweeper.launch.slurm_queue import queue
 from tests.cli.driver import TINY, assert_refused, call, make_workplace
 from tests.golden import Golden
 from tests.launch.cluster import slurm
@@ -61,6 +66,33 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert finished.code == 0 and finished.document["finished"], finished.err
     state = call(capsys, "status", "a", "--json").document
     assert sum(state["trials"].values()) == 3 and state["jobs"] == []
+
+
+@pytest.mark.usefixtures("cluster")
+def test_jobs_of_others_go_on_where_numbers_are_given_out_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cluster that lost its state does that. A job is ours by its name and its comment."""
+    gate, study = "launcher.setup=['until [ -e go ]; do sleep 0.1; done']", tmp_path / "runs/a"
+    assert call(capsys, "search", *WORDS, gate, "--detach").code == 0
+    [entry] = queue(prefix(study))
+    assert comment(study) in entry.comment
+    wrap = ["sbatch", "--parsable", "--wrap=sleep 60", "--job-name"]
+    others = [slurm(*wrap, name).strip() for name in (f"{prefix(study)}theirs", "theirs")]
+    shutil.copytree(study, tmp_path / "copies/a")
+    refused = call(capsys, "cancel", "a", "--root", "copies")
+    assert refused.code == 1 and {entry.id, others[0]} <= {*re.findall(r"\d+", refused.text)}
+    assert entry.id in slurm("squeue", "-h", "--format=%i")
+    [record] = study.glob("slurm/*/array.json")
+    write_json(record, {**try_json(record), "name": f"{prefix(study)}purged"})
+    write_json(record.with_name("id.json"), {"id": others[1]})
+    gone = call(capsys, "search", *WORDS, gate, "launcher.grace=0", "--detach")
+    assert f"{others[1]} ended without a result (vanished" in gone.text
+    until(lambda: entry.id not in slurm("squeue", "-h", "--format=%i"))  # ours, on no record
+    refused = call(capsys, "cancel", "a")
+    assert refused.code == 1 and f"scancel {others[0]}" in refused.text
+    assert {*others} <= {*slurm("squeue", "-h", "--format=%i").split()}
+    slurm("scancel", *others)
 
 
 def test_without_a_queue_nothing_can_be_left_alone(

@@ -104,14 +104,15 @@ def test_times_of_slurm_s(text: str, minutes: float | None) -> None:
 
 def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
     lines = [
-        "sweeper-a-1-x|7_3|RUNNING|node1|T1|T0|None",
-        "sweeper-a-1-y|8|PENDING||N/A|T0|(a|b)",
-        "sweeper-a-1-x|7_4|NODE_FAIL|node2|T1|T0|None",
-        "other|9|RUNNING|n|T|T|None",
+        "sweeper-a-1-x|7_3|RUNNING|node1|T1|T0|None|mine",
+        "sweeper-a-1-y|8|PENDING||N/A|T0|(a|b)|",
+        "sweeper-a-1-x|7_4|NODE_FAIL|node2|T1|T0|None|",
+        "other|9|RUNNING|n|T|T|None|",
     ]
     stand_in(commands, "squeue", "\n".join(f"echo '{line}'" for line in lines))
     third, lone, lost = slurm_queue.queue("sweeper-a-1-")
     assert (third.array, third.index, third.since, third.active) == ("7", 3, "T1", True)
+    assert third.comment == "mine"
     assert (lone.id, lone.index, lone.since, lone.reason) == ("8", 0, "T0", "(a|b)")
     assert not lost.active
 
@@ -369,7 +370,7 @@ def test_what_a_killed_submission_left_undone_is_finished(names: list[str], tmp_
 def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Golden) -> None:
     array = planned(tmp_path, ["a", "b", "c"])
     array.accept("5")
-    row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
+    row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None|"
     stand_in(commands, "squeue", f"echo '{row}'")
     details = "ValueError: of it\n(all of it: log.txt)"
     failed = {"failure": {"reason": "it ended with exit code 1", "details": details}}
@@ -419,7 +420,7 @@ def test_trials_in_jobs_are_counted_by_what_becomes_of_them(
     array = planned(tmp_path, list("abcdef"))
     array.accept("5")
     states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT", "REQUEUE_HOLD", "COMPLETING")
-    rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
+    rows = [f"{array.name}|5_{i}|{state}||T1|T0|None|" for i, state in enumerate(states)]
     stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))
     jobs = Jobs.of(tmp_path)
     assert jobs.trials == {"running": 4, "queued": 6, "ended": 2}

@@ -22,13 +22,15 @@ ENGINE: dict[str, Any] = {"device": "cpu", "compile": "off"}
 class TrialSweep:
     """Names trials, takes results, and keeps what the user would read.
 
-    `more` names trials that become wanted once so many results are known.
+    `more` names trials that become wanted once so many results are known, `later` are some that may
+    be.
     """
 
     trials: Sequence[Trial]
     corpus: Corpus
     folder: Path
     more: Callable[[int], Sequence[Trial]] = lambda count: ()
+    later: Sequence[Trial] = ()
     results: dict[str, Result] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     work_done: float = 0.0
@@ -56,6 +58,7 @@ class TrialSweep:
             record=self._record,
             notify=self._notify,
             advanced=self._advanced,
+            may_follow=lambda: self.later,
             wait=wait,
             cancelled=lambda: cancel_requested(self.folder),
         )

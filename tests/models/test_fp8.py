@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from sweeper.classifier.classify import scaled_ops
 from sweeper.models.fp8 import (
     HISTORY,
     Format,
@@ -29,8 +28,7 @@ from sweeper.models.fp8 import (
 from sweeper.models.scaled import Linear
 from sweeper.registry import build_plugin
 from tests.models.gradient_modes import UNIT_MODES, run, stacked
-from tests.models.own import at, made
-from tests.specs import specs_between
+from tests.models.own import made
 
 CONF = Path(__file__).parents[2] / "conf" / "fp8"
 NAMES: tuple[Format, ...] = ("e4m3", "e5m2")
@@ -249,15 +247,6 @@ def test_the_parameterizations() -> None:
     assert parameterization("scaled") == Fp8(**places, scaling="delayed")
     assert printed == Fp8(hidden=plain, attention_out=grown, ffn_down=grown, head=plain)
     assert later == Fp8(hidden=hybrid) and printed.casts and later.casts
-
-
-@pytest.mark.parametrize(("kind", "unit"), [("llama", False), ("vit", True), ("mlp", False)])
-def test_it_changes_no_classification(kind: str, unit: bool) -> None:
-    def specs(fp8: Fp8) -> tuple[Any, Any]:
-        build = at(kind, unit=unit, fp8=fp8)
-        return specs_between(build, base=(16, 1), target=(32, 2)), scaled_ops(build(32, 2))
-
-    assert specs(parameterization("printed")) == specs(Fp8())
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])

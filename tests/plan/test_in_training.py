@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import OneCycleLR
 
 import sweeper
 from sweeper import BadInput, TransferPlan
@@ -214,13 +213,6 @@ def test_a_wrong_script_is_stopped(kind: str, trial: Path) -> None:
     assert re.search(expected, problem), problem
 
 
-def right_cycle(plan: TransferPlan) -> None:
-    model, optimizer = usual(plan)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    scheduler = OneCycleLR(optimizer, rates, total_steps=STEPS + 1, cycle_momentum=False)
-    losses(model, optimizer, step=lambda each: (each.step(), scheduler.step()))
-
-
 def right_constant(plan: TransferPlan) -> None:
     model = plan.init_(Net(64))
     losses(model, torch.optim.AdamW(plan.param_groups(model, lr_scale=0.5)))
@@ -310,12 +302,6 @@ def right_copies(plan: TransferPlan) -> None:
             parameter.data.copy_(copy.data)
 
     losses(model, torch.optim.AdamW(groups), step=step)
-
-
-def right_two_models(plan: TransferPlan) -> None:
-    other = Net(16)
-    losses(other, torch.optim.SGD(other.parameters(), lr=0.1), steps=5)
-    right_constant(plan)
 
 
 def right_beside_another_model(plan: TransferPlan) -> None:

@@ -2,23 +2,28 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from sweeper.decide.ladder_verdict import Verdict
+from sweeper.files import take_damaged
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import from_json
 from sweeper.report import console as show
-from sweeper.report.sections import Item
+from sweeper.report.next import Next
+from sweeper.report.output import Output
+from sweeper.report.sections import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.curve import Basin
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import Cost
-from sweeper.table import number, power, short
+from sweeper.table import Column, Table, number, power, short
 from sweeper.trial import Axis
+from sweeper.verbs.requests import TransferRequest
 from tests.golden import Golden
 from tests.report import samples
 
@@ -79,13 +84,6 @@ def test_a_dry_run(paper: Console) -> None:
     assert ["a", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
     assert read(paper).endswith("some facts\n")
-
-
-def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
-    costs = [("eta", Cost(trials=9, flops=math.nan, seconds=math.nan))]
-    put(paper, show.dry_run("This would run", "phase", costs, "trials", ""))
-    unknown = ["not", "known"] * 2
-    assert ["eta", "9", *unknown] in rows(paper) and ["all", "9", *unknown] in rows(paper)
 
 
 class TestConclusion:
@@ -198,3 +196,52 @@ def test_a_clip_that_is_active_in_most_steps_is_told(
     results = [replace(samples.result(i), clipped=share) for i, share in enumerate(shares)]
     notes = show.clip_note(results)
     assert len(notes) == bool(expected) and all(f"steps of {expected} trials" in n for n in notes)
+
+
+LADDER = ("transfer.widths=[64,128,256,512]", "metric=step (?P<step>\\d+): loss (?P<loss>\\S+)")
+NEXT = Next(
+    TransferRequest(study="a-study-with-a-name", to_width=4096, validate=True, overrides=LADDER),
+    "to find out whether it holds at the target",
+)
+PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in ("report", "plan")}
+
+
+def shown(items: Sequence[Item], width: int, *, verbose: bool = False) -> list[str]:
+    """The lines of a terminal, each without its trailing blanks."""
+    take_damaged()  # those of other tests
+    text = io.StringIO()
+    paper = Console(file=text, width=width, force_terminal=True, color_system=None)
+    output = Output(people=paper, verbose=verbose)
+    output.show(*items)
+    output.notes(["a note of the study"])
+    output.end("An answer that is a sentence of some length, as they are.", PLACES, {}, NEXT)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_a_command_that_is_broken_is_still_one_command() -> None:
+    lines = shown([], 80)
+    at = lines.index("Next, to find out whether it holds at the target:")
+    typed = " ".join(line.strip().removesuffix("\\") for line in lines[at + 1 :])
+    assert " ".join(typed.split()) == " ".join(str(NEXT).split())
+
+
+def test_no_row_of_a_long_table_is_hidden() -> None:
+    table = Table("many", [Column("row", left=True), Column("loss")])
+    for row in range(60):
+        table.add(f"row {row}", float(row), note=f"note {row}")
+    lines = shown([table], 80)
+    assert sum(line.startswith(" row ") and "loss" not in line for line in lines) == 60
+    assert sum(line.startswith("- row ") for line in lines) == 60
+    assert not [line for line in lines if "Not shown" in line]
+
+
+def test_names_command_no_terminal_and_hide_nothing() -> None:
+    evil = "\x1b]0;title\x07\x9b2J\u200b\u202e\U000e0041"
+    table = Table(evil, [Column(evil, left=True)])
+    table.add(evil, note=evil)
+    items = [table, Sentence(evil), Verbatim(evil), Commands(evil, [[evil]], note=evil)]
+    text = "".join(shown(items, 200, verbose=True))
+    assert (
+        not any(letter in text for letter in "\x1b\x07\x9b\u200b\u202e\U000e0041")
+        and "title" in text
+    )

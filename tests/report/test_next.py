@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -309,3 +310,42 @@ def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
         assert next_line(folder) == typed(f"--settle --budget {budget}")
     else:
         assert "--budget 60" in next_line(folder) or "--budget" not in next_line(folder)
+
+
+def test_of_a_copied_study_the_next_command_is_about_the_copy(folder: Path) -> None:
+    """Records keep the command, the folders and the names that they were made with."""
+    copy = Path("copies/mine")
+
+    def asserts(*words: str) -> None:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        line = shlex.split(next_line(copy))
+        assert {*words, "--study", "mine", "--root", "copies"} <= {*line} and "demo" not in line
+        assert not [word for word in line if word.startswith(("study=", "root="))]
+
+    write(Path("runs/newer/config.yaml"), {})  # the last worked on, where no study is named
+    searching = "sweeper search study=demo root=runs experiment=demo"
+    write(folder / "search.json", search(finished=False, provenance={"command": searching}))
+    asserts("search", "experiment=demo")
+    write(folder / "search.json", search())
+    for typed in (PLAIN, "sweeper transfer --to-width 256"):
+        (folder / "transfer/w256-d2/validation.json").unlink(missing_ok=True)
+        planned(folder, command=typed)
+        asserts("transfer", "--validate")
+        doubt = validation("cannot say yet") | {"command": typed}
+        doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
+        planned(folder, doubt, command=typed)
+        asserts("transfer", "transfer.seeds=7")
+    own = [
+        f"{Path.cwd()}/runs/demo/transfer/w256-d2/x",
+        f"--to={Path.cwd()}/runs/demo/transfer/w25",
+    ]
+    record = plan() | {"parameters": [], "source": {"target_command": own}}
+    write(folder / "transfer/w256-d2/validation.json", validation())
+    write(folder / "transfer/w256-d2/plan.json", record)
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    assert shlex.split(next_line(copy)) == [f"{copy.absolute()}/transfer/w256-d2/x", own[1]]
+    setup = spec_of({"model": {"width": 16, "depth": 1}})
+    write_setup(folder, setup)
+    checked(folder, "fail", setup.digest)
+    asserts("check")

@@ -126,14 +126,6 @@ def test_a_job_s_pace_is_known_after_a_while_or_a_good_part() -> None:
     assert job.seconds() == pytest.approx(28 / 0.6)
 
 
-def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path) -> None:
-    with watch(tmp_path, planned=10) as monitor:
-        monitor.proposed(0, trials(4))
-        assert monitor.snapshot.total == 10
-        monitor.proposed(9, trials(3))
-        assert monitor.snapshot.total == 12
-
-
 def test_the_file_says_whether_it_came_to_its_end(tmp_path: Path) -> None:
     with watch(tmp_path) as monitor:
         monitor.proposed(0, trials(1))

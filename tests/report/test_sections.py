@@ -34,12 +34,6 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> str:
         return render(study(tmp_path_factory.mktemp("runs") / "demo"))
 
 
-def test_they_are_sections_of_the_page(full: str) -> None:
-    page = Page(full)
-    assert [heading for heading in page.headings if heading in SECTIONS] == SECTIONS
-    assert page.tags.count("svg") == 2 and len(page.ids) == len(set(page.ids))
-
-
 def test_a_check_that_fails_stands_at_the_head(full: str) -> None:
     """Beside the verdict, before any section: two widths do not tell where it leads."""
     head = full[: full.index("</section>")]

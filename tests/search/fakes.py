@@ -12,10 +12,10 @@ from typing import Any
 
 from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
-from sweeper.search.strategy import History, Strategy
+from sweeper.search.strategy import History, Strategy, may_follow
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.stats.line import LineRule, LineState, replay_line
-from sweeper.sweep.study_replay import replay_search
+from sweeper.sweep.study_replay import Replay, replay_search
 from sweeper.trial import Axis, Log2Hps, Point, Result, Space, Trial, TrialSpec, digest
 from tests.specs import spec_of
 
@@ -123,6 +123,28 @@ def resume(
         for trial in missing:
             assert trial.key not in known
             known[trial.key] = result(trial, objective(trial.log2_hps, trial.seed))
+
+
+def in_rounds(
+    strategy: Strategy, space: Space, objective: Objective, most: int = 0
+) -> tuple[int, History, int]:
+    """How many rounds wait for each other, the history, and how many trials are trained.
+
+    A round trains what is asked for, and what may follow as long as it has at most `most` trials.
+    """
+    experiment, known, rounds = Experiment(search=strategy, space=space), dict[str, Result](), 0
+    replay: Any = Replay(experiment, known.get)  # type: ignore[arg-type]
+    while trials := replay.missing():
+        rounds += 1
+        for point in may_follow(strategy, space, replay.history()) if len(trials) < most else []:
+            trial = experiment.trial(experiment.base, point.log2_hps, point.seed, point.phase)
+            if len(trials) < most and trial not in trials:
+                trials.append(trial)
+        for trial in trials:
+            # As in a key: the same value may be computed in two ways.
+            hps = Log2Hps({n: round(float(value), 9) for n, value in trial.log2_hps.items()})
+            known.setdefault(trial.key, result(trial, objective(hps, trial.seed)))
+    return rounds, replay.history(), len(known)
 
 
 def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[LineState, list[Any]]:

@@ -16,7 +16,8 @@ import pytest
 from sweeper.records import to_json
 from sweeper.registry import build_plugin
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.strategy import Conclusion, History, Strategy
+from sweeper.search.settled import Settled
+from sweeper.search.strategy import Conclusion, History, Strategy, may_follow
 from sweeper.trial import Axis, Space
 from tests.search.fakes import (
     CONF,
@@ -25,6 +26,7 @@ from tests.search.fakes import (
     batches,
     cliff,
     config,
+    in_rounds,
     noise,
     resume,
     run_search,
@@ -70,7 +72,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
-def strategy(request: pytest.FixtureRequest) -> Strategy:
+def strategy(request: pytest.FixtureRequest) -> FreshSeeds:
     """As a search runs it, its fresh seeds behind it; of fewer trials."""
     path: Path = request.param
     plugin = build_plugin(config(path) | SMALLER.get(path.stem, {}))
@@ -131,11 +133,42 @@ def test_ends_within_its_plan_naming_every_point_once(
     assert math.isfinite(found.objective) == some
 
 
+@pytest.mark.parametrize(("ranges", "kind"), CASES)
+def test_what_is_trained_ahead_changes_nothing_but_the_rounds(
+    strategy: Strategy, ranges: str, kind: str
+) -> None:
+    """Neither what is asked for nor what is concluded; and it asks for no other trials."""
+    space = SPACES[ranges]
+    objective = landscape(kind, space)
+    for search in (strategy, FreshSeeds(strategy=Settled(strategy=strategy.strategy))):
+        rounds, plain, _ = in_rounds(search, space, objective)
+        for most in (8, 10**6):
+            fewer, history, trained = in_rounds(search, space, objective, most)
+            assert story(history) == story(plain)
+            assert repr(search.conclude(space, history)) == repr(search.conclude(space, plain))
+            assert fewer <= rounds and trained >= len(history.results)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("lr", 3, 2), ("independent", 9, 4), ("pairs", 4, 3), ("random", 2, 2), ("tpe", 3, 3)],
+)
+def test_rounds_that_wait_for_each_other(name: str, before: int, after: int) -> None:
+    plugin = build_plugin(config(CONF / "search" / f"{name}.yaml") | SMALLER.get(name, {}))
+    search, space = FreshSeeds(strategy=plugin), SPACES["mup"]
+    objective = basin(space, spread=0.002)
+    assert in_rounds(search, space, objective)[0] == before
+    assert in_rounds(search, space, objective, 10**6)[0] == after
+    settled = FreshSeeds(strategy=Settled(strategy=plugin))
+    assert in_rounds(settled, space, objective, 10**6)[0] <= after + (name == "pairs")
+
+
 def test_is_pure(strategy: Strategy) -> None:
     space = SPACES["mup"]
     for history, points in batches(strategy, space, basin(space, spread=0.02)):
         again, before = History(history.results), story(history)
         assert strategy.propose(space, again) == points
+        assert may_follow(strategy, space, history) == may_follow(strategy, space, again)
         assert strategy.plan(space) == strategy.plan(space)
         if history.results:
             first, second = (strategy.conclude(space, h) for h in (history, again))

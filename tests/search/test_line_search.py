@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.search.line_search import (
-    LearningRateLine,
-    line_notes,
-    line_objective,
-    line_result,
-)
+from sweeper.search.line_search import LearningRateLine, SearchLine, line_notes
 from sweeper.search.strategy import Conclusion, History, LineResult
 from sweeper.stats.line import MIN_SPACING, LineRule, line_optimum, replay_line
-from sweeper.trial import Axis, Log2Hps, Result, Status, Trial, hps_key
+from sweeper.trial import Axis, Log2Hps, Point, Result, Status, Trial, hps_key
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 from tests.search.fakes import Objective, basin, lay, point_result, run_search
@@ -118,8 +113,25 @@ def test_a_line_by_hand(
     assert (laid, line_optimum(state.losses), state.extended) == (rounds, optimum, extended)
 
 
+def known(losses: dict[float, float], name: str = "eta") -> History:
+    points = (Point(log2_hps={name: value}, seed=0, phase="eta") for value in losses)
+    return History(map(point_result, points, losses.values()))
+
+
+@given(rule=rules.filter(lambda rule: rule.points < 16), axis=axes, data=st.data())
+def test_what_may_follow_holds_what_does(rule: LineRule, axis: Axis, data: Any) -> None:
+    """Whatever the losses, and of a part of a round, too."""
+    losses, following = dict[float, float](), set[float]()
+    while missing := (line := SearchLine(rule, axis, known(losses), {}, "eta", [0])).state.missing:
+        assert not following or {*missing} <= following
+        following = {hps["eta"] for hps in line.following()}
+        for value in missing[: data.draw(st.integers(1, len(missing)))]:
+            losses[value] = data.draw(st.sampled_from([math.inf, 1.0]) | st.floats(0, 9))
+
+
 def laid(rule: LineRule, loss: Loss, axis: Axis = AXIS, name: str = "eta") -> LineResult:
-    found = line_result(name, lay(rule, axis, loss)[0], History(), {}, axis)
+    history = known(lay(rule, axis, loss)[0].losses, name)
+    found = SearchLine(rule, axis, history, {}, name, [0]).result()
     assert found is not None
     return found
 
@@ -154,7 +166,8 @@ def test_of_choices_and_of_lines_without_a_loss_nothing_is_said() -> None:
 
 def test_what_is_not_known_yet_is_neither_a_result_nor_counted() -> None:
     state = replay_line(LineRule(), AXIS, lambda value: None)
-    assert state.missing == GRID and line_result("eta", state, History(), {}, AXIS) is None
+    assert state.missing == GRID
+    assert SearchLine(LineRule(), AXIS, History(), {}, "eta", [0]).result() is None
     state = replay_line(LineRule(points=7), AXIS, {value: -value for value in GRID}.get)
     assert state.missing == [4.0] and state.extended == 0
 
@@ -180,21 +193,19 @@ def test_what_cannot_be_laid_is_refused(wrong: dict[str, Any], key: str) -> None
 def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverged() -> None:
     tree = {"model": {"width": 8, "depth": 1}}
 
-    def known(eta: float, seed: int, status: Status, loss: float) -> Result:
+    def ended(eta: float, seed: int, status: Status, loss: float) -> Result:
         trial = Trial(spec=spec_of(tree), log2_hps={"eta": eta, "alpha": 0.5}, seed=seed)
         return Result(trial=trial, status=status, objective=loss)
 
-    results = [known(0.0, s, "complete", 3.0) for s in (0, 1)]
-    results += [known(1.0, 0, "complete", 3.5), known(1.0, 1, "pruned", 4.0)]
-    results += [known(2.0, s, "diverged", math.inf) for s in (0, 1)]
+    results = [ended(0.0, s, "complete", 3.0) for s in (0, 1)]
+    results += [ended(1.0, 0, "complete", 3.5), ended(1.0, 1, "pruned", 4.0)]
+    results += [ended(2.0, s, "diverged", math.inf) for s in (0, 1)]
     history, base = History(results), {"eta": 0.0, "alpha": 0.5}
-    evaluate = line_objective(history, base, "eta", [0, 1])
-    state = replay_line(LineRule(points=3), Axis(low=0, high=2), evaluate)
-    found = line_result("eta", state, history, base, AXIS)
+    line = SearchLine(LineRule(points=3), Axis(low=0, high=2), history, base, "eta", [0, 1])
+    found = line.result()
     assert found is not None and found.stopped_log2 == (1.0,)
     assert found.points_log2 == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
-    other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0}, AXIS)
-    assert other is not None and other.stopped_log2 == ()
+    assert replace(line, base={"eta": 0.0, "alpha": 0.0}).result() is None
 
 
 # `search=lr`.

@@ -63,7 +63,7 @@ class Pretended(Trainer):
         self.closed = self.others = False
         self.retries = 0
 
-    def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
+    def batches(self, trials: Sequence[Trial], *_: Any) -> list[tuple[Trial, ...]]:
         return [
             tuple(trials[i : i + self.batched_trials])
             for i in range(0, len(trials), self.batched_trials)
@@ -340,3 +340,47 @@ def test_whatever_fails_every_trial_ends_once_and_none_for_another(
     assert driven.run() == wanted
     assert driven.work == pytest.approx(count)
     assert len(driven.place.submitted) <= 2 * count - 1 + len(troubles)
+
+
+class WithPlaces(Pretended):
+    """Four jobs at a time, of which the newest or the oldest ends first."""
+
+    ahead: int | None = None
+    newest_first = False
+
+    def __init__(self, fate: Fate, batched_trials: int = 4) -> None:
+        super().__init__(fate, batched_trials)
+        self.slots = 4
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        if not self.newest_first:
+            self.jobs.append(self.jobs.pop(0))
+        return super().poll(wait=wait)
+
+
+@pytest.mark.parametrize(("ahead", "trained"), [(None, 6), (0, 0), (3, 3)])
+def test_what_may_follow_is_trained_in_places_that_stay_empty_and_not_waited_for(
+    ahead: int | None, trained: int
+) -> None:
+    later = [trial(seed=seed) for seed in range(4, 10)]
+    place = WithPlaces(lambda job, times: finished(job))
+    place.ahead = ahead
+    driven = Driven(place, may_follow=lambda: [*driven.trials, *later])
+    driven.loop.run(lambda: [each for each in driven.trials if each.key not in driven.results])
+    assert place.submitted[0] == (0, 1, 2, 3) and not driven.loop.live
+    assert sum(map(len, place.submitted[1:])) == trained and len(driven.results) == 4
+    assert len(place.forgotten) == len(place.submitted) and driven.work == pytest.approx(4)
+
+
+def test_what_failed_before_it_was_asked_for_is_trained_once_it_is() -> None:
+    place, later = WithPlaces(guilty(4, raised), 1), trial(seed=4)
+    driven = Driven(place, trials=2, may_follow=lambda: [later])
+
+    def ask() -> list[Trial]:
+        wanted = driven.trials if len(driven.results) < 2 else [*driven.trials, later]
+        return [each for each in wanted if each.key not in driven.results]
+
+    place.newest_first = True
+    driven.loop.run(ask)
+    assert [r.status for r in driven.results.values()] == ["complete", "complete", "failed"]
+    assert place.submitted == [(0,), (1,), (4,), (4,)], "ahead, and anew"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Machine
 from sweeper.launch.job import Control, Job, JobOutcome
+from sweeper.search.fresh import FreshSeeds
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line_search import LearningRateLine
 from sweeper.search.strategy import Conclusion, History
@@ -21,7 +22,7 @@ from sweeper.stats.ladder import LadderRule, Size
 from sweeper.stats.line import LineRule
 from sweeper.sweep.study_replay import replay_ladder, replay_search
 from sweeper.sweep.sweep import Sweep
-from sweeper.trial import Axis, Point, Result, Space, Trial
+from sweeper.trial import Axis, Log2Hps, Point, Result, Space, Trial
 from tests.engine import tiny_trials
 from tests.golden import Golden
 from tests.search.fakes import Experiment, Objective, basin, result
@@ -114,7 +115,7 @@ class Trainer:
     def machine(self) -> Machine:
         return Machine()
 
-    def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
+    def batches(self, trials: Sequence[Trial], *_: Any) -> list[tuple[Trial, ...]]:
         self.asked.append(list(trials))
         return [(trial,) for trial in trials[self.lose :]]
 
@@ -247,6 +248,57 @@ def test_a_diverged_trial_stays_on_the_curve_and_is_not_tried_again() -> None:
     assert {r.status for r in study.results()} == {"complete", "diverged"}
     again = Trainer(cliff)
     assert search(make(again, study)[0])[0] == found and again.trained == []
+
+
+def cliff(hps: Log2Hps, seed: int) -> float:
+    return math.inf if hps["eta"] > 0.5 else basin(SPACE)(hps, seed)
+
+
+class Idle(Trainer):
+    """Has places for all that may follow."""
+
+    ahead = None
+
+
+@pytest.mark.parametrize("loss", [basin(SPACE), cliff, fails_at(basin(SPACE), 0.5, -0.5, 2.0)])
+@pytest.mark.parametrize(
+    "strategy", [LINE, IndependentSearch(eta=LineRule(points=7), runs=14, seeds=2, retune_seeds=2)]
+)
+def test_what_is_trained_ahead_is_in_the_study_and_in_no_answer(
+    loss: Objective, strategy: Any
+) -> None:
+    plain, without, _ = make(Trainer(loss), search=FreshSeeds(strategy=strategy))
+    sweep, study, watcher = make(idle := Idle(loss), search=FreshSeeds(strategy=strategy))
+    found = search(sweep)[0]
+    assert repr(found) == repr(search(plain)[0]) and sweep.searched == plain.searched
+    assert len(idle.trained) > len(without.known) and set(study.known) > set(without.known)
+    assert {r.key for r in watcher.done} <= sweep.searched == set(study.proposed) | sweep.searched
+    # What failed before it was asked for is neither recorded nor left out of the search.
+    failed, wanted = (
+        {r.key for r in each.results() if r.status == "failed"} for each in (study, without)
+    )
+    assert failed == wanted
+    # Killed at any moment, or searched further: what there is serves.
+    half, part, _ = make(Idle(loss, stop_after=7), search=FreshSeeds(strategy=strategy))
+    with pytest.raises(KeyboardInterrupt):
+        search(half)
+    rest = make(trainer := Trainer(loss), part, FreshSeeds(strategy=strategy))[0]
+    assert repr(search(rest)[0]) == repr(found) and not {*trainer.trained} & {*half.searched}
+    longer = LearningRateLine(line=LineRule(points=12))
+    search(make(further := Trainer(loss), study, longer)[0])
+    search(make(anew := Trainer(loss), without, longer)[0])
+    assert len(further.trained) < len(anew.trained)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "prune"),
+    [(Idle(basin(SPACE), slots=1), "none"), (Idle(basin(SPACE)), "median")],
+)
+def test_nothing_is_trained_ahead_in_a_busy_place_or_where_trials_are_stopped(
+    trainer: Trainer, prune: Any
+) -> None:
+    sweep, _, _ = make(trainer, search=replace(LINE, prune=prune))
+    assert search(sweep)[0].runs == len(trainer.trained) == len(sweep.searched)
 
 
 def test_trials_that_nobody_trains_end_the_sweep(golden: Golden) -> None:

@@ -1,13 +1,13 @@
 """Architectures from papers, in torch alone: what each parameter is was said before looking.
 
 Roles by hand, with the reason; rates by microsoft/mup's own rule; and sizes of all outputs over
-widths 32 to 512, trained by the plan alone. What cannot be prescribed is refused.
+widths 32 to 512, trained by the plan alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,8 @@ from mup import set_base_shapes
 from mup.optim import MuAdam
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import sweeper
-from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from tests.zoo.conftest import COORDINATES, ROWS
 from tests.zoo.families import FAMILIES, batch
@@ -207,37 +205,3 @@ def slope_and_error(sizes: NDArray[np.float64]) -> tuple[float, float]:
     count = sizes.shape[1]
     without = [slope(np.delete(sizes, seed, axis=1)) for seed in range(count)]
     return slope(sizes), float(np.sqrt((count - 1) * np.var(without)))
-
-
-# What no rule can prescribe is named before anything is trained.
-
-
-class Tied(nn.Module):
-    """Two parts that share a matrix which one of them takes the exponential of."""
-
-    def __init__(self, width: int, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.inp, self.out = nn.Linear(6, width), nn.Linear(width, 4)
-        self.flow, self.change = nn.Parameter(torch.zeros(width, width)), change
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = torch.tanh(self.inp(x) @ self.change(self.flow))
-        return F.cross_entropy(self.out(h), y)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda w: torch.matrix_exp(w - w.T),
-        lambda w: torch.linalg.qr(w + torch.eye(len(w)))[0],
-        lambda w: w / torch.linalg.matrix_norm(w, 2),
-    ],
-    ids=["exponential", "qr", "spectral norm"],
-)
-def test_what_cannot_be_prescribed_is_refused_by_name(change: Callable[[Tensor], Tensor]) -> None:
-    inputs = torch.randn(3, 6), torch.zeros(3, dtype=torch.long)
-    with pytest.raises(BadInput, match="flow"):
-        sweeper.plan_for(
-            lambda width: Tied(width, change),
-            {"width": BASE}, {"width": WIDE}, "mup", {"eta": ETA}, inputs=inputs,
-        )  # fmt: skip

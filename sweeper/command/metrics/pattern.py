@@ -13,6 +13,7 @@ from threading import current_thread, main_thread
 from typing import ClassVar
 
 from sweeper.command.reading import (
+    QUOTED,
     THOUSANDS,
     Beyond,
     Lines,
@@ -21,6 +22,7 @@ from sweeper.command.reading import (
     Reading,
     as_number,
     as_step,
+    last_text,
     plain,
     words_of,
     zero_or_nan,
@@ -37,6 +39,8 @@ _SKIPPED = re.compile(
     re.IGNORECASE,
 )
 """What scalers of half precision print in place of a step whose gradient is no number."""
+_STEP = re.compile(r"(?i)(?<![a-z])(?:step|iter|iteration|batch)[^\w.]{1,3}\d")
+"""A line that tells a step."""
 FIRST_WORDS = 3
 """Words at the beginning of two lines by which they are of one kind."""
 BEGINNING = 300
@@ -132,6 +136,16 @@ class Log(MetricSource):
         """Lines that begin as those of the loss do, or name a later step, and have no loss."""
         return self._beyond
 
+    def step_elsewhere(self) -> str:
+        """In which line the step of a record of several lines stands; empty of any other log."""
+        lines, loss = last_text(self.lines.path), of_loss(self.pattern)
+        places = [at for at, line in enumerate(lines) if loss.search(line)][-2:]
+        if len(places) < 2 or _STEP.search(lines[places[1]]):
+            return ""
+        line = next(filter(_STEP.search, map(plain, lines[places[0] + 1 : places[1]])), "").strip()
+        where = f"its step stands in another line, {line[:QUOTED]!r}, and a pattern reads one line"
+        return f"{where}: print both in one" if line else ""
+
     def _reading(self, line: str) -> Reading | None:
         # Colours are taken off, but for a pattern that is written for them.
         if "\x1b" in line and r"\x1b" not in self.pattern.pattern:
@@ -204,6 +218,15 @@ class Log(MetricSource):
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)
+
+
+def of_loss(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """What of a pattern finds the loss, wherever in a line it stands."""
+    parts = re.split(r"\.[*+]\??", pattern.pattern)
+    try:
+        return re.compile(next(part for part in parts if "(?P<loss>" in part))
+    except re.error:
+        return pattern
 
 
 def _after_word(before: str) -> re.Pattern[str] | None:

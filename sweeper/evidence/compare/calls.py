@@ -8,11 +8,10 @@ from typing import Any
 from sweeper.api.bar import answered
 from sweeper.api.calls import folder_of
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Answer
+from sweeper.api.shown import Answer, source_of
 from sweeper.api.words import settings_words
 from sweeper.errors import ConfigError, Keyword
 from sweeper.evidence.compare.request import CompareRequest
-from sweeper.evidence.sources import source_of
 from sweeper.verbs.requests import options_of
 
 

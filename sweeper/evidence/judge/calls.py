@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Answer, drawn
+from sweeper.api.shown import Answer, drawn, source_of
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.evidence.batch.page import critical_record, critical_text
 from sweeper.evidence.each.page import each_text
@@ -19,7 +19,6 @@ from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAn
 from sweeper.evidence.judge.words import worded_judged
 from sweeper.evidence.rates.page import rates_record, rates_report, rates_tables
 from sweeper.evidence.rates.words import rates_lines
-from sweeper.evidence.sources import source_of
 from sweeper.records import to_json
 from sweeper.report.notebook import html
 from sweeper.report.present import Silent, perform

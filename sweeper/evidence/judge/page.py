@@ -77,7 +77,8 @@ def rate_lines(judged: TableVerdict) -> list[str]:
             f"{range_text(best)}"
         )
     sizes = judged.verdict.sizes if judged.verdict is not None else ()
-    if any(each.is_base and getattr(each.size, judged.axis, None) == judged.to for each in sizes):
+    asked = [each for each in sizes if getattr(each.size, judged.axis, None) == judged.to]
+    if judged.to is not None and any(each.is_base for each in asked):
         line += f", the best at {axis_name(judged.axis)} {judged.to}, which is the base"
     lines = []
     if judged.predicted is not None and (trend := judged.trend) is not None:

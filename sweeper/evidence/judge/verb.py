@@ -90,12 +90,11 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     if source is None:
         source = str(root / find_study(request.study, root))
     axis = axis_key(request.axis)
+    objective = Objective(series=request.series, window=request.window, study=request.study or "")
     if request.each:
-        return _each(request, source, axis, root)
+        return _each(request, source, axis, root, objective)
     over_batch = axis == "batch_size"
-    objective = Objective(
-        series=request.series, window=request.window, study=request.study or "", whole=over_batch
-    )
+    objective = replace(objective, whole=over_batch)
     question = TableQuestion(
         reading=GridOptions(axis=axis, noise=request.noise, diverged=request.diverged),
         to=request.to_width,
@@ -180,7 +179,9 @@ def one_rate(judged: TableVerdict) -> bool:
     return bool(judged.curves) and all(len(curve.losses) == 1 for curve in judged.curves)
 
 
-def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> EachJudgeAnswer:
+def _each(
+    request: JudgeRequest, source: Any, axis: str | None, root: Path, objective: Objective
+) -> EachJudgeAnswer:
     if others := [name for name in OF_LADDERS if getattr(request, name)]:
         raise BadInput(
             *(Keyword(others[0], ...), " is of learning rates along sizes, and not of "),
@@ -197,6 +198,7 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
             where=request.where,
             ignore=ignored(request.ignore),
             root=root,
+            objective=objective,
         )
         varied = varied_settings(runs, axis)
     each = judge_each(varied, request.noise)

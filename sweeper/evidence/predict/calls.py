@@ -7,11 +7,11 @@ from typing import Any
 
 from sweeper.api.bar import TURNS
 from sweeper.api.keywords import keywords_of, request_of
+from sweeper.api.shown import source_of
 from sweeper.errors import PYTHON, spelled
 from sweeper.evidence.predict.decision import NoLossLaw, Prediction
 from sweeper.evidence.predict.request import PredictRequest
 from sweeper.evidence.predict.verb import PredictAnswer, TablePrediction
-from sweeper.evidence.sources import source_of
 from sweeper.registry import only_named
 from sweeper.report.present import Silent, perform
 

@@ -28,7 +28,10 @@ UNFINISHED = (
     *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
 )
 """States of runs whose loss is not that of their end."""
-FINISHED = ("finished", "complete", "completed", "done", "success", "successful", "succeeded", "ok")
+FINISHED = (
+    *("finished", "complete", "completed", "done", "success", "successful", "succeeded", "ok"),
+    "true",
+)
 """States of runs that trained to their end; one that is not listed here is asked about."""
 EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
@@ -48,7 +51,9 @@ def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
 def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
     """Which runs [rows] did not end and which diverged; BadInput for a status that says neither."""
     column = runs.columns.get("status")
-    if column is None or column in runs.ignore:
+    # Ray's `done` is of the last report alone: where steps say how far a run came, they say it.
+    by_steps = column == "done" and "reached" in runs.columns
+    if column is None or column in runs.ignore or by_steps:
         return np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     cells = runs.frame[column]
     status = cells.map(lambda cell: "" if is_empty(cell) else str(cell).strip().lower()).to_numpy()
@@ -76,10 +81,9 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
 
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """The table without runs whose last step lies well before that of others of their size."""
-    column = runs.columns.get("reached", "_step")  # W&B's own name of it in its exports
-    if column not in runs.frame:
+    if "reached" not in runs.columns:
         return table
-    reached = runs.numbers(column)[table.index.to_numpy()]
+    reached = runs.numbers(runs.columns["reached"])[table.index.to_numpy()]
     sizes = [role for role in SIZES if role in table]
     furthest = table.assign(reached=reached).groupby(sizes)["reached"].transform("max").to_numpy()
     # A run that diverged ends early for that reason, and is not left out.

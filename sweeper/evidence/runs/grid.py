@@ -16,13 +16,14 @@ from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.evidence.runs.cells import curves_of, final_losses
 from sweeper.evidence.runs.condition import where_equal
 from sweeper.evidence.runs.divergence import HUGE
-from sweeper.evidence.runs.roles import AXES, LADDER_ROLES, ROLES, SIZES
+from sweeper.evidence.runs.roles import AXES, LADDER_ROLES, MODEL, PARAMS, ROLES, SIZES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs, log2_of
 from sweeper.evidence.runs.series import Objective, per_run
 from sweeper.evidence.runs.settings import LADDER_RATES, LADDER_SIZES, check_alike
 from sweeper.evidence.runs.sizes import Counts, axis_of, base_of, follows, size_maker, sizes_of
 from sweeper.gone import gone
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
+from sweeper.table import counted
 
 ANY_SIZE = "or another size; --axis takes any column of whole numbers"
 OPTIMA = frozenset(("optimum", "optimal_lr", "best_lr", "optimum_lr", "optimal_eta", "best_eta"))
@@ -94,9 +95,17 @@ def _with_ladder_columns(runs: Runs) -> Runs:
     ladder = replace(runs, columns=columns)
     wanted = {} if "log2_eta" in columns else {"eta": "the learning rate"}
     wanted |= END_LOSS
+    if not MODEL & columns.keys():  # of nothing else a model's size is known by
+        columns |= runs.with_roles(PARAMS).columns
     sized = {*AXES} & columns.keys() or columns.keys() - ROLES
     wanted |= {} if sized else {"width": ANY_SIZE}
     ladder.check_columns(wanted)
+    nothing = ladder.left_empty(columns["loss"])
+    nothing &= ladder.left_empty(columns.get("log2_eta") or columns["eta"])
+    if nothing.any() and not nothing.all():  # such as the heads of sections
+        rows = counted(int(nothing.sum()), "row")
+        note = f"left out: {rows} without a learning rate and a loss, of no run"
+        return replace(ladder, frame=ladder.frame[~nothing], notes=(*ladder.notes, note))
     return ladder
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from sweeper.command.metrics import metric_of
+from sweeper.command.metrics.pattern import Log
 from sweeper.command.metrics.wandb_key import Online
 from sweeper.command.reading import MetricSource, Reading, as_number, end_of
 from sweeper.errors import BadInput, ConfigError, Keyword
@@ -146,11 +147,13 @@ class RunLog:
     def _logged(self, reading: Reading) -> LoggedLoss:
         self._losses += 1
         if reading.step is None:
+            source = self._sources[-1]
+            elsewhere = source.step_elsewhere() if isinstance(source, Log) else ""
             raise ConfigError(
                 Keyword("metric"),
                 self.metric,
                 r"a source that tells steps, as in 'step (?P<step>\d+).*loss (?P<loss>\S+)', "
-                "or a column named step",
+                f"or a column named step{elsewhere and '; '}{elsewhere}",
             )
         if reading.label:
             self._kinds[reading.label] += 1

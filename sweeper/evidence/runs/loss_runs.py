@@ -312,7 +312,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     if "params" not in values:
         values["params"] = values["flops"] / (product * values["tokens"])
     params, tokens = values["params"], values["tokens"]
-    if np.ptp(np.log(values["loss"])) < 1e-9:
+    if len(runs) > 1 and np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
     check_units(runs, params, tokens)
     flops = values.get("flops", product * params * tokens)

@@ -12,7 +12,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, near_misses
 from sweeper.evidence.runs.condition import columns_text
 from sweeper.evidence.runs.roles import asked_columns, axis_column
 from sweeper.evidence.runs.run import Runs, recorded
-from sweeper.evidence.runs.series import Objective
+from sweeper.evidence.runs.series import LOSSES, Objective
 from sweeper.evidence.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.evidence.runs.trackers import folder_frame, project_frame, storage_frame
 from sweeper.evidence.runs.trained import EVERY_LADDER, study_runs
@@ -47,10 +47,20 @@ def read(
     study's folder or its name in `root`, a DataFrame, or columns by name.
 
     `columns` name columns by role, `where` is a condition on rows, and runs may differ in the
-    columns of `ignore`. `objective`: what of a series is a run's loss. Of a study with several
-    validated ladders that over `axis` is read, or with `EVERY_LADDER` all.
+    columns of `ignore`. `objective`: what of a series is a run's loss, where that can be asked. Of
+    a study with several validated ladders that over `axis` is read, or with `EVERY_LADDER` all.
     """
-    runs = _read(source, root, objective or Objective(), axis)
+    try:
+        runs = _read(source, root, objective or Objective(), axis)
+    except BadInput as error:
+        named = {part.name for part in error.args if isinstance(part, Keyword)}
+        if objective is None and named & {"series", "study"}:
+            raise BadInput(
+                f"{redact(str(source))}: of a tracker's runs the loss is found by a usual name "
+                f"alone, such as {LOSSES[0]}, and of a storage the only study: give a table with a "
+                "row a run"
+            ) from error
+        raise
     names = [str(column) for column in runs.frame.columns]
     for name in ignore:
         if name not in names:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sweeper.command.reading import STEP_NAMES
 from sweeper.errors import ConfigError, Keyword, MissingValue, near_misses
 from sweeper.evidence.runs.condition import columns_text
 from sweeper.gone import gone
@@ -14,9 +15,11 @@ from sweeper.stats.ladder import JOINT_AXIS
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
-AXES = ("width", "depth", "batch_size", "steps", "tokens", "params")
-"""Sizes that a ladder may go along."""
+AXES = ("width", "depth", "params", "batch_size", "steps", "tokens")
+"""Sizes that a ladder may go along, those of a model first."""
 SIZES = (*AXES, "experts", "top_k", "granularity")
+MODEL = frozenset((*AXES[:3], *SIZES[6:]))
+"""Sizes of a model, which grow with its number of parameters."""
 _COUNTS = ("k", "m", "b", "t", "thousands", "millions", "billions", "trillions")
 
 
@@ -46,9 +49,9 @@ LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "decay": ("weight_decay", "wd", "decay"),
     "loss": _LOSSES,
     "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
-    "status": ("status", "state", "job_status", "trial_status"),
+    "status": ("status", "state", "job_status", "trial_status", "done"),
     "first": ("first_loss", "initial_loss"),
-    "reached": ("last_step",),
+    "reached": ("last_step", "training_iteration", *STEP_NAMES),
     "parameterization": ("parameterization",),
     "base": ("base",),
     "transferred": ("transferred_log2_eta",),
@@ -77,6 +80,8 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
     "seconds": ("seconds", "_runtime", "train_runtime", "train_seconds", "runtime_seconds"),
 }
 """What a column can be to a law of losses; there the letters N, D and C are not ambiguous."""
+PARAMS = {"params": LAW_ROLES["params"][:-1]}
+"""The number of parameters where a law is not meant, and N may be anything."""
 VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {
     "throughput": (
         *("throughput", "tokens_per_s", "tokens_per_sec", "tokens_per_second", "tok_per_s"),

@@ -85,8 +85,18 @@ class Runs:
         return replace(self, frame=kept, where=where)
 
     def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
-        """The runs with the columns of these roles: as asked for, else by their usual names."""
-        return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
+        """The runs with the columns of these roles: as asked for, else by their usual names.
+
+        A column that is empty in all runs with a loss has no role by its name.
+        """
+        columns = columns_by_role(self.frame, self.asked, roles)
+        made = self.frame[columns["loss"]].notna() if "loss" in columns else slice(None)
+        others = [c for role, c in columns.items() if role != "loss" and role not in self.asked]
+        empty = [c for c in others if all(map(is_empty, self.frame[c][made]))]
+        if empty and len(self):
+            fewer = replace(self, frame=self.frame.drop(columns=empty)).with_roles(roles)
+            columns = {**fewer.columns}
+        return replace(self, columns=columns)
 
     def check_columns(self, wanted: Mapping[str, str]) -> None:
         """MissingValue where no column has one of these roles, with what each would be."""
@@ -149,6 +159,11 @@ class Runs:
             "of a run that was not made, inf of one that diverged"
         ]
         parts += [f"; write {meant}"] if meant else []
+        lost = next(
+            (cell for cell in values.get(self.columns.get("loss", ""), ()) if _is_word(cell)), ""
+        )
+        if lost:
+            parts += [f"; {shown_value(lost)!r} may say that a run diverged: write inf there"]
         # Of no use where it leaves out all rows: such a condition is refused.
         if remaining.any() and sum(map(len, values.values())) <= MOST_LEFT_OUT:
             parts += ["; ", where_none_of(values), " leaves such rows out"]
@@ -212,6 +227,10 @@ class Runs:
     def scale(self, role: str) -> float:
         """The unit of the column of parameters or tokens: 1 for ones."""
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
+
+
+def _is_word(cell: object) -> bool:
+    return isinstance(cell, str) and re.match(r"\s*[A-Za-z]", cell) is not None
 
 
 def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:

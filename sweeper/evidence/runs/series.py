@@ -241,6 +241,7 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
 def step_column(runs: Runs) -> str | None:
     """The column that may say at which step of its run a row was written."""
     steps = {plain_name(name) for name in STEP_NAMES}
-    free = (column for column in runs.frame.columns if str(column) not in runs.columns.values())
+    taken = {c for role, c in runs.columns.items() if role != "reached" or role in runs.asked}
+    free = (column for column in runs.frame.columns if str(column) not in taken)
     named = (column for column in free if plain_name(column) in steps)
     return next((str(c) for c in named if runs.frame[c].dtype.kind in "iuf"), None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, Keyword
 from sweeper.evidence.runs.condition import shown_value, where_equal
-from sweeper.evidence.runs.roles import AXES, LAW_ROLES, SIZES, columns_by_role
+from sweeper.evidence.runs.roles import AXES, LAW_ROLES, MODEL, SIZES, columns_by_role
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
 from sweeper.records import as_number
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 NEARLY_ALL = 0.9
 """A column with so many values a row has one for each run."""
-MODEL = frozenset({"params", "width", "depth", "experts", "top_k", "granularity"})
-"""Sizes of a model, which grow with its number of parameters."""
 LADDER_SIZES, LADDER_RATES = 2, 3
 """With fewer sizes, or fewer learning rates at them, runs make no ladder."""
 
@@ -43,7 +41,7 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
     varied = []
     for column in map(str, frame.columns):
         role = roles.get(column, "params" if column == params else "")
-        if column in ignored or role in across or column == REACHED:
+        if column in ignored or role in across:
             continue
         if role and role not in (*SIZES, "parameterization", "decay"):
             continue
@@ -58,10 +56,6 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
         varied.append((column, values, with_size))
     if varied:
         raise _unlike(runs, varied, axis, place, log2)
-
-
-REACHED = "_step"
-"""W&B's own name of a run's last step in its exports."""
 
 
 def _goes_along(role: str, axis: str, sizes: Mapping[str, Counts]) -> bool:

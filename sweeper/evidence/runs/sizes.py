@@ -49,6 +49,8 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
     """The sizes in the column of a role; BadInput for what is none."""
     column = runs.columns[role]
     values = runs.numbers(column)
+    if role in ("params", "tokens") and (unit := runs.scale(role)) != 1:
+        values = np.round(values * unit)
     least = 0 if role == "depth" else 1
     bad = ~(
         np.isfinite(values) & (values >= least) & (values == np.round(values)) & (values < 2**62)

@@ -130,8 +130,27 @@ def kind_of(path: Path) -> str:
     if not path.exists():
         raise BadInput(f"{path}: there is no such file, no such folder, and no such study")
     if kind is None or not path.is_file():
+        if path.is_file() and path.suffix == ".txt":
+            with path.open("rb") as file:
+                _check_printed(file.read(SNIFFED * SNIFFED).decode(errors="replace").splitlines())
         raise BadInput(f"{path}: a table of runs ends in one of {', '.join(READERS)}")
     return kind
+
+
+def _check_printed(lines: Sequence[str]) -> None:
+    """BadInput for a table as a screen has it, between lines or in columns parted by spaces."""
+    first, below = [*(line for line in lines if line.strip()), "", ""][:2]
+    columns, cells = len(first.split()), below.split()
+    # A printed DataFrame has the number of a row before its cells.
+    spaced = (
+        columns > 1 and len(cells) in (columns, columns + 1) and re.fullmatch(NUMBER, cells[-1])
+    )
+    if (spaced or re.match(r"\s*[|+\u2500-\u257f]", first)) and not re.search(r"[,;\t]", first):
+        raise BadInput(
+            f"the first line, {shown_line(first)!r}, is that of a table as it is printed, whose "
+            "numbers and names are cut: write the table itself, with commas, as DataFrame.to_csv "
+            "does"
+        )
 
 
 def _too_large(most: int = LARGEST) -> str:
@@ -237,6 +256,7 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
 
     lines, comments = _head(path, usual)
     _check_columns(1 + max(map(lines[0].count, (usual, ";", "\t"))))
+    _check_printed(lines)
     (names,) = csv.reader(lines[:1], delimiter=usual, skipinitialspace=True)
     # A header that is a single cell is separated by something else.
     other = re.search(r"[;\t,]", names[0]) if len(names) == 1 else None
@@ -289,7 +309,7 @@ def _head(path: Path, separator: str) -> tuple[Sequence[str], int]:
         while lines[-1].lstrip().startswith("#") and len(lines) < SNIFFED:
             lines.append(file.readline(LONGEST_HEAD))
         if len(lines) == 1:
-            return lines, 0
+            return [*lines, file.readline(LONGEST_HEAD)], 0
         *_, above, below = lines
         cells = below.split(separator)
         numeric = any(re.fullmatch(rf"\s*{NUMBER}\s*", cell) for cell in cells)

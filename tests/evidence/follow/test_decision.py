@@ -12,7 +12,11 @@ import pytest
 import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.follow.decision import Seen, Watch, cusum, innovations, judged, worth
+from sweeper.evidence.follow.page import presented
 from sweeper.evidence.follow.reading import Stretches, read_prediction
+from sweeper.evidence.follow.verb import FollowAnswer
+from sweeper.evidence.follow.words import code_of, said_of
+from sweeper.report.sections import tone_of
 from sweeper.stats.power_law import Array
 from tests.evidence.made import STEPS, TARGET, middle, prediction, run
 from tests.refusals import raises_config_error
@@ -268,3 +272,28 @@ def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green
     assert watch.seen.state == "on the band" and code_of(watch.seen) == "cannot say yet"
     far = replace(watch.seen, compute=replace(watch.seen.compute, value=most, high=most))
     assert "at least" in compute_text(far)
+
+
+# What the page draws.
+
+
+@pytest.mark.parametrize(
+    ("seen", "change", "tone", "said"),
+    [
+        (0, 0.0, "open", "Not enough yet"),
+        (700, 0.08, "bad", "Above the band since about step 300"),
+    ],
+)
+def test_the_page_draws_what_is_seen(
+    seen: int, change: float, tone: str, said: str, tmp_path: Path
+) -> None:
+    losses = run(7) * np.exp(change * (np.arange(1000) >= 300))
+    watch = watched(losses[:seen]) if seen else Watch(prediction())
+    answer = said_of(watch.look())
+    assert answer.startswith(said)
+    assert tone_of(code_of(watch.seen)) == tone
+    answers = FollowAnswer(watch=watch, seen=watch.seen, folder=tmp_path)
+    places = presented(answers).places
+    page = Path(str(places["page"])).read_text()
+    assert said in page and "<svg" in page
+    assert Path(str(places["figure"])).stat().st_size > 10_000

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sweeper
+from sweeper.evidence.predict.budget import optimum
 from sweeper.evidence.predict.forecast import (
     FACTORS,
     LossLaw,
@@ -18,6 +19,7 @@ from sweeper.evidence.predict.forecast import (
     share_above,
     widening,
 )
+from sweeper.evidence.predict.misfit import REACH, LossMisfit, RunPoints, likely
 from sweeper.evidence.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
@@ -128,3 +130,69 @@ def test_few_back_tests_narrow_nothing_and_misses_widen() -> None:
     assert widening(tried(3.0, -4.0), 5) > 2
     # A rung beyond those that a law was shortened to tells nothing of it.
     assert widening(tried(1.0, 1.0, 9.0), 2) == widening(tried(1.0, 1.0), 2)
+
+
+def best_size(flops: float) -> float:
+    """Hoffmann et al., 4."""
+    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
+    return float(scale * (flops / 6) ** (0.28 / 0.62))
+
+
+def isoflops(noise: float = 0.003) -> LossRuns:
+    budgets = 1e18 * 10 ** (0.5 * np.arange(5))
+    params = np.concatenate([best_size(c) * 2 ** np.linspace(-1.5, 1.5, 7) for c in budgets])
+    flops = budgets.repeat(7)
+    tokens = flops / 6 / params
+    loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
+    loss *= np.exp(noise * np.random.default_rng(0).standard_normal(len(loss)))
+    return LossRuns(params, tokens, loss, flops, np.arange(35), [""] * 35)
+
+
+def test_the_best_size_lies_in_its_interval_and_the_valley_is_told() -> None:
+    result, real = optimum(fit_law(isoflops(), draws=200), 1e21), best_size(1e21)
+    assert result.params.low < real < result.params.high < 8 * result.params.low
+    assert result.params.value == pytest.approx(real, rel=0.3)
+    assert result.params.value * result.tokens.value * 6 == pytest.approx(1e21)
+    assert [v.times for v in result.valley] == [0.5, 2.0]
+    assert all(v.gap.value > 0 for v in result.valley)
+
+
+SIZES, HORIZONS = (a.ravel() for a in np.meshgrid(np.linspace(0, 6, 8), np.linspace(2, 8, 8)))
+COUNT = len(SIZES)
+POINTS = RunPoints(SIZES, HORIZONS, np.arange(COUNT), np.arange(COUNT))
+ALONE = np.ones(COUNT)
+PLANE = np.stack([np.ones(COUNT), SIZES, HORIZONS])
+
+
+def found(off: Array) -> LossMisfit:
+    return likely(POINTS, off, PLANE, ALONE)[0]
+
+
+def test_a_covariance_is_what_its_parts_say() -> None:
+    """By hand, at two points, in units of the noise's variance."""
+    misfit = LossMisfit(noise=0.01, smooth=2.0, size=1.0, tilt=0.5)
+    pair = np.array([0, 8])
+    two = RunPoints(SIZES[pair], HORIZONS[pair], pair, pair)
+    shared = misfit.between(two, two)[0, 1]
+    by_hand = 4 * np.exp(-0.5 * (6 / 7) ** 2 / REACH**2) + 1
+    assert shared == pytest.approx(by_hand)
+    assert misfit.noise_at(POINTS).max() > misfit.noise_at(POINTS).min() == 1
+
+
+def test_noise_alone_is_noise_alone_and_a_smooth_misfit_is_seen() -> None:
+    random, smooth = np.random.default_rng(0), list[float]()
+    for _ in range(10):
+        misfit = found(0.01 * random.standard_normal(COUNT))
+        smooth.append(misfit.shared)
+        assert misfit.noise == pytest.approx(0.01, rel=0.3)
+    assert np.median(smooth) == 0
+    bent = 0.08 * np.sin(SIZES) * np.cos(0.7 * HORIZONS)
+    assert found(bent + 0.01 * random.standard_normal(COUNT)).smooth >= 1.5
+
+
+def test_what_a_size_is_off_all_its_horizons_are() -> None:
+    random, seen = np.random.default_rng(1), 0
+    for _ in range(10):
+        of_size = np.tile(0.02 * random.standard_normal(8), 8)
+        seen += found(of_size + 0.01 * random.standard_normal(COUNT)).size > 0
+    assert seen >= 8
