@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, near_misses
-from sweeper.evidence.runs.condition import columns_text, quoted_name, shown_value, take_alike
+from sweeper.evidence.runs.condition import (
+    columns_text,
+    listed,
+    quoted_name,
+    shown_value,
+    take_alike,
+)
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.loss_runs import (
     FLOPS_PER_PARAMETER_AND_TOKEN,
@@ -29,6 +35,7 @@ from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs
 from sweeper.evidence.runs.settings import is_identifier, is_one_number
+from sweeper.evidence.runs.table import LONGEST_NAME
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -221,12 +228,14 @@ def _names(by: str, labels: Any, baseline: str | None) -> list[str]:
     if by != SOURCE:  # whose order is that of what was asked about
         names.sort(key=lambda name: (n if (n := number_of(name)) and n == n else math.inf, name))
     if len(names) < 2:
-        raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
-    if len(names) > MOST_VARIANTS:
+        only = shown_value(names[0])
+        raise BadInput(f"all runs have {by} {only!r}: a comparison takes two variants or more")
+    if len(names) > MOST_VARIANTS or max(map(len, names)) > LONGEST_NAME:
         raise ConfigError(
             Keyword("by"),
             by,
-            f"a column of at most {MOST_VARIANTS} values, and it has {len(names)}",
+            f"a column of at most {MOST_VARIANTS} values, of {LONGEST_NAME} characters, and it has "
+            f"{len(names)}, of up to {max(map(len, names)):,}",
         )
     if baseline is None:
         likely = [n for n in names if re.fullmatch(r"(?i)base(line)?|control|default", n)]
@@ -235,7 +244,7 @@ def _names(by: str, labels: Any, baseline: str | None) -> list[str]:
         elif by == SOURCE:
             baseline = names[0]
     if baseline is None or baseline not in names:
-        allowed_names = ", ".join(names[:40])
+        allowed_names = listed([*map(shown_value, names)], ", ")
         if baseline is None:
             raise MissingValue(Keyword("baseline"), f", one of {allowed_names}")
         allowed = f"one of {allowed_names}{near_misses(baseline, names)}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
-from sweeper.evidence.runs.condition import take_alike
+from sweeper.evidence.runs.condition import shown_value, take_alike
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, SIZES
 from sweeper.evidence.runs.run import END_LOSS, Array, Runs, log2_of
@@ -215,9 +215,9 @@ def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
             return np.log2(numbers).round(12), ()
         kinds, places = np.unique(numbers, return_inverse=True)
         return places.reshape(-1).astype(float), tuple(f"{kind:g}" for kind in kinds)
-    texts = runs.frame[name].map(str).to_numpy(dtype=str)
+    texts = runs.frame[name].map(str).to_numpy(dtype=object)
     names, places = np.unique(texts, return_inverse=True)
-    return places.reshape(-1).astype(float), tuple(map(str, names))
+    return places.reshape(-1).astype(float), tuple(map(shown_value, names))
 
 
 def study_lines(folder: Path) -> VariedSettings:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
+from sweeper.evidence.runs.condition import shown_value
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import MakeSize, axis_of_size, name_size
@@ -54,6 +55,10 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
     loss = table["loss"]
     exact = np.isfinite(loss) & (np.abs(loss * 1e6 - np.round(loss * 1e6)) > 1e-6)
     exact &= loss <= 1.25 * loss.groupby([table[c] for c in size]).transform("min")
+    ordered = np.sort(loss[exact])
+    exact &= np.isin(loss, ordered[1:][ordered[1:] == ordered[:-1]])
+    if not exact.any():
+        return table
     rates = table[exact].groupby([*size, "loss"])["eta"].transform("nunique")
     tied = rates.reindex(table.index, fill_value=0) > 1
     if not tied.any():
@@ -125,7 +130,7 @@ def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFra
         return table.drop_duplicates(key)
     first = differ.iloc[0]
     places = [int(place) for place in differ[(differ[key] == first[key]).all(axis=1)].index[:2]]
-    same = runs.frame[runs.columns["seed"]].iloc[places[0]]
+    same = shown_value(runs.frame[runs.columns["seed"]].iloc[places[0]])
     raise BadInput(
         f"{runs.row(places[0])} and {runs.row(places[1])} have one size, learning "
         f"rate and seed ({same}) and different "

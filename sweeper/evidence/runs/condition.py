@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
-MOST_LISTED = 40
-"""Columns that a message lists."""
+LONGEST_LIST = 800
+"""Characters of the columns that a message lists, or says to copy."""
 LONGEST_SHOWN = 500
 """Characters of a condition that a message repeats."""
 # A text in quotes comes first, so that backquotes within it stay as they are.
@@ -65,9 +65,7 @@ def rows_where(frame: pandas.DataFrame, text: str, small: Collection[str] = ()) 
 
 def where_equal(values: Mapping[str, object]) -> Keyword:
     """The filter that takes the rows with these values of columns."""
-    return Keyword(
-        "where", " and ".join(f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items())
-    )
+    return _filter([f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items()])
 
 
 def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
@@ -76,13 +74,25 @@ def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
         f"{quoted_name(column)} not in [{', '.join(map(_literal, cells))}]"
         for column, cells in values.items()
     ]
-    return Keyword("where", " and ".join(conditions))
+    return _filter(conditions)
+
+
+def _filter(conditions: Sequence[str]) -> Keyword:
+    """All of some conditions; the keyword alone, where nobody would read them."""
+    text = " and ".join(conditions)
+    return Keyword("where", text if len(text) <= LONGEST_LIST else ...)
+
+
+def ignoring(columns: Sequence[str]) -> Keyword:
+    """The keyword for columns that may differ; its name alone, where they are too many."""
+    text = ",".join(columns)
+    return Keyword("ignore", text if len(text) <= LONGEST_LIST else ...)
 
 
 def take_alike(values: Mapping[str, object], columns: Sequence[str]) -> Text:
     """How to take the rows with these values alone, or to say that `columns` do not matter."""
-    ignored = Keyword("ignore", ",".join(columns))
-    return where_equal(values), " takes those alike, ", ignored, " says that it does not matter"
+    others = " says that it does not matter"
+    return where_equal(values), " takes those alike, ", ignoring(columns), others
 
 
 def quoted_name(column: str) -> str:
@@ -94,9 +104,14 @@ def quoted_name(column: str) -> str:
 
 def columns_text(frame: pandas.DataFrame) -> str:
     """The names of a table's columns, of many the first."""
-    names = [shown_value(column) for column in frame.columns]
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
+    return listed([shown_value(column) for column in frame.columns], ", ")
+
+
+def listed(texts: Sequence[str], between: str) -> str:
+    """Texts as one, of many the first."""
+    lengths = np.cumsum([len(text) + len(between) for text in texts])
+    shown = max(1, int((lengths <= LONGEST_LIST).sum()))
+    return between.join(texts[:shown]) + f" and {len(texts) - shown} more" * (shown < len(texts))
 
 
 def shown_value(value: object) -> str:
@@ -206,7 +221,7 @@ class _Reader:
             return self.frame[self.columns[name.name]]
         if isinstance(other, _Name):
             raise self._in_quotes(name.name, other)
-        names = [*self.columns][: 50 * MOST_LISTED]
+        names = [*self.columns][:2000]
         raise self._refused(f"no column is called {name.name!r}{near_misses(name.name, names)}")
 
     def _in_quotes(self, text: str, other: _Name) -> ConfigError:

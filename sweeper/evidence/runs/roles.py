@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -159,16 +160,15 @@ def columns_by_role(
     free = {plain: column for plain, column in free.items() if column not in taken}
     # Settings are nested: model.n_embd is n_embd where it is the only one.
     ends = [re.split(r"[./:]", str(column))[-1] for column in frame.columns]
-    counts: dict[str, int] = {}
-    for end in ends:
-        counts[end] = counts.get(end, 0) + 1
+    counts = Counter(ends)
     for column, end in zip(map(str, frame.columns), ends, strict=True):
         if counts[end] == 1 and end != column and column not in taken:
             free.setdefault(plain_name(end), column)
     # What stands in brackets behind a name is a unit: val loss (nats). Of two it tells them apart.
     bares = [re.sub(r"\s*[(\[][^()\[\]]*[)\]]\s*$", "", str(column)) for column in frame.columns]
+    counts = Counter(bares)
     for column, bare in zip(map(str, frame.columns), bares, strict=True):
-        if bare and bares.count(bare) == 1 and column not in taken:
+        if bare and counts[bare] == 1 and column not in taken:
             free.setdefault(plain_name(bare), column)
     for role, names in roles.items():
         if role in asked:

@@ -241,8 +241,8 @@ def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
     drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
-    keys = table.drop(columns="loss").rename(columns=str)
-    return table.loc[keys.assign(loss=drawn).sort_values([*sorted(keys), "loss"]).index]
+    keys = sorted((str(column), table[column].to_numpy()) for column in table if column != "loss")
+    return table.iloc[np.lexsort([drawn, *(cells for _, cells in reversed(keys))])]
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")

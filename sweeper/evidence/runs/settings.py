@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword
-from sweeper.evidence.runs.condition import shown_value, where_equal
+from sweeper.evidence.runs.condition import LONGEST_LIST, ignoring, listed, shown_value, where_equal
 from sweeper.evidence.runs.roles import AXES, LAW_ROLES, MODEL, SIZES, columns_by_role
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
@@ -22,6 +22,8 @@ from sweeper.stats.ladder import JOINT_AXIS
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
+MOST_NAMED = 8
+"""Columns that a message gives examples of."""
 NEARLY_ALL = 0.9
 """A column with so many values a row has one for each run."""
 LADDER_SIZES, LADDER_RATES = 2, 3
@@ -38,7 +40,7 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
     place = pandas.DataFrame({role: sizes[role] for role in across}).groupby(across).ngroup()
     # The number of parameters is a size, though no ladder goes along it unless it is asked to.
     params = columns_by_role(frame, {}, {"params": LAW_ROLES["params"]}).get("params")
-    varied = []
+    varied = list[tuple[str, pandas.Series, bool]]()
     for column in map(str, frame.columns):
         role = roles.get(column, "params" if column == params else "")
         if column in ignored or role in across:
@@ -46,11 +48,11 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
         if role and role not in (*SIZES, "parameterization", "decay"):
             continue
         values = frame[column]
-        if values.nunique(dropna=False) < 2:
+        if len(values.unique()) < 2:
             continue
         if is_one_number(values) or is_identifier(values):
             continue
-        with_size = follows(values, place)
+        with_size = bool(role or len(varied) < MOST_NAMED) and follows(values, place)
         if with_size and _goes_along(role, axis, sizes):
             continue
         varied.append((column, values, with_size))
@@ -77,10 +79,12 @@ def _unlike(
     """The error for columns in which runs differ, and what can be done; `True`: with the size."""
     frame = runs.frame
     named = []
-    for column, values, with_size in varied:
+    for column, values, with_size in varied[:MOST_NAMED]:
         kinds = values.drop_duplicates()
         examples = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({examples}{f', with the {axis_name(axis)}' * with_size})")
+    if len(varied) > MOST_NAMED:
+        named.append(f"{len(varied) - MOST_NAMED} more columns")
     # Runs of several sizes are several ladders, whatever is ignored: each is judged by itself.
     roles = {column: role for role, column in runs.columns.items()}
     sizes = [c for c, _, with_size in varied if not with_size and roles.get(c) in SIZES]
@@ -88,7 +92,7 @@ def _unlike(
     remedies: list[list[str | Keyword]] = []
     if others:
         what = " says that it does not matter" if len(others) == 1 else " says that none matters"
-        remedies.append([Keyword("ignore", ",".join(others)), what])
+        remedies.append([ignoring(others), what])
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
         remedies.append([filtered, " takes those alike"])
     column, values, with_size = varied[0]
@@ -108,9 +112,9 @@ def _unlike(
         remedies.append([Keyword("axis", other[-1]), " may have runs alike"])
     parts = [part for remedy in remedies for part in (", or ", *remedy)][1:]
     return BadInput(
-        f"the runs differ in {' and in '.join(named)} beside {axis_name(axis)}, learning rate and "
-        f"seed, and a verdict on them all would judge {'that' if len(varied) == 1 else 'them'} "
-        f"too{': ' if parts else ''}",
+        f"the runs differ in {listed(named, ' and in ')} beside {axis_name(axis)}, learning rate "
+        f"and seed, and a verdict on them all would judge "
+        f"{'that' if len(varied) == 1 else 'them'} too{': ' if parts else ''}",
         *parts,
     )
 
@@ -119,8 +123,12 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
     """The filter that takes most runs alike in `columns`; None where they would be no ladder."""
     import pandas
 
-    codes = pandas.DataFrame({c: pandas.factorize(frame[c])[0] for c in columns}, index=frame.index)
-    groups = codes.groupby(list(columns)).ngroup().to_numpy()
+    if sum(map(len, columns)) > LONGEST_LIST:
+        return None
+    groups = np.zeros(len(frame), np.int64)
+    for column in columns:
+        codes = pandas.factorize(frame[column])[0] + 1
+        groups = np.unique(groups * (len(frame) + 1) + codes, return_inverse=True)[1]
     most = groups == np.bincount(groups).argmax()
     taken = pandas.DataFrame({"size": np.asarray(place)[most], "eta": log2[most]})
     rates = taken.groupby("size")["eta"].nunique()
@@ -132,7 +140,11 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
 
 def is_one_number(values: pandas.Series) -> bool:
     """Whether a column's texts and numbers are all one number: YAML has 1e-3 as a text."""
-    return values.dtype.kind not in "iufcb" and values.map(as_number).nunique(dropna=False) < 2
+    if values.dtype.kind in "iufcb" or not len(values):
+        return False
+    numbers = map(as_number, values.unique())
+    first = next(numbers)
+    return all(number == first or number != number != first != first for number in numbers)
 
 
 def is_identifier(values: pandas.Series) -> bool:

@@ -95,8 +95,9 @@ def follows(values: Any, of: Any) -> bool:
     """Whether `values` are one for each value `of`."""
     import pandas
 
-    codes = pandas.DataFrame({"a": pandas.factorize(values)[0], "b": pandas.factorize(of)[0]})
-    return bool(len(codes.drop_duplicates()) == codes["b"].nunique())
+    codes = pandas.factorize(values)[0]
+    _, first, place = np.unique(pandas.factorize(of)[0], return_index=True, return_inverse=True)
+    return bool((codes == codes[first][place]).all())
 
 
 def tokens_a_parameter(params: Any, tokens: Any) -> str:

@@ -14,13 +14,16 @@ import hashlib
 import io
 import json
 import lzma
+import math
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +50,14 @@ PACKAGES = {"Parquet": "pyarrow", "Excel": "openpyxl"}
 UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
 LARGEST = 1 << 30
-"""Bytes of a table, unpacked: some twenty million runs."""
+"""Bytes of a table, unpacked."""
+MOST_CELLS = 5_000_000
+"""Cells of a table, of JSON a fourth: a number of a digit takes 8 bytes, and more in JSON."""
 PACKED = 100
 """Times as large as its file: losses pack to a fifth, and a bomb is found before it is unpacked."""
 MOST_COLUMNS = 5_000
+LONGEST_NAME = 200
+"""Characters of a column's name, which messages repeat."""
 LONGEST_HEAD = 1 << 23
 """Characters of a table's first line, within which its columns are named."""
 SNIFFED = 50
@@ -68,12 +75,12 @@ def file_runs(path: Path, objective: Objective) -> Runs:
     kind = kind_of(path)
     digest = hashlib.sha256()
     with _readable(path, kind):
-        _check_size(path)
+        _check_size(path, kind)
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
         frame, written = _read(path, kind)
-        _check_columns(len(frame.columns))
+        _check_columns(len(frame.columns), frame.columns)
         frame = _rows_of_runs(frame.rename(columns=str))
     return Runs(frame, str(path), digest.hexdigest(), written=written)
 
@@ -119,7 +126,7 @@ def frame_runs(frame: Any, name: str = "") -> Runs:
     if not all(isinstance(column, str) for column in table.columns):
         table = table.rename(columns=str)
     digest = hashlib.sha256(table.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
-    _check_columns(len(table.columns))
+    _check_columns(len(table.columns), table.columns)
     return Runs(_unnested(table.reset_index(drop=True)), name, digest)
 
 
@@ -153,17 +160,17 @@ def _check_printed(lines: Sequence[str]) -> None:
         )
 
 
-def _too_large(most: int = LARGEST) -> str:
+def _too_large(most: str = f"{LARGEST / 1e9:.1f} GB") -> str:
     return (
-        f"more than {most / 1e9:.1f} GB, and a table of runs is read whole: take the columns "
-        "and rows that matter out of it first"
+        f"more than {most}, and a table of runs is read whole: take the columns and rows that "
+        "matter out of it first"
     )
 
 
 def unpacked_blocks(path: Path) -> Iterator[bytes]:
-    """The content of a compressed file, block by block; OverflowError beyond `most_of` it."""
+    """The content of a file, unpacked, block by block; OverflowError beyond `most_of` it."""
     size, most = 0, most_of(path)
-    with UNPACKED[path.suffix.lower()](path, "rb") as file:
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
         while block := file.read(1 << 22):
             size += len(block)
             if size > most:
@@ -172,32 +179,38 @@ def unpacked_blocks(path: Path) -> Iterator[bytes]:
 
 
 def most_of(path: Path) -> int:
-    """Bytes that a compressed file may hold: it may be small, and take all memory or disk."""
+    """Bytes that a file may hold: a compressed one may be small, and take all memory or disk."""
+    if path.suffix.lower() not in UNPACKED:
+        return LARGEST
     # A small file may pack better than losses do, and is no danger.
     return min(LARGEST, max(PACKED * path.stat().st_size, 1 << 26))
 
 
-def _check_size(path: Path) -> None:
+def _check_size(path: Path, kind: str) -> None:
     """BadInput for a table that would take all memory, which a small compressed file may be."""
-    size = path.stat().st_size
-    if not size:  # so are files of the kernel, which may have no end
+    if not path.stat().st_size:  # so are files of the kernel, which may have no end
         raise BadInput(f"{path} is empty")
-    if path.suffix.lower() not in UNPACKED:
-        if size > LARGEST:
-            raise BadInput(f"{path} holds {_too_large()}")
-        return
+    ends = {"CSV": b",;\n", "TSV": b"\t\n"}.get(kind, b"," * kind.startswith("JSON"))
+    cells, most = 0, MOST_CELLS // (4 if kind.startswith("JSON") else 1)
     try:
-        for _ in unpacked_blocks(path):
-            pass
+        for block in unpacked_blocks(path):
+            cells += sum(map(block.count, ends))
+            if cells > most:
+                raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
     except OverflowError:
-        raise BadInput(f"{path} holds {_too_large(most_of(path))}") from None
+        raise BadInput(f"{path} holds {_too_large(f'{most_of(path) / 1e9:.1f} GB')}") from None
 
 
-def _check_columns(count: int) -> None:
+def _check_columns(count: int, names: Iterable[object] = ()) -> None:
     if count > MOST_COLUMNS:
         raise BadInput(
             f"the table has {count:,} columns, and one of runs at most "
             f"{MOST_COLUMNS:,}: give those that say what a run was and its loss"
+        )
+    if long := next((name for name in map(str, names) if len(name) > LONGEST_NAME), ""):
+        raise BadInput(
+            f"a column, {shown_line(long)!r}..., is called by {len(long):,} characters: rename it, "
+            f"to {LONGEST_NAME} at most"
         )
 
 
@@ -263,7 +276,8 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
     separator = other[0] if other else usual
     (names,) = csv.reader(lines[:1], delimiter=separator, skipinitialspace=True)
     named = [name for name in names if name.strip()]
-    if twice := next((name for name in named if named.count(name) > 1), None):
+    twice, most = max(Counter(named).items(), key=itemgetter(1), default=("", 0))
+    if most > 1:
         places = [str(place + 1) for place, name in enumerate(names) if name == twice]
         raise ValueError(
             f"the columns {' and '.join(places)} are both called {twice!r}: rename one, or "
@@ -326,7 +340,12 @@ def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
             f"its first line, {shown_line(str(frame.columns[0]))!r}, names no columns: delete "
             "what stands above their names"
         )
-    frame = frame.dropna(how="all")
+    empty = np.ones(len(frame), bool)
+    for column in frame.columns:
+        if not empty.any():
+            break
+        empty &= frame[column].isna().to_numpy()
+    frame = frame[~empty] if empty.any() else frame
     if len(frame) > LEAST_SUMMED and _sums_up(frame):
         raise ValueError(
             f"its last row has the sums, or the means, of the {len(frame) - 1} above it, and is no "
@@ -350,15 +369,22 @@ def _unnested(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The table with columns of settings in place of mappings of them, and lists as texts."""
     import pandas
 
+    # All at once: a table with a column more is a copy of it.
+    nested, plain = dict[str, list[Any]](), dict[str, Any]()
     for column in [c for c in frame.columns if frame[c].dtype == object]:
         cells = [*frame[column]]
         if not any(isinstance(cell, dict | list) for cell in cells):
             continue
-        if not all(isinstance(cell, dict) for cell in cells):
-            frame = frame.assign(**{str(column): [plain_value(cell) for cell in cells]})
-            continue
-        parts = pandas.DataFrame([flat(cell) for cell in cells], index=frame.index)
-        taken = {*frame.columns} - {column}
-        parts = parts.rename(columns={n: f"{column}.{n}" for n in parts.columns if n in taken})
-        frame = pandas.concat([frame.drop(columns=column), parts], axis=1)
-    return frame
+        if all(isinstance(cell, dict) for cell in cells):
+            nested[column] = [flat(cell) for cell in cells]
+        else:
+            plain[column] = [plain_value(cell) for cell in cells]
+    if not nested and not plain:
+        return frame
+    columns = {c: plain.get(c, frame[c]) for c in frame.columns if c not in nested}
+    for column, rows in nested.items():
+        taken = columns.keys() | nested.keys() - {column}
+        for name in dict.fromkeys(name for row in rows for name in row):
+            cells = [row.get(name, math.nan) for row in rows]
+            columns[f"{column}.{name}" if name in taken else name] = cells
+    return pandas.DataFrame(columns, index=frame.index)
