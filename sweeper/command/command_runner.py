@@ -433,6 +433,8 @@ OURS_ALONE = (
     *("to-width", "to-depth", "strict", "trust"),
 )
 """Those that are said of any script that does not mention them: `--dry-run` there would train."""
+GROUPS_ALONE = ("launcher", "runner", "search", "transfer")
+"""Groups of settings that no script's own have."""
 
 
 def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
@@ -447,13 +449,26 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
     # A script may well have a --study or --root of its own: then it mentions the word.
     strangers = [word for word in ours if not _mentions(script, _name(word))]
+    settings = [word for word in command if _is_setting(word, tree, script)]
     if not any(_mentions(script, _name(word)) for word in options if word not in ours):
-        return [word for word in strangers if _name(word) in OURS_ALONE]
-    if re.search(r"hydra|omegaconf", script):  # it reads key=value by itself
-        return strangers
-    keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
-    lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
-    return [*strangers, *(word for word in lost if _has(tree, word.partition("=")[0]))]
+        strangers = [word for word in strangers if _name(word) in OURS_ALONE]
+        settings = [word for word in settings if _group(word) in GROUPS_ALONE]
+    return strangers if re.search(r"hydra|omegaconf", script) else [*strangers, *settings]
+
+
+def _is_setting(word: str, tree: Mapping[str, Any], script: str) -> bool:
+    """Whether it sets a key of ours, without a placeholder, that the script does not mention."""
+    if not re.match(r"\+*[a-z][\w.]*=(?!.*\{[a-z][\w.]*\})", word):
+        return False
+    key = word.lstrip("+").partition("=")[0]
+    is_there = _has(tree, _group(word) if word[0] == "+" else key) or key in ("metric", "heldout")
+    return is_there and not _mentions(
+        script, key if _group(word) in GROUPS_ALONE else key.split(".")[-1]
+    )
+
+
+def _group(word: str) -> str:
+    return re.split("[.=]", word.lstrip("+"))[0]
 
 
 def reports_no_loss(tree: Mapping[str, Any]) -> bool:

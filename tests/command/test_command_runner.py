@@ -141,7 +141,10 @@ READ_ELSEWHERE, PROGRAM = "from options import parse", "\0lr"
     [
         *((argv, PARSER, argv[:1]) for argv in (
             ["--dry-run"], ["--study=a"], ["--to-width", "100"], ["search=lr"], ["train.steps=9"],
+            ["+launcher.sbatch={a: b}"], [r"metric=loss (?P<loss>\S+)"],
         )),
+        (["launcher.workers=2"], PARSER.format("workers"), ["launcher.workers=2"]),
+        (["launcher.workers=2", "train.steps=3"], READ_ELSEWHERE, ["launcher.workers=2"]),
         # What the script mentions, with dashes or underscores, is its own.
         (["--dry-run"], PARSER.format("dry_run"), []),
         (["--root=x"], PARSER.format("root"), []),
@@ -163,7 +166,8 @@ def test_words_of_sweepers_behind_the_dashes_are_noted(
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     runner = {"command": ["python", "train.py", "--lr={eta}", *argv], "cwd": str(tmp_path)}
-    tree = {"runner": runner, "train": {"steps": 9}, "search": {}, "launcher": {}}
+    tree = {"runner": runner, "train": {"steps": 9}, "search": {}}
+    tree["launcher"] = {"workers": None}
     assert unknown_to_script(tree) == noted
 
 
