@@ -40,13 +40,15 @@ class Context:
     """What an executor is given: the sweep's folder, the machine, and whom to tell.
 
     `progress` takes a job's id and the fraction of it that is done, `notify` a sentence for the
-    user. `cancelled` tells whether the user has cancelled the sweep from elsewhere.
+    user at the end, `tell` one that is said at once. `cancelled` tells whether the user has
+    cancelled the sweep from elsewhere.
     """
 
     folder: Path
     machine: Machine = Machine()
     progress: Callable[[str, float], None] = lambda job, fraction: None
     notify: Callable[[str], None] = lambda sentence: None
+    tell: Callable[[str], None] = lambda sentence: None
     cancelled: Callable[[], bool] = lambda: False
 
 

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from io import StringIO
@@ -88,6 +88,8 @@ LIMIT = re.compile("limit|policy|QOS|too many", re.I)
 """What it says when it would take fewer."""
 SETTLING = 15.0
 """Seconds after which a submission cut short by its driver's death can no longer arrive."""
+SILENT = 900.0
+"""Seconds after which a job that writes nothing is told of: a first compilation takes minutes."""
 MAX_PAUSE = 300.0
 """Seconds that Slurm is left alone at most."""
 DRIVER_OPTIONS = {"array", "chdir", "error", "job-name", "open-mode", "output", "requeue", "signal"}
@@ -508,6 +510,8 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
             # The error's own words stand last, before where the whole log lies.
             lines = [x for x in str(failure.get("details") or "").splitlines() if x and x[0] != "("]
             error += f": {lines[-1]}" if lines else ""
+    if stage == "running" and entry:
+        error = _silent(job, entry)
     return JobState(
         id=name,
         state=state,
@@ -518,6 +522,30 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         fraction=member.fraction,
         error=error,
     )
+
+
+def _silent(job: SubmittedJob, entry: QueueEntry) -> str:
+    """What to say of a job that Slurm takes for running and that wrote nothing for long."""
+
+    def written() -> Iterator[Path]:
+        yield from job.member.folder.iterdir()
+        yield from job.array.folder.glob(f"{job.array.task_id(job.index)}_*_log.*")
+        task = try_json(job.job_dir / "job.json").get("task")
+        if isinstance(task, dict) and "folder" in task:  # a command's own log
+            yield Path(str(task["folder"]), "log.txt")
+
+    since = time.time() - SILENT
+    with suppress(OSError):
+        if job.member.runs() and not any(
+            path.stat().st_mtime > since for path in written() if path.exists()
+        ):
+            return (
+                f"job {entry.id} on {entry.node} runs, says Slurm, and has written nothing for "
+                f"{SILENT / 60:.0f} minutes, neither progress nor a log. If none of its processes "
+                f"is there, scancel {entry.id} frees it: its trials then fail, and the same "
+                "command trains them"
+            )
+    return ""
 
 
 def _arriving(array: Array) -> bool:
@@ -555,6 +583,7 @@ class SlurmExecutor:
         self._pause, self._not_before = 0.0, 0.0
         # Jobs in a row that never began, the nodes on which they did not, and who lacked what.
         self._false_starts, self._unfit = 0, set[str]()
+        self._told = set[str]()  # jobs of which it was said that they wait, or write nothing
         self._lacking: dict[str, set[str]] = {}
         for array in arrays(self.study):
             self._adopt(array)
@@ -791,12 +820,17 @@ class SlurmExecutor:
             end(self.study, strays)
 
     def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
+        trouble = ""
         if entry.state == "RUNNING":
             self.context.progress(job.id, job.member.fraction)
+            trouble = _silent(job, entry)
         elif "held" in entry.reason.lower():
-            self.context.notify(
-                f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
-            )
+            release = f"scontrol release {entry.id} lets it go"
+            trouble = f"job {entry.id} is held ({entry.reason}): {release}"
+        if trouble and entry.id not in self._told:
+            self._told.add(entry.id)
+            self.context.tell(trouble)
+            self.context.notify(trouble)
 
     def _give_up(self, job: SubmittedJob, entry: QueueEntry | None) -> list[Event]:
         """`Lost` for a job that is gone without a result, once it has not come back in a while."""

@@ -109,9 +109,9 @@ class SweepProgress:
         self._time.proposed(missing)
         self._show()
 
-    def announce(self, sentence: str, expected: int) -> None:
-        """Say what a look at the results found; `expected` trials are likely needed in all."""
-        self.planned = expected
+    def announce(self, sentence: str, expected: int | None = None) -> None:
+        """Say something at once; `expected` trials are likely needed in all, where it changed."""
+        self.planned = self.planned if expected is None else expected
         self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:

@@ -103,8 +103,8 @@ def jobs_items(jobs: Jobs) -> list[Item]:
     for job in jobs.states[:MOST_JOBS]:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
-    failed = Counter(job.error for job in jobs.states if job.error)
-    failures = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
+    troubles = Counter((job.stage, job.error) for job in jobs.states if job.error)
+    failures = [Sentence(f"{count} {stage}: {text}") for (stage, text), count in troubles.items()]
     if (more := len(jobs.states) - MOST_JOBS) > 0:
         failures.append(Sentence((f"{more} more: ", Keyword("json"), " lists all jobs")))
     return [*items, table, *failures]

@@ -35,6 +35,9 @@ class ProgressListener(Protocol):
     def finished(self, result: Result) -> None:
         """A trial was trained and recorded."""
 
+    def announce(self, sentence: str, expected: int | None = None) -> None:
+        """Say something at once; `expected` trials are likely needed in all, where it changed."""
+
 
 class ProgressDisplay(ProgressListener, Protocol):
     """A listener that shows how far work is, from `with` to its end."""
@@ -42,9 +45,6 @@ class ProgressDisplay(ProgressListener, Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
-
-    def announce(self, sentence: str, expected: int) -> None:
-        """Say what a look at the results found; `expected` trials are likely needed in all."""
 
 
 class Words(Protocol):

@@ -90,6 +90,7 @@ class Loop:
     folder: Path
     record: Callable[[Sequence[Result]], None]
     notify: Callable[[str], None] = lambda sentence: None
+    tell: Callable[[str], None] = lambda sentence: None
     advanced: Callable[[Batch, float, float], None] = lambda batch, before, fraction: None
     cancelled: Callable[[], bool] = lambda: False
     pruner: PrunerOf = no_pruner
@@ -113,6 +114,7 @@ class Loop:
             machine=self.runner.machine(),
             progress=self.progress,
             notify=self.notify,
+            tell=self.tell,
             cancelled=self.cancelled,
         )
         self.executor = self.launcher.executor(context)

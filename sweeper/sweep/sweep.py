@@ -56,6 +56,7 @@ def make_loop(
         launcher=settings.launcher,
         folder=folder,
         notify=notify,
+        tell=lambda sentence: listener.announce(sentence),
         advanced=listener.advanced,
         **options,
     )

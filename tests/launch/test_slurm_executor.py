@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ class Queue:
         self.arrays, self.states = list[Array](), dict[str, str | None]()
         self.now, self.away, self.most = 0, False, 100
         self.cancelled = list[str]()
+        self.tell: Callable[[str], None] = lambda sentence: None
         patch.setattr(slurm_queue, "queue", self._entries)
         patch.setattr(slurm_queue, "cancel", self.cancelled.extend)
         patch.setattr(module, "largest_array", lambda: self.largest)
@@ -107,7 +110,7 @@ class Cluster(Slurm):
         raise AssertionError("nothing is to be repaired")
 
     def executor(self, context: Context) -> SlurmExecutor:
-        return SlurmExecutor(context, self)
+        return SlurmExecutor(replace(context, tell=self.queue.tell), self)
 
 
 @pytest.fixture
@@ -168,6 +171,29 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
 def test_a_job_that_somebody_ends_by_hand_is_not_sent_again(queue: Queue) -> None:
     sweep = queue.drive(lambda queue, now: queue.set("CANCELLED"))
     assert len(queue.arrays) == 1 and "CANCELLED" in sweep.errors()[0]
+
+
+def test_a_job_that_runs_and_writes_nothing_is_told_of_at_once(queue: Queue) -> None:
+    """Its step was killed while slurmctld was down: Slurm takes it for running until its limit."""
+
+    def say(queue: Queue, now: int) -> None:
+        [array] = queue.arrays
+        (member,) = array.members
+        if now == 2:
+            write_json(member.folder / "started-0.json", {"node": "node1"})
+        if now == 5:
+            assert not told
+            for path in member.folder.iterdir():
+                os.utime(path, (0, time.time() - module.SILENT - 1))
+        if now == 9:
+            [state] = Slurm.states(array.folder.parents[1])
+            assert state.stage == "running" and told == [state.error]
+            assert "scancel 1_0 frees it" in state.error
+            finish(queue, now)
+
+    told = list[str]()
+    queue.tell = told.append
+    queue.drive(say)
 
 
 def finish(queue: Queue, now: int) -> None:
