@@ -96,7 +96,6 @@ class Training:
         # The time of earlier attempts counts, the time of what they lost does not.
         self.saved_at = time.perf_counter()
         self.start = self.saved_at - self.progress.seconds
-        self.unread_losses: list[torch.Tensor] = []
         # The step of its last checkpoint, and the sizes of which a compiled step has run.
         self.saved_step, self.compiled_sizes = self.batched_run.step_index, set[int]()
         self.compiling = None
@@ -122,7 +121,7 @@ class Training:
                     self._step()
                     self._save_if_due()
                 if stop in sync_points:
-                    if self.unread_losses:
+                    if run.has_losses:
                         self._sync()
                     if not self._active():
                         break
@@ -143,16 +142,16 @@ class Training:
         """One step; before one that may compile for a minute, and hears nothing, save."""
         run, size = self.batched_run, len(self.batched_run.slots)
         if not run.compiled or size in self.compiled_sizes:
-            self.unread_losses.append(run.step())
+            run.step()
             return
         self.compiled_sizes.add(size)
         if run.step_index > self.saved_step:
-            if self.unread_losses:
+            if run.has_losses:
                 self._sync()
             self._save()
         self.control.saved(self.path is None or run.step_index == self.saved_step)
         try:
-            self.unread_losses.append(run.step())
+            run.step()
         finally:
             self.control.saved(False)
 
@@ -164,21 +163,18 @@ class Training:
     def _sync(self) -> None:
         """Take the losses to the host; stop what diverges or is pruned; report."""
         run, progress = self.batched_run, self.progress
-        losses = torch.stack(self.unread_losses).double().cpu().numpy()  # in one copy
-        self.unread_losses.clear()
+        losses, broken = run.take_losses().cpu().numpy(), run.broken.tolist()
         step, first = run.step_index, run.step_index - len(losses)
         # Columns are slices, of which some may have been dropped; results go by the trial's index.
         for column, slot in enumerate(run.slots):
             if slot != PADDING:
                 progress.losses[first:step, slot] = losses[:, column]
                 progress.steps[slot] = step
-        for slot in self._active():
-            broken = np.flatnonzero(~np.isfinite(progress.losses[first:step, slot]))
-            if len(broken):
-                # A result ends where its loss did, whenever that was noticed. What the trial
-                # trained on until this sync point is left out.
-                progress.stopped[slot] = "diverged"
-                progress.steps[slot] = first + int(broken[0]) + 1
+                if broken[column] >= 0 and slot not in progress.stopped:
+                    # A result ends where its loss did, whenever that was noticed. What the trial
+                    # trained on until this sync point is left out.
+                    progress.stopped[slot] = "diverged"
+                    progress.steps[slot] = broken[column] + 1
         if self.pruner and step in self.pruner.rungs and step < self.train.steps:
             slots = {self.trials[slot].key: slot for slot in self._active()}
             recent = progress.losses[max(0, step - self.train.window()) : step]
@@ -241,7 +237,7 @@ class Training:
         folder = self.execution.checkpoints
         if folder is None or step != self.batched_run.step_index:
             return  # it was saved before the checkpoint that this run went on from
-        if self.unread_losses:
+        if self.batched_run.has_losses:
             self._sync()
         # A trial that has stopped leaves at the next sync point, and another horizon has others.
         if not self.progress.stopped:
