@@ -528,6 +528,7 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
+        self._forget_graph()  # the memory that it keeps is needed
         train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         classifies = "input_shape" in self.prepared.spec.data

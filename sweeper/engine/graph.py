@@ -113,7 +113,7 @@ RECORDERS: dict[str, type[Recorder]] = {"cuda": CudaGraph}
 """By the type of the device; steps of all others run as they are."""
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes why the operations under it cannot be recorded, and whether some are random."""
 
     def __init__(self, device: torch.device) -> None:
@@ -147,9 +147,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def watching(
     device: torch.device, holders: Iterable[object], tensors: Callable[[], Mapping[str, Tensor]]
-) -> Iterator[Watch]:
+) -> Iterator[StepWatch]:
     """Watch a part of a step: its operations, attributes of `holders`, and where `tensors` lie."""
-    holders, watch, before = list(holders), Watch(device), tensors()
+    holders, watch, before = list(holders), StepWatch(device), tensors()
     attributes, draws = _attributes(holders), _host_draws()
     with watch:
         yield watch

@@ -22,6 +22,10 @@ from sweeper.launch.job import UNCONTROLLED, Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, curve, judged
 
+SHRINKS = {"cpu": 1.0}
+SHRINKS_GPU = 0.75
+"""Slices are dropped where at most this share still trains: a graph of fewer is recorded anew, in
+steps that are launched one by one."""
 SYNC_POINTS = 50
 """The host reads the losses so often in a run; between sync points no step waits for it."""
 
@@ -30,9 +34,9 @@ SYNC_POINTS = 50
 class Execution:
     """How trials are run: nothing here changes what comes of its trials beyond rounding.
 
-    `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
-    specification that are to be trained in this process later. Checkpoints go to the
-    folder `checkpoints` (None: nowhere), every `save_every` seconds.
+    `compile` is "auto" to compile where it earns its time back: `pending` are batches of the same
+    specification and about this size that are to be trained in this process later. Checkpoints go
+    to the folder `checkpoints` (None: nowhere), every `save_every` seconds.
     """
 
     device: str = "cpu"
@@ -100,7 +104,7 @@ class Training:
         self.saved_step, self.compiled_sizes = self.batched_run.step_index, set[int]()
         self.compiling = None
         if execution.compile == "auto":
-            pending_steps = execution.pending / count * self.train.steps
+            pending_steps = execution.pending * self.train.steps
             self.compiling = CompileDecision(self.batched_run, self.train.steps, pending_steps)
 
     def run(self) -> list[Result]:
@@ -197,6 +201,8 @@ class Training:
         if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
+        elif size > SHRINKS.get(run.device.type, SHRINKS_GPU) * len(run.slots):
+            return
         if size < len(run.slots):
             # Trials first, then padding that fills the size up; what is kept stays in its order.
             order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)

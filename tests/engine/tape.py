@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef
 
 from sweeper.engine import graph
-from sweeper.engine.graph import Watch
+from sweeper.engine.graph import StepWatch
 
 
 def tensors_of(*values: Any) -> list[Tensor]:
@@ -25,7 +25,7 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class Strict(Watch):
+class Strict(StepWatch):
     """Fails on a read of a value, and notes which memory a step has and takes from outside."""
 
     def __init__(self) -> None:
@@ -46,11 +46,10 @@ class Strict(Watch):
                 self.made.append(TensorWeakRef(tensor))
         return out
 
-    def survivors(self, kept: Sequence[Tensor] = ()) -> list[torch.Size]:
-        """Shapes of what the step allocated and left."""
-        places = {address(tensor) for tensor in kept}
+    def survivors(self) -> list[torch.Size]:
+        """Shapes of what the step allocated and left, not in the memory that was there."""
         alive = [made for each in self.made if (made := each()) is not None and made.numel()]
-        return [tensor.shape for tensor in alive if address(tensor) not in places]
+        return [tensor.shape for tensor in alive if address(tensor) not in self.outside]
 
 
 class Tape(TorchDispatchMode):
