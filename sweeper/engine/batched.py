@@ -20,6 +20,7 @@ from torch import Tensor
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
 from sweeper.engine.architecture import initial_values
+from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, Recorder, watching
 from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
@@ -34,6 +35,7 @@ from sweeper.engine.program import (
     LossScale,
     Stacked,
     computing,
+    is_out_of_memory,
     program,
     raise_if_out_of_memory,
     random_seed,
@@ -71,9 +73,14 @@ class BatchedRun:
     """Batched trials in the middle of their training.
 
     `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
-    dropped at any step (`select`): the others train on as if those had never been there. `clipped`
-    counts, on the device, the steps in which the clip of a trial's gradients was active.
-    `notices` are sentences for the user.
+    dropped at any step (`select`): the others train on as if those had never been there. On the
+    device are `count`, the steps that are done; `clipped`, in how many of them the clip of a
+    trial's gradients was active; `losses` of the last BLOCK_STEPS; `broken`, the step of each slice
+    whose loss was the first not to be finite, or -1. `notices` are sentences for the user.
+
+    A step (`_backward`, `_finish`) reads and writes tensors of the device alone, always the same
+    ones: so it can be recorded, and replayed as one graph. What the host has for it goes into those
+    tensors before (`_send`).
     """
 
     def __init__(
@@ -94,7 +101,8 @@ class BatchedRun:
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in batched.trials})
         self.feed = Feed(batched.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
-        self.step_index, self._part = 0, 0
+        self.step_index, self._part, self._read = 0, 0, 0
+        self.count = torch.zeros(1, dtype=torch.long, device=self.device)
         trials = self._trials()
         start = InitialTensors(self.prepared, trials, self.seeds, self.device)
         self.seed_rows, self.params = start.seed_rows, start.params()
@@ -115,10 +123,32 @@ class BatchedRun:
                 allowed += "step that overflows is skipped by its trial alone"
                 raise ConfigError("train.precision", "float16", allowed)
             self.loss_scale = LossScale.of(len(trials), self.device)
-        self._schedule_block, self._block_start = torch.empty(0), 0
         # By trial, and one place more, the last, for PADDING: what is dropped keeps its count.
         self.clipped = torch.zeros(len(batched.trials) + 1, dtype=torch.long, device=self.device)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Tensors of so many slices that steps read and write; nothing is recorded of them yet."""
+        count, parts = len(self.slots), self.prepared.train.accumulate
+
+        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        # Of a block of steps, the first of which is a multiple of its length.
+        self._block, self._unread = -1, list[Tensor]()
+        self._schedule = empty(BLOCK_STEPS, count, dtype=self.dtype)
+        self._seeds = empty(BLOCK_STEPS, parts, count, dtype=torch.long)
+        self.losses = empty(BLOCK_STEPS, count, dtype=torch.float64)
+        self.broken = empty(count, dtype=torch.long) - 1
         self._counted = self.slots, self._on_device(self.slots)
+        self._forget_graph()
+
+    def _forget_graph(self) -> None:
+        """What is recorded is of other tensors, or of other operations."""
+        self._graph: Recorder | None = None
+        self._recording: Recorder | None = None
+        self._grads, self._whole, self._draws, self._warm = list[Tensor](), True, False, 0
+        self._takes: Tensor | None = None
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, padded to a compiled size; and whether to compile."""
@@ -146,47 +176,167 @@ class BatchedRun:
             return
         if pays or size in sizes:
             self.compiled = True
+            self._forget_graph()
             sizes.add(size)
 
     def uncompile(self) -> None:
         """Go on eagerly: for this program compiling does not pay."""
         self.compiled = False
+        self._forget_graph()
         self.program.compiled_sizes.clear()
 
-    def step(self) -> Tensor:
-        """One optimizer step of every trial; losses [K] before it.
+    def take_losses(self) -> Tensor:
+        """Losses [steps, K] of the steps since they were last taken."""
+        self._set_aside(self.step_index)
+        losses, self._unread = torch.cat(self._unread), []
+        return losses
 
-        Losses stay on the device: to read them here would make the host wait at every step for
-        all that is queued, and the device then for the host.
+    @property
+    def has_losses(self) -> bool:
+        """Whether some have not been taken."""
+        return bool(self._unread) or self._read < self.step_index
+
+    def _set_aside(self, step: int) -> None:
+        """Copy the rows of `losses` before `step` that have not been read."""
+        if self._read < step:
+            first = self._read % BLOCK_STEPS
+            self._unread.append(self.losses[first : first + step - self._read].clone())
+            self._read = step
+
+    def step(self) -> Tensor:
+        """One optimizer step of every trial, as one graph where the device has such.
+
+        Losses [K] before it, on the device: a row that a step BLOCK_STEPS later writes again.
         """
-        train = self.prepared.train
-        x, y = (part[self.seed_rows] for part in self.feed.batch(self.step_index))
-        now = StepInfo(
-            # A tensor: a number would be a constant of the compiled update, which would be
-            # compiled anew at every step.
-            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device)
-            if self.loss_scale is None
-            else self.loss_scale.taken + 1.0,
-            schedule=self._schedule_factors(),
-        )
+        self._send()
+        recorder = RECORDERS.get(self.device.type)
+        if recorder is None or GRAPH in self.program.unsupported or self.program.recomputing:
+            self._backward()
+            self._finish()
+        else:
+            if self._graph is None and self._warm == WARM_UP:
+                self._record(recorder)
+            if self._graph is not None:
+                parts = range(self.prepared.train.accumulate) if self._draws else ()
+                self._graph.replay([seed for part in parts for seed in self._seeds_of(part)])
+                if not self._whole:
+                    self._finish()
+            else:
+                with recorder.warm_up(self.device):
+                    self._step_watched()
+            self._warm += 1
+        self.step_index += 1
+        return self.losses[(self.step_index - 1) % BLOCK_STEPS]
+
+    def _step_watched(self) -> None:
+        """A step as it is; the second is watched, as a first sets up what lasts."""
+        unsupported = self.program.unsupported
+        # The compiler does not work under a watch.
+        if self._warm != 1 or self.program.draws is not None or self.compiled:
+            self._backward()
+            self._finish()
+            return
+        with watching(self.device, self.program.model.modules(), self.tensors) as watch:
+            self._backward()
+        with watching(self.device, [self.prepared.optimizer], self.tensors) as update:
+            self._finish()
+        self.program.draws = watch.draws
+        if update.draws:
+            update.refusal = update.refusal or "it draws random numbers"
+        for name, what, refusal in (
+            (GRAPH, "a step", watch.refusal),
+            (GRAPHED_UPDATE, "the optimizer's update", update.refusal),
+        ):
+            if refusal:
+                unsupported[name] = refusal
+                self._tell_of_graph(what, refusal)
+
+    def _record(self, recorder: type[Recorder]) -> None:
+        self._grads, self._whole = [], GRAPHED_UPDATE not in self.program.unsupported
+        # What has not been watched counts as random; a map refuses what is.
+        mapped = self._gradient_modes()[0] in ("mapped", "compiled mapped")
+        self._draws = not mapped and self.program.draws is not False
+        seeds = len(self.slots) * self.prepared.train.accumulate * self._draws
+
+        def step() -> None:
+            self._backward()
+            if self._whole:
+                self._finish()
+
+        try:
+            self._recording = recorder(self.device, seeds)
+            self._recording.record(step)
+            self._graph = self._recording
+        except Exception as error:
+            self._grads = []
+            # Too little memory says nothing of smaller batches.
+            if not is_out_of_memory(error):
+                self.program.unsupported[GRAPH] = first_line(error)
+            self._tell_of_graph("a step", first_line(error))
+        finally:
+            self._recording = None
+
+    def _tell_of_graph(self, what: str, reason: str) -> None:
+        text = f"{what} cannot be one graph of the GPU ({reason[:200]})"
+        self.notices.append(f"{text}: its operations are launched one by one, which takes longer")
+
+    def _send(self) -> None:
+        """Bring to the device what the next step reads of the host, mostly for a block of steps."""
+        step, train = self.step_index, self.prepared.train
+        if self.feed.send(step):
+            self._forget_graph()
+        if step % BLOCK_STEPS == 0:
+            self._set_aside(step)
+        if self._block != (block := step // BLOCK_STEPS):
+            self._block, steps = block, range(block * BLOCK_STEPS, (block + 1) * BLOCK_STEPS)
+            # Most often all trials have one schedule, which is worked out once.
+            settings = [trial.train for trial in self._trials()]
+            factors = {s.span: s.lr_factors(steps) for s in {s.span: s for s in settings}.values()}
+            rows = torch.tensor([factors[s.span] for s in settings], dtype=self.dtype)
+            send(rows.T.contiguous(), self._schedule)  # [steps, K]
+            if self.program.seeds:
+                parts = range(train.accumulate)
+                seeds = [[self._seeds_of(part, each) for part in parts] for each in steps]
+                send(torch.tensor(seeds), self._seeds)
+        # By identity: sync points make a new list.
+        if self._counted[0] is not self.slots:
+            self._counted[1].copy_(torch.tensor(self.slots))
+            self._counted = self.slots, self._counted[1]
+
+    def _row(self) -> Tensor:
+        """The step's row [1] in what is sent and read by blocks."""
+        return self.count % BLOCK_STEPS
+
+    def _backward(self) -> None:
+        """A step up to the gradients that the update takes; its losses."""
+        x, y = (part[self.seed_rows] for part in self.feed.read(self._row()))
         with self.precision():
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
-            takes = self.loss_scale.unscale(grads) if self.loss_scale else None
-            if train.clip is not None:
-                active = clip_gradients(grads, train.clip)
-                # By identity: sync points make a new list, and between them nothing is sent to the
-                # device.
-                if self._counted[0] is not self.slots:
-                    self._counted = self.slots, self._on_device(self.slots)
-                self.clipped[self._counted[1]] += active
-            if self.loss_scale and takes is not None:
-                self._update_where(takes, grads, now)
-                self.loss_scale.update(takes)
-            else:
-                self._update(grads, now)
-        self.step_index += 1
-        return losses
+            self.losses.index_copy_(0, self._row(), losses[None].to(self.losses.dtype))
+            breaks = (self.broken < 0) & ~losses.isfinite()
+            self.broken.copy_(torch.where(breaks, self.count, self.broken))
+            self._takes = self.loss_scale.unscale(grads) if self.loss_scale else None
+            if (clip := self.prepared.train.clip) is not None:
+                self.clipped[self._counted[1]] += clip_gradients(grads, clip)
+        self._grads = grads
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """The update of a step."""
+        scale, grads, takes = self.loss_scale, self._grads, self._takes
+        # A tensor: a number would be a constant of the compiled update, which would be compiled
+        # anew at every step.
+        step = (self.count + 1).to(self.dtype)[0] if scale is None else scale.taken + 1.0
+        now = StepInfo(step=step, schedule=self._schedule.index_select(0, self._row())[0])
+        if scale and takes is not None:
+            self._update_where(takes, grads, now)
+            scale.update(takes)
+        else:
+            self._update(grads, now)
+        self.count.add_(1)
+        if self._graph is None:
+            self._grads, self._takes = [], None
 
     def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean losses and gradients of the parts of a batch that does not fit at once.
@@ -194,7 +344,7 @@ class BatchedRun:
         They are computed one after the other: `train.accumulate` says in how many parts.
         """
         parts = self.prepared.train.accumulate
-        # `_random_seeds` reads the number of the part: each has a dropout of its own.
+        # Seeds are of a part: each has a dropout of its own.
         self._part = 0
         losses, grads = self._gradients(*(t.chunk(parts, 1)[0] for t in (x, y)))
         for self._part in range(1, parts):
@@ -219,7 +369,7 @@ class BatchedRun:
         rule for all its operations, or the compiler a kernel, shows when it runs.
         """
         if self.program.seeds:
-            seeds = self._on_device(self._random_seeds(), torch.long)
+            seeds = self._seeds.index_select(0, self._row())[0, self._part]
             for name in self.program.seeds:
                 self.buffers[name].copy_(seeds)  # in place: the module may be bound to it
         failures = dict[GradientMode, Exception]()
@@ -228,11 +378,12 @@ class BatchedRun:
             try:
                 tensors = (self.params, self.buffers, x, y)
                 scale = self.loss_scale.scale if self.loss_scale else None
-                gradients = self.program.gradients(mode, *tensors, self._random_seeds, scale)
+                gradients = self.program.gradients(mode, *tensors, self._seed, scale)
             except Exception as error:
                 # Says nothing of the mode: a smaller batch may well fit in it.
                 raise_if_out_of_memory(error)
-                if mode == modes[-1]:  # the module itself fails: no other mode is to blame
+                # The module itself fails, or the recording: no other mode is to blame.
+                if mode == modes[-1] or self._recording:
                     raise
                 failures[mode] = error.with_traceback(None)  # which would keep tensors alive
                 # An attempt may have updated the state before it failed. In place, because the
@@ -268,9 +419,18 @@ class BatchedRun:
             notices.append(f"{text} ({reason[:200]}): it moves more memory")
         return notices
 
-    def _random_seeds(self) -> list[int]:
-        by_seed = {seed: random_seed(seed, self.step_index, self._part) for seed in self.seeds}
+    def _seeds_of(self, part: int, step: int | None = None) -> list[int]:
+        """Seeds of what is random in a part of a step, the next one's if None, by slice."""
+        step = self.step_index if step is None else step
+        by_seed = {seed: random_seed(seed, step, part) for seed in self.seeds}
         return [by_seed[trial.seed] for trial in self._trials()]
+
+    def _seed(self, index: int) -> None:
+        """Seed torch's generator for a slice, in a recording from the seeds of each replay."""
+        if self._recording is None:
+            self.program.seed(self._seeds_of(self._part)[index])
+        elif self._draws:
+            self._recording.seed(self._part * len(self.slots) + index)
 
     def precision(self) -> AbstractContextManager[None]:
         """What the precision and the device ask of torch while the batch computes."""
@@ -289,6 +449,8 @@ class BatchedRun:
                 return
             except Exception as error:
                 raise_if_out_of_memory(error)
+                if self._recording:
+                    raise
                 reason = unsupported[COMPILED_UPDATE] = first_line(error)
                 if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
                     raise UpdateBrokenError(reason) from error
@@ -304,19 +466,6 @@ class BatchedRun:
         self._update(grads, now)
         for value, old in zip(trained, before, strict=True):
             value.copy_(torch.where(unsqueeze_like(takes, value), value, old))
-
-    def _schedule_factors(self) -> Tensor:
-        """The schedule factors [K] of this step, from a block that is sent ahead."""
-        position = self.step_index - self._block_start
-        if not 0 <= position < len(self._schedule_block):
-            self._block_start, position = self.step_index, 0
-            steps = range(self.step_index, self.step_index + BLOCK_STEPS)
-            # Most often all trials have one schedule, which is worked out once.
-            settings = [trial.train for trial in self._trials()]
-            factors = {s.span: s.lr_factors(steps) for s in {s.span: s for s in settings}.values()}
-            by_slice = self._on_device([factors[s.span] for s in settings], self.dtype)
-            self._schedule_block = by_slice.T.contiguous()  # [steps, K]
-        return self._schedule_block[position]
 
     @torch.no_grad()
     def select(self, slices: Sequence[int]) -> None:
@@ -344,8 +493,10 @@ class BatchedRun:
             weight_decay=kept(hps.weight_decay),
             settings=by_name(hps.settings),
         )
-        self.seed_rows = self.seed_rows[index]
-        self._schedule_block = torch.empty(0)  # it has a column for every slice there was
+        self.seed_rows, broken = self.seed_rows[index], self.broken[index]
+        self._read = self.step_index
+        self._lay_out()
+        self.broken.copy_(broken)
 
     def tensors(self) -> Stacked:
         """All that training has changed, by name; restored by `load`."""
@@ -368,7 +519,8 @@ class BatchedRun:
             value.copy_(tensors[name])
         if self.compiled:
             self.program.compiled_sizes.add(len(slots))
-        self.step_index = step
+        self.step_index = self._read = step
+        self.count.fill_(step)
 
     def heldout(self) -> tuple[Tensor, Tensor | None]:
         """Mean loss [K] on held-out samples, the same for every trial, and the top-1 accuracy.
@@ -376,6 +528,7 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
+        self._forget_graph()  # the memory that it keeps is needed
         train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         classifies = "input_shape" in self.prepared.spec.data
@@ -515,12 +668,19 @@ class InitialTensors:
 
 
 BLOCK_STEPS = 64
-"""Positions are drawn for so many steps at once, and sent to the device in one copy."""
+"""What steps need of the host is worked out for so many at once, and sent in one copy."""
 MAX_MEMORY_FRACTION = 0.25
 """A corpus is copied to the device when it takes at most this fraction of its free memory."""
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs and targets [..., ...] at positions [...]."""
+
+
+def send(values: Tensor, to: Tensor) -> None:
+    """Copy to a tensor of the device without waiting for what that is doing."""
+    # Only a copy from pinned memory does not wait.
+    pins = to.is_cuda and not values.is_cuda
+    to.copy_(values.pin_memory() if pins else values, non_blocking=pins)
 
 
 class Feed:
@@ -542,26 +702,45 @@ class Feed:
         self.corpus, self.train, self.seeds = corpus, train, list(seeds)
         self.device, self.dtype = device, dtype
         # With the corpus on the device a step needs from the host only where to read,
-        # [steps, seeds, batch] for a block of steps.
+        # [steps, seeds, batch] for a block of steps; without, its batch.
         self._resident = self._load_corpus() if device.type != "cpu" else None
-        self._position_block, self._block_start = torch.empty(0), 0
+        self._sent, self._block = tuple[Tensor, ...](), -1
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
+        self.send(step)
+        x, y = self.read(torch.tensor([step % BLOCK_STEPS], device=self.device))
+        return x.clone(), y.clone()
+
+    def send(self, step: int) -> bool:
+        """Bring what `read` takes for `step`; whether it lies in another place than before."""
         size = (self.train.batch_size, self.train.seq_len)
         if self._resident is None:
-            return self.to_device([self.corpus.batch(seed, step, *size) for seed in self.seeds])
-        corpus, gather = self._resident
-        if not 0 <= step - self._block_start < len(self._position_block):
-            steps = range(step, step + BLOCK_STEPS)
-            rows = [[corpus.positions(seed, s, *size) for seed in self.seeds] for s in steps]
-            block = torch.from_numpy(np.array(rows))
-            if self.device.type == "cuda":
-                # Only a copy from pinned memory does not wait for what the GPU is doing.
-                block = block.pin_memory()
-            self._position_block = block.to(self.device, non_blocking=self.device.type == "cuda")
-            self._block_start = step
-        return gather(self._position_block[step - self._block_start])
+            batches = [self.corpus.batch(seed, step, *size) for seed in self.seeds]
+            return self._keep(*self.to_device(batches))
+        if self._block == (block := step // BLOCK_STEPS):
+            return False
+        self._block, steps = block, range(block * BLOCK_STEPS, (block + 1) * BLOCK_STEPS)
+        positions = self._resident[0].positions
+        rows = [[positions(seed, s, *size) for seed in self.seeds] for s in steps]
+        return self._keep(torch.from_numpy(np.array(rows)))
+
+    def read(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [seeds, batch, ...] of the step with the row [1] in its block."""
+        if self._resident is None:
+            x, y = self._sent
+            return x, y
+        [positions] = self._sent
+        return self._resident[1](positions.index_select(0, row)[0])
+
+    def _keep(self, *values: Tensor) -> bool:
+        """Copy to where the last values lie, if there are such of these shapes."""
+        if [value.shape for value in values] != [sent.shape for sent in self._sent]:
+            self._sent = tuple(value.to(self.device) for value in values)
+            return True
+        for value, sent in zip(values, self._sent, strict=True):
+            send(value, sent)
+        return False
 
     def to_device(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Batches of the host, stacked on the device."""

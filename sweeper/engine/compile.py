@@ -5,8 +5,9 @@ compiled yet begins eagerly, and is compiled where that should save time over al
 What it gains is measured: a batch that gains nothing goes back, and those after it know.
 
 With t the seconds of an eager step, g the gain (eager over compiled) and n the steps that are left,
-those that wait included, compiling saves n t (1 - 1/g) seconds. It pays where that is more than it
-costs.
+those of batches to come included, compiling saves n t (1 - 1/g) seconds. It pays where that is more
+than it costs: what a search needs with graphs (`graph.py`), which t is of where there are such, is
+less than with compiling where it is not.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class CompileDecision:
     """When, if at all, a run with `compile=auto` is compiled: `look` is called at its `points`."""
 
     def __init__(self, run: BatchedRun, steps: int, pending_steps: float) -> None:
-        """`steps` are those of a whole run; `pending_steps`, steps of such batches that wait."""
+        """`steps` are those of a whole run; `pending_steps`, those of such batches to come."""
         self.run, self.steps, self.pending_steps = run, steps, pending_steps
         self.record = run.program.compile_record
         first = run.step_index

@@ -28,6 +28,7 @@ from sweeper.data.corpus import Batch, Corpus
 from sweeper.engine.architecture import few_rows, own_argument
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
 from sweeper.engine.branches import NO_BRANCHES, Branching, branchings, horizons
+from sweeper.engine.graph import RECORDERS, WARM_UP
 from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import (
@@ -360,12 +361,14 @@ def step_seconds(
 ) -> float:
     """Seconds of one step of `batched`: the fastest of `steps`.
 
-    The first is not counted: it warms up allocators and, on a GPU, loads kernels.
+    The first is not counted: it warms up allocators and, on a GPU, loads kernels. Nor are those
+    before a graph is replayed.
     """
     run, times = BatchedRun(batched, device), []
+    first = 1 + WARM_UP * (run.device.type in RECORDERS)
     try:
         with quiet_attention():
-            for _ in range(steps + 1):
+            for _ in range(steps + first):
                 control.leave_if_asked()
                 start = time.perf_counter()
                 run.step()
@@ -375,7 +378,7 @@ def step_seconds(
                 times.append(time.perf_counter() - start)
     finally:
         run.program.release()
-    return min(times[1:])
+    return min(times[first:])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,8 @@ def _operands(run: BatchedRun) -> list[OperandScale]:
     seed = random_seed(run.seeds[0], run.step_index)
     # Not mapped: a hook within a map would get the map's stand-ins for tensors, without values.
     with recording(run.program.model, sums), run.precision():
-        run.program.gradients("alone", run.params, run.buffers, x, y, lambda: [seed])
+        seeding: Callable[[int], None] = lambda _: run.program.seed(seed)  # noqa: E731
+        run.program.gradients("alone", run.params, run.buffers, x, y, seeding)
     return [
         OperandScale(
             product=product,

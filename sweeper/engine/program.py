@@ -162,8 +162,9 @@ class LossScale:
         good = torch.where(takes, self.good + 1, 0.0)
         grows = good == INTERVAL
         larger = torch.where(grows, self.scale * GROWTH, self.scale)
-        self.scale = torch.where(takes, larger, self.scale * BACKOFF)
-        self.good, self.taken = torch.where(grows, 0.0, good), self.taken + takes
+        self.scale.copy_(torch.where(takes, larger, self.scale * BACKOFF))
+        self.good.copy_(torch.where(grows, 0.0, good))
+        self.taken.add_(takes)
 
     def tensors(self) -> Stacked:
         """All of it, by name."""
@@ -230,8 +231,9 @@ class Program:
     """The module of a specification on a device, and its mapped and compiled forms.
 
     `compiled_sizes` are sizes of batches that have been compiled. `unsupported` holds the modes
-    that failed for this module, and COMPILED_UPDATE if it did, each with the reason. `seeds` are
-    the names of the buffers that hold seeds of what is random in modules of sweeper's.
+    that failed for this module, and COMPILED_UPDATE and those of `graph.py` if they did, each with
+    the reason. `seeds` are the names of the buffers that hold seeds of what is random in modules of
+    sweeper's; `draws` tells whether the module uses torch's generator, None if not known yet.
     `compile_record` says what compiling it cost and gained.
     """
 
@@ -243,6 +245,7 @@ class Program:
         self.compiled_sizes: set[int] = set()
         self.compile_record = CompileRecord()
         self.unsupported: dict[str, str] = {}
+        self.draws: bool | None = None
         self._device = device
         precision = prepared.train.precision
         self._autocast = precision.startswith(("bfloat16", "float16"))
@@ -258,7 +261,7 @@ class Program:
         self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)
         self._mapped: StackedLoss = vmap(self._loss)  # over the first dimension of all tensors
         self._compiled: dict[str, Any] = {}
-        self._recomputing = False
+        self.recomputing = False
         # The parameters of the batch whose only slice the module is bound to. At first the module
         # counts as bound to itself, so that `release` frees the weights it was built with.
         self._bound: object = self.model
@@ -283,14 +286,14 @@ class Program:
 
         For trials trained alone. False when that is done already, or there are no blocks.
         """
-        if self._recomputing:
+        if self.recomputing:
             return False
         for blocks in self.model.modules():
             for block in blocks if isinstance(blocks, nn.ModuleList) else ():
                 block.forward = partial(activation_checkpoint, block.forward, use_reentrant=False)
-                self._recomputing = True
+                self.recomputing = True
         self._compiled.clear()  # it is of the blocks without recomputation
-        return self._recomputing
+        return self.recomputing
 
     def forget_sizes(self, least: int) -> None:
         """Let no batch be filled up to `least` slices or more: so many do not fit the device."""
@@ -311,23 +314,23 @@ class Program:
         buffers: Stacked,
         x: Tensor,
         y: Tensor,
-        seeds: Callable[[], list[int]],
+        seed: Callable[[int], None],
         scale: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Losses [K], and gradients [K, ...] of `params` in their order, times a `scale` [K].
 
-        `seeds` gives those of what is random in the module. Mapped modes have no use for them:
-        vmap refuses random numbers.
+        `seed` seeds what is random in the module for a slice. Mapped modes have no use for it: vmap
+        refuses random numbers.
         """
         if mode in ("alone", "compiled alone"):
-            return self._alone(mode, params, buffers, x, y, seeds()[0], scale)
-        if self._recomputing:
+            return self._alone(mode, params, buffers, x, y, seed, scale)
+        if self.recomputing:
             # A block that recomputes calls itself in the backward pass, when the weights that
             # were put in its place for the forward pass are gone.
             raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
         self.release()
         if mode == "looped":
-            return self._looped(params, buffers, x, y, seeds(), scale)
+            return self._looped(params, buffers, x, y, seed, scale)
         # The map holds the forward pass alone, and autograd differentiates the sum of its losses.
         # The loss of a trial depends on its slice only, so the gradient of the sum holds every
         # trial's. `vmap(grad(...))` would map the backward pass too, for which fused attention
@@ -431,7 +434,7 @@ class Program:
         buffers: Stacked,
         x: Tensor,
         y: Tensor,
-        seed: int,
+        seed: Callable[[int], None],
         scale: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         """The module itself, its weights the only trial's: nothing is mapped, nothing replaced.
@@ -439,7 +442,7 @@ class Program:
         A backward pass that calls the module again (activation checkpointing) then finds them.
         """
         self._bind(params, buffers)
-        self._seed(seed)
+        seed(0)
         module = self.model if mode == "alone" else self._compile(mode, self.model)
         with self._forward():
             loss = loss_of(module(x[0], y[0]))
@@ -464,7 +467,7 @@ class Program:
             others[name].data = value.detach()[0]
         self._bound = params
 
-    def _seed(self, seed: int) -> None:
+    def seed(self, seed: int) -> None:
         """Seed the device's generator; `torch.manual_seed` is slow where CUDA was never used."""
         torch.default_generator.manual_seed(seed)
         if self._device.type == "cuda":
@@ -486,13 +489,13 @@ class Program:
         buffers: Stacked,
         x: Tensor,
         y: Tensor,
-        seeds: list[int],
+        seed: Callable[[int], None],
         scale: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         losses, grads = [], []
-        for i, seed in enumerate(seeds):
+        for i in range(len(x)):
             leaves = {k: v.requires_grad_() for k, v in _slice_of(params, i).items()}
-            self._seed(seed)
+            seed(i)
             with self._forward():
                 loss = self._loss(leaves, _slice_of(buffers, i), x[i], y[i])
             losses.append(loss.detach())

@@ -181,8 +181,9 @@ class EngineRunner:
             folder.absolute() / "batches.jsonl",
             planned,
         )
-        # Trials of each specification that are in a batch and in no job yet.
-        self._pending = Counter[str]()
+        # Trials of each specification that are in a batch and in no job yet; sizes of batches that
+        # got a job.
+        self._pending, self._sizes = Counter[str](), dict[str, list[int]]()
 
     def machine(self) -> Machine:
         """GPUs, and torch's threads."""
@@ -226,13 +227,25 @@ class EngineRunner:
         for part in horizons(batch):
             at_hand = self._pending[part[0].spec.digest]
             self._pending[part[0].spec.digest] = max(0, at_hand - len(part))
-        # Its process's share of the trials that wait: what is compiled for this batch serves them.
-        layout = self.sizes.layout
-        pending = self._pending[digest] / layout if layout else 0.0
-        execution = replace(self.execution, pending=pending)
+            self._sizes.setdefault(part[0].spec.digest, []).append(len(part))
+        execution = replace(self.execution, pending=self._queued(digest, len(horizons(batch)[0])))
         return Job(
             task=TrainTrials(trials=batch, corpus=self.corpus, execution=execution, pruner=pruner)
         )
+
+    def _queued(self, digest: str, size: int) -> float:
+        """Its process's share of the batches to come that what is compiled for `size` serves.
+
+        They are as those so far: a search of one specification asks for all that is planned, in
+        rounds whose batches are of other sizes. A batch is filled up to at most twice its size.
+        """
+        sizes, layout, rest = self._sizes[digest], self.sizes.layout, self._pending[digest]
+        if not layout:
+            return 0.0
+        if len(self._sizes) == 1:
+            rest = max(rest, self.sizes.planned - sum(sizes))
+        served = sum(size <= 2 * each <= 2 * size for each in sizes)
+        return rest * served / sum(sizes) / layout
 
     def forget(self, batch: Batch) -> None:
         """Remove the batch's checkpoints."""

@@ -22,6 +22,10 @@ from sweeper.launch.job import UNCONTROLLED, Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, curve, judged
 
+SHRINKS = {"cpu": 1.0}
+SHRINKS_GPU = 0.75
+"""Slices are dropped where at most this share still trains: a graph of fewer is recorded anew, in
+steps that are launched one by one."""
 SYNC_POINTS = 50
 """The host reads the losses so often in a run; between sync points no step waits for it."""
 
@@ -30,9 +34,9 @@ SYNC_POINTS = 50
 class Execution:
     """How trials are run: nothing here changes what comes of its trials beyond rounding.
 
-    `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
-    specification that are to be trained in this process later. Checkpoints go to the
-    folder `checkpoints` (None: nowhere), every `save_every` seconds.
+    `compile` is "auto" to compile where it earns its time back: `pending` are batches of the same
+    specification and about this size that are to be trained in this process later. Checkpoints go
+    to the folder `checkpoints` (None: nowhere), every `save_every` seconds.
     """
 
     device: str = "cpu"
@@ -96,12 +100,11 @@ class Training:
         # The time of earlier attempts counts, the time of what they lost does not.
         self.saved_at = time.perf_counter()
         self.start = self.saved_at - self.progress.seconds
-        self.unread_losses: list[torch.Tensor] = []
         # The step of its last checkpoint, and the sizes of which a compiled step has run.
         self.saved_step, self.compiled_sizes = self.batched_run.step_index, set[int]()
         self.compiling = None
         if execution.compile == "auto":
-            pending_steps = execution.pending / count * self.train.steps
+            pending_steps = execution.pending * self.train.steps
             self.compiling = CompileDecision(self.batched_run, self.train.steps, pending_steps)
 
     def run(self) -> list[Result]:
@@ -122,7 +125,7 @@ class Training:
                     self._step()
                     self._save_if_due()
                 if stop in sync_points:
-                    if self.unread_losses:
+                    if run.has_losses:
                         self._sync()
                     if not self._active():
                         break
@@ -143,16 +146,16 @@ class Training:
         """One step; before one that may compile for a minute, and hears nothing, save."""
         run, size = self.batched_run, len(self.batched_run.slots)
         if not run.compiled or size in self.compiled_sizes:
-            self.unread_losses.append(run.step())
+            run.step()
             return
         self.compiled_sizes.add(size)
         if run.step_index > self.saved_step:
-            if self.unread_losses:
+            if run.has_losses:
                 self._sync()
             self._save()
         self.control.saved(self.path is None or run.step_index == self.saved_step)
         try:
-            self.unread_losses.append(run.step())
+            run.step()
         finally:
             self.control.saved(False)
 
@@ -164,21 +167,18 @@ class Training:
     def _sync(self) -> None:
         """Take the losses to the host; stop what diverges or is pruned; report."""
         run, progress = self.batched_run, self.progress
-        losses = torch.stack(self.unread_losses).double().cpu().numpy()  # in one copy
-        self.unread_losses.clear()
+        losses, broken = run.take_losses().cpu().numpy(), run.broken.tolist()
         step, first = run.step_index, run.step_index - len(losses)
         # Columns are slices, of which some may have been dropped; results go by the trial's index.
         for column, slot in enumerate(run.slots):
             if slot != PADDING:
                 progress.losses[first:step, slot] = losses[:, column]
                 progress.steps[slot] = step
-        for slot in self._active():
-            broken = np.flatnonzero(~np.isfinite(progress.losses[first:step, slot]))
-            if len(broken):
-                # A result ends where its loss did, whenever that was noticed. What the trial
-                # trained on until this sync point is left out.
-                progress.stopped[slot] = "diverged"
-                progress.steps[slot] = first + int(broken[0]) + 1
+                if broken[column] >= 0 and slot not in progress.stopped:
+                    # A result ends where its loss did, whenever that was noticed. What the trial
+                    # trained on until this sync point is left out.
+                    progress.stopped[slot] = "diverged"
+                    progress.steps[slot] = broken[column] + 1
         if self.pruner and step in self.pruner.rungs and step < self.train.steps:
             slots = {self.trials[slot].key: slot for slot in self._active()}
             recent = progress.losses[max(0, step - self.train.window()) : step]
@@ -201,6 +201,8 @@ class Training:
         if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
+        elif size > SHRINKS.get(run.device.type, SHRINKS_GPU) * len(run.slots):
+            return
         if size < len(run.slots):
             # Trials first, then padding that fills the size up; what is kept stays in its order.
             order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)
@@ -241,7 +243,7 @@ class Training:
         folder = self.execution.checkpoints
         if folder is None or step != self.batched_run.step_index:
             return  # it was saved before the checkpoint that this run went on from
-        if self.unread_losses:
+        if self.batched_run.has_losses:
             self._sync()
         # A trial that has stopped leaves at the next sync point, and another horizon has others.
         if not self.progress.stopped:

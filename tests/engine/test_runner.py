@@ -104,7 +104,11 @@ def test_a_device_that_cannot_train_is_refused(device: str) -> None:
 def test_batches_that_were_begun_wait_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiling serves them too, and taking one up leaves as many of the others waiting."""
+    """Compiling serves them too, and taking one up leaves as many of the others waiting.
+
+    Of a search that has asked for a part of its trials, those to come wait as well; of sizes that
+    what is compiled does not fit, none.
+    """
     trials = [trial(seed=i) for i in range(6)]
     begun = [tuple(trials[:2])]
     monkeypatch.setattr("sweeper.engine.runner.checkpoint.saved_batches", lambda *_: list(begun))
@@ -112,4 +116,7 @@ def test_batches_that_were_begun_wait_as_well(
     executor = Inline().executor(Context(folder=tmp_path, machine=runner.machine()))
     batches = runner.batches(trials, executor)
     waiting = [runner.job(batch, None).task.execution.pending for batch in batches]
-    assert waiting == [4.0, 2.0, 0.0]
+    assert waiting == [2.0, 1.0, 0.0]
+    runner.sizes.planned = 16
+    waiting = [runner.job(tuple(trials[:n]), None).task.execution.pending for n in (5, 1, 2)]
+    assert waiting == [5 * 1 / 11, 4 * 1 / 12, 2 * 5 / 14]

@@ -1,0 +1,189 @@
+"""A step as one graph of the GPU: recorded once for a shape, replayed without the host.
+
+Uncompiled, a step is hundreds of kernels that the host launches one by one; of a small batch that
+takes longer than the kernels. A graph holds operations and addresses, no code. So before a step is
+recorded it is watched: what reads a value of the device, draws on the host, or changes what Python
+holds cannot be replayed, and is run as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+WARM_UP = 3
+"""Steps of a shape that run as they are before one is recorded; the second of them is watched."""
+GRAPH, GRAPHED_UPDATE = "graphed", "graphed update"
+"""Names of the whole step as a graph and of the update within it, beside the gradients' modes."""
+HOST_ALGORITHMS = (
+    *("aten::_linalg_eigh", "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_svd"),
+    *("aten::linalg_lstsq", "sweeper::inverse_fourth_roots", "sweeper::soap_bases"),
+)
+"""Operations that wait for the device within."""
+
+
+WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""What torch says of operations whose result, or its shape, the host needs to know."""
+
+
+class Recorder(Protocol):
+    """What records a step's operations, and replays them on the same memory."""
+
+    def __init__(self, device: torch.device, seeds: int) -> None:
+        """`seeds` is how often a step seeds torch's generator."""
+
+    @staticmethod
+    def warm_up(device: torch.device) -> AbstractContextManager[Any]:
+        """Where steps run before one is recorded."""
+
+    def record(self, step: Callable[[], None]) -> None:
+        """Record `step`, which need not be carried out."""
+
+    def seed(self, index: int) -> None:
+        """Within a step that is recorded: random numbers follow from the seed of this index."""
+
+    def replay(self, seeds: Sequence[int]) -> None:
+        """Carry the recorded step out."""
+
+
+class CudaGraph:
+    """A `torch.cuda.CUDAGraph` in a memory pool of its own, with a generator for every seed."""
+
+    def __init__(self, device: torch.device, seeds: int) -> None:
+        """Nothing is recorded yet."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device, self._graph = device, torch.cuda.CUDAGraph()
+        self._default = torch.cuda.default_generators[index]
+        self._generators = [self._default.clone_state() for _ in range(seeds)]
+        for generator in self._generators:
+            self._graph.register_generator_state(generator)
+
+    @staticmethod
+    @contextmanager
+    def warm_up(device: torch.device) -> Iterator[None]:
+        """On the stream that records: what is set up for a stream is there by then."""
+        side, current = _side_stream(device), torch.cuda.current_stream(device)
+        side.wait_stream(current)
+        try:
+            with torch.cuda.stream(side):
+                yield
+        finally:
+            current.wait_stream(side)
+
+    def record(self, step: Callable[[], None]) -> None:
+        """Nothing is carried out; an error leaves the device as it was."""
+        own = self._default.graphsafe_get_state()
+        try:
+            side = _side_stream(self._device)
+            with torch.cuda.device(self._device), torch.cuda.graph(self._graph, stream=side):
+                step()
+        except BaseException:
+            # One that was part of a broken recording draws nothing outside of it any more.
+            own = own.clone_state()
+            raise
+        finally:
+            self._default.graphsafe_set_state(own)
+
+    def seed(self, index: int) -> None:
+        """The generator of this seed takes the default one's place."""
+        self._default.graphsafe_set_state(self._generators[index])
+
+    def replay(self, seeds: Sequence[int]) -> None:
+        """One launch."""
+        for generator, seed in zip(self._generators, seeds, strict=True):
+            generator.manual_seed(seed)
+        self._graph.replay()
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+RECORDERS: dict[str, type[Recorder]] = {"cuda": CudaGraph}
+"""By the type of the device; steps of all others run as they are."""
+
+
+class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes why the operations under it cannot be recorded, and whether some are random."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.refusal, self.draws = device, "", False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.refusal = self.refusal or self.reason(func, args, tree_leaves([args, kwargs, out]))
+        return out
+
+    def reason(self, func: Any, args: Sequence[Any], leaves: Sequence[Any]) -> str:
+        """Why an operation cannot be recorded; "" where it can."""
+        name, kinds = func.name(), {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
+        waits = bool({*func.tags} & WAITING) or name.startswith(HOST_ALGORITHMS)
+        if indexes := name.startswith(("aten::index.", "aten::index_put")):
+            # Positions are no wait. A mask is, but for one that a single number fills.
+            masks = [i for i in tree_leaves(args[1]) if isinstance(i, Tensor) and i.itemsize == 1]
+            waits = bool(masks) and not (len(args) > 2 and args[2].numel() == 1)
+        if waits:
+            return f"{name} waits for a value of the device"
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.draws = True
+            if kinds - {self.device.type}:
+                return f"{name} draws on the host"
+        if len(kinds) > 1 and ("copy" in name or indexes):
+            return f"{name} copies between host and device"
+        return ""
+
+
+@contextmanager
+def watching(
+    device: torch.device, holders: Iterable[object], tensors: Callable[[], Mapping[str, Tensor]]
+) -> Iterator[StepWatch]:
+    """Watch a part of a step: its operations, attributes of `holders`, and where `tensors` lie."""
+    holders, watch, before = list(holders), StepWatch(device), tensors()
+    attributes, draws = _attributes(holders), _host_draws()
+    with watch:
+        yield watch
+    changed = [
+        f"{type(holders[i]).__name__}.{name} changes"
+        for (i, name), value in _attributes(holders).items()
+        if not _same(attributes.get((i, name), watch), value)
+    ]
+    if draws != _host_draws():
+        changed.append("random numbers are drawn on the host")
+    after = tensors()
+    if {name: value.data_ptr() for name, value in after.items()} != {
+        name: value.data_ptr() for name, value in before.items()
+    }:
+        changed.append("new tensors take the place of its state")
+    watch.refusal = watch.refusal or (changed[0] if changed else "")
+
+
+def _attributes(holders: Sequence[object]) -> dict[tuple[int, str], Any]:
+    """What Python holds between steps, by holder and name; of a container its length."""
+    own = vars(nn.Module())
+    return {
+        (i, name): f"{id(value)} {len(value)}" if isinstance(value, list | dict | set) else value
+        for i, holder in enumerate(holders)
+        for name, value in getattr(holder, "__dict__", {}).items()
+        if name not in own
+    }
+
+
+def _same(before: Any, after: Any) -> bool:
+    plain = isinstance(after, int | float | str | torch.Size) and type(before) is type(after)
+    return before is after or (plain and before == after)
+
+
+def _host_draws() -> tuple[Any, ...]:
+    state = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), state["key"].tobytes(), state["pos"]

@@ -1,0 +1,298 @@
+"""Steps that are recorded and replayed are the steps that they were recorded of, to the last bit.
+
+A tape on the CPU stands in for the GPU's graph: like it, it replays operations on their memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper.data.corpus import Corpus
+from sweeper.engine import train as training
+from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials
+from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, WARM_UP
+from sweeper.engine.optimizers.first_order import AdamW
+from sweeper.engine.program import program_for
+from sweeper.engine.train import Execution, train
+from sweeper.launch.job import Control, Leave
+from sweeper.trial import PluginSpec, Trial
+from tests.engine.optimizers import NAMES
+from tests.engine.runs import StopTrials, leave_at, same_result, train_trials, trials_of
+from tests.engine.tape import Strict, Tape, taped
+from tests.engine.test_faithful import configs, data, trials
+from tests.engine.tiny_trials import tokens, trial
+from tests.golden import Golden
+from tests.toy_models import Base
+
+__all__ = ["data"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+FOREIGN = ["PlainDecoder", "WithDropout", "WithStatistics", "WithReplacedBuffers", "Unmappable"]
+PRECISIONS = ["float64", "float32", "bfloat16", "bfloat16_stream", "float16"]
+EXTRAS: list[dict[str, Any]] = [{}, {"clip": 0.5}, {"accumulate": 2}, {"dropout": 0.1}]
+ON_THE_HOST = ("shampoo", "soap")
+"""Optimizers whose update takes eigenvalues, for which the device is waited for."""
+STEPS = 70
+"""More than a block of what is sent ahead."""
+
+
+def cases() -> Iterator[Any]:
+    """Those that hold pairs which none before has are in every run; of the product every tenth."""
+    axes = ([*sorted(configs("model")), *FOREIGN], NAMES, PRECISIONS, range(len(EXTRAS)), (1, 2))
+    every = [c for c in product(*axes) if c[2] != "float16" or c[1] not in ON_THE_HOST]
+    random.Random(0).shuffle(every)
+    seen, quick = set[tuple[int, int, Any, Any]](), list[Any]()
+    for least in (10, 8, 5, 3, 2, 1):
+        for case in every:
+            pairs = {(i, j, case[i], case[j]) for i, j in combinations(range(len(case)), 2)}
+            if len(pairs - seen) >= least:
+                seen |= pairs
+                quick.append(case)
+    yield from quick
+    yield from (pytest.param(*case, marks=pytest.mark.long) for case in every[::10])
+
+
+def batched_case(
+    model: str, optimizer: str, precision: str, extra: int, count: int, data: dict[str, Corpus]
+) -> BatchedTrials:
+    changed = dict(EXTRAS[extra])
+    dropout = {"dropout": changed.pop("dropout", 0.0)}
+    group = trials_of(model) if model in FOREIGN else trials(model, "adamw", "mup", data[model])
+    spec = group[0].spec
+    chosen = dict(configs("optimizer")[optimizer])
+    settings = {"steps": STEPS, "batch_size": 2, "precision": precision, **changed}
+    accepts = dropout if "dropout" in configs("model").get(model, {}) else {}
+    spec = replace(
+        spec,
+        model=replace(spec.model, arguments={**spec.model.arguments, **accepts}),
+        optimizer=PluginSpec(name=chosen.pop("_target_"), arguments=chosen),
+        train=replace(spec.train, **settings),
+    )
+    group = [replace(each, spec=spec) for each in group[:count]]
+    return BatchedTrials(trials=tuple(group), corpus=data.get(model, tokens()))
+
+
+def everything(run: BatchedRun, steps: int) -> list[Tensor]:
+    """All that is seen of so many steps."""
+    losses = [run.step().clone() for _ in range(steps)]
+    state = [value.clone() for value in run.tensors().values()]
+    heldout = [value for value in run.heldout() if value is not None]
+    return [*losses, *state, *heldout, run.clipped, run.broken, run.take_losses()]
+
+
+@pytest.mark.parametrize(("model", "optimizer", "precision", "extra", "count"), list(cases()))
+def test_replayed_steps_are_plain_ones(
+    model: str,
+    optimizer: str,
+    precision: str,
+    extra: int,
+    count: int,
+    data: dict[str, Corpus],
+) -> None:
+    batched = batched_case(model, optimizer, precision, extra, count, data)
+    plain, before = everything(BatchedRun(batched), STEPS), Tape.replayed
+    with taped():
+        run = BatchedRun(batched)
+        replayed = everything(run, STEPS)
+    assert Tape.replayed - before == STEPS - WARM_UP
+    for mine, theirs in zip(replayed, plain, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+    unsupported = run.program.unsupported
+    assert (GRAPHED_UPDATE in unsupported) == (
+        optimizer in ON_THE_HOST
+    ) and GRAPH not in unsupported
+    assert_steps_keep_to_their_memory(run, whole=optimizer not in ON_THE_HOST)
+
+
+def assert_steps_keep_to_their_memory(run: BatchedRun, *, whole: bool) -> None:
+    """No value is read, nothing allocated stays, and what is read lies where it lay before."""
+    places = list[set[int]]()
+    for _ in range(3):
+        run._send()
+        run.step_index += 1
+        with Strict() as strict:
+            run._backward()
+            if whole:
+                run._finish()
+        if not whole:
+            run._finish()
+        assert not strict.survivors()
+        places.append({*strict.outside})
+    assert places[2] <= places[1]
+
+
+# What cannot be replayed.
+
+
+class ReadsALoss(Base):
+    def middle(self, x: Tensor) -> Tensor:
+        return x if x.is_meta or x.detach().mean().item() > -1e9 else 2 * x
+
+
+class Masks(Base):
+    def middle(self, x: Tensor) -> Tensor:
+        return x if x.is_meta else x + 0 * x.detach()[x.detach() > 0].sum()
+
+
+class Counts(Base):
+    calls = 0
+
+    def middle(self, x: Tensor) -> Tensor:
+        self.calls += not x.is_meta
+        return x / (1 + self.calls % 3)
+
+
+class Draws(Base):
+    def middle(self, x: Tensor) -> Tensor:
+        return x if x.is_meta or random.random() < 0.5 else 0.9 * x
+
+
+class Remembers(Base):
+    last: Any = 0.0
+
+    def middle(self, x: Tensor) -> Tensor:
+        if x.is_meta:
+            return x
+        before, self.last = self.last, x.detach().mean()
+        return x + 0.1 * before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacing(AdamW):
+    """Puts new tensors in the place of its moments."""
+
+    def update(self, params: Any, grads: Any, state: Any, hps: Any, now: Any) -> None:
+        super().update(params, grads, state, hps, now)
+        state["first"] = [value.clone() for value in state["first"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noisy(AdamW):
+    generator: ClassVar[torch.Generator] = torch.default_generator
+
+    def update(self, params: Any, grads: Any, state: Any, hps: Any, now: Any) -> None:
+        super().update(params, [g + 1e-3 * torch.randn_like(g) for g in grads], state, hps, now)
+
+
+def fallback_of(name: str) -> Trial:
+    [first, *_] = trials_of("Plain")
+    place = PluginSpec(name=f"{__name__}.{name}", arguments={})
+    model = issubclass(globals()[name], Base)
+    changed = {"model": place} if model else {"optimizer": place}
+    return replace(first, spec=replace(first.spec, **changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["ReadsALoss", "Masks", "Counts", "Draws", "Remembers"])
+def test_a_module_that_cannot_be_recorded_is_told_by_the_operation(
+    name: str, golden: Golden
+) -> None:
+    notices, single = list[str](), fallback_of(name)
+
+    def trained() -> Any:
+        program_for(single.spec, "cpu").model.calls = program_for(single.spec, "cpu").model.last = 0
+        random.seed(0)
+        return train_trials([single], control=Control(notify=notices.append))
+
+    plain, recorded = trained(), Tape.recorded
+    with taped():
+        assert same_result(trained()[0], plain[0]) and Tape.recorded == recorded
+        trained()
+    golden.says("\n".join(notices))
+
+
+@pytest.mark.parametrize("name", ["Replacing", "Noisy"])
+def test_an_update_that_cannot_be_recorded_runs_behind_the_graph(name: str, golden: Golden) -> None:
+    notices, batch = list[str](), [fallback_of(name), replace(fallback_of(name), seed=1)]
+
+    def trained() -> Any:
+        torch.manual_seed(0)
+        return train_trials(batch, control=Control(notify=notices.append))
+
+    program_for(batch[0].spec, "cpu")  # which draws, once
+    plain, replayed = trained(), Tape.replayed
+    with taped():
+        assert all(map(same_result, trained(), plain))
+    assert Tape.replayed - replayed == batch[0].train.steps - WARM_UP
+    golden.says("\n".join(notices))
+
+
+def test_a_recording_that_fails_is_told_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    def fails(tape: Tape, step: Any) -> None:
+        with torch.no_grad():
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    notices, batch = list[str](), trials_of("Tied")
+    plain = train_trials(batch)
+    monkeypatch.setattr(Tape, "record", fails)
+    with taped():
+        again = train_trials(batch, control=Control(notify=notices.append))
+    assert all(map(same_result, again, plain))
+    program_for(batch[0].spec, "cpu").unsupported.clear()
+    golden.says("\n".join(notices))
+
+
+# Batches whose trials end, and that go on elsewhere.
+
+
+@pytest.mark.parametrize("name", ["mixed", "float16"])
+def test_trials_that_diverge_are_pruned_or_go_on_later_end_as_plain_ones(
+    name: str, tmp_path: Path
+) -> None:
+    settings = {"precision": "float32" if name == "mixed" else name, "steps": 300, "clip": 1.0}
+    batch = [
+        trial("standard", eta=e, seed=i, train=settings) for i, e in enumerate((-7, 60, -6, -8))
+    ]
+    pruner = StopTrials(150, batch[2].key)
+    plain = train_trials(batch, pruner=pruner)
+    assert [result.status for result in plain] == ["complete", "diverged", "pruned", "complete"]
+    execution = Execution(checkpoints=tmp_path / "checkpoints")
+    recorded = Tape.recorded
+    with taped():
+        with pytest.raises(Leave):
+            train_trials(batch, pruner=pruner, execution=execution, control=leave_at(101))
+        again = train_trials(batch, pruner=pruner, execution=execution)
+    assert all(map(same_result, again, plain))
+    assert Tape.recorded - recorded == 4, "of four slices, of three twice, of two"
+
+
+def test_where_graphs_are_recorded_anew_a_batch_shrinks_by_a_quarter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes, select = list[int](), BatchedRun.select
+    monkeypatch.setattr(training, "SHRINKS", {})
+    monkeypatch.setattr(
+        BatchedRun, "select", lambda run, slices: sizes.append(len(slices)) or select(run, slices)
+    )
+    ends = {5: 1, 10: 1, 15: 1}
+    batch = [trial(seed=i, train={"steps": 40}) for i in range(5)]
+    pruner: Any = StopTrials(5)
+    pruner.rungs = tuple(ends)
+    pruner.trials_to_stop = lambda step, losses, trials: {next(iter(losses))}
+    with taped():
+        results = train(BatchedTrials(trials=tuple(batch), corpus=tokens()), pruner=pruner)
+    assert [result.status for result in results] == ["pruned"] * 3 + ["complete"] * 2
+    assert sizes == [3, 2]
+    for each, result in zip(batch[3:], results[3:], strict=True):
+        assert result.objective == pytest.approx(train_trials([each])[0].objective, rel=1e-10)
+
+
+def test_a_corpus_on_the_device_and_one_on_the_host_feed_the_same_tape() -> None:
+    batched = BatchedTrials(trials=tuple(trial(seed=i) for i in range(2)), corpus=tokens())
+    plain = everything(BatchedRun(batched), 2 * BLOCK_STEPS + 9)
+    with taped():
+        run = BatchedRun(batched)
+        run.feed._resident = run.feed._load_corpus()
+        there = everything(run, 2 * BLOCK_STEPS + 9)
+    assert all(map(torch.equal, plain, there))
+    assert np.isfinite(there[-1].numpy()).all()
