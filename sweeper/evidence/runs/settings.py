@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword
-from sweeper.evidence.runs.condition import LONGEST_LIST, ignoring, listed, shown_value, where_equal
+from sweeper.evidence.runs.condition import LONGEST_LIST, copied, listed, shown_value, where_equal
 from sweeper.evidence.runs.roles import AXES, LAW_ROLES, MODEL, SIZES, columns_by_role
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
@@ -92,7 +92,7 @@ def _unlike(
     remedies: list[list[str | Keyword]] = []
     if others:
         what = " says that it does not matter" if len(others) == 1 else " says that none matters"
-        remedies.append([ignoring(others), what])
+        remedies.append([copied("ignore", ",".join(others)), what])
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
         remedies.append([filtered, " takes those alike"])
     column, values, with_size = varied[0]
