@@ -109,7 +109,8 @@ def _unlike(
     if along:
         remedies.append([Keyword("axis", "size"), f" judges {' and '.join(along)} along"])
     if not remedies and (other := [r for r in AXES if r in runs.columns and r != axis]):
-        remedies.append([Keyword("axis", other[-1]), " may have runs alike"])
+        along_other = "params" if "params" in other else other[-1]
+        remedies.append([Keyword("axis", along_other), " may have runs alike"])
     parts = [part for remedy in remedies for part in (", or ", *remedy)][1:]
     return BadInput(
         f"the runs differ in {listed(named, ' and in ')} beside {axis_name(axis)}, learning rate "
