@@ -60,6 +60,12 @@ STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
         ([*STEPS, "iter 20: loss inf"], r"loss (?P<loss>[^,]+)", None),
         ([f"step {n % 10} loss {3 - n / 40}" for n in range(30)], STEP_LOSS, "goes back 2 times"),
         ([f"step {n} loss 2.303" for n in range(30)], STEP_LOSS, "are the same"),
+        ([f"aux_loss {n} loss {n}.5" for n in range(2, 9)], r"loss (?P<loss>\S+)", "2, 2.5 in"),
+        (
+            [f"batch={n // 2}:" if n % 2 else f"loss {n}" for n in range(9)],
+            r"loss (?P<loss>\S+)",
+            "in another line, 'batch=3:'",
+        ),
         ([f"[rank{n % 4}] loss {1 / (n + 1)}" for n in range(9)], r"loss (?P<loss>\S+)", None),
     ],
 )

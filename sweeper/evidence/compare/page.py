@@ -27,7 +27,8 @@ from sweeper.evidence.compare.words import (
     rests_text,
     winner_sentence,
 )
-from sweeper.evidence.runs.words import named_columns, roles_text
+from sweeper.evidence.flags import columns_text
+from sweeper.evidence.runs.words import roles_text
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.drawing import (
@@ -379,7 +380,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "variants are": runs.by,
         "floor of the loss": None if math.isnan(winner.floor) else f"{winner.floor:.3g}",
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
-        "columns": named_columns(runs.columns),
+        "columns": columns_text(runs.columns),
     }
     sentence = winner_sentence(winner)
     items: list[Item] = [target_table(winner)]

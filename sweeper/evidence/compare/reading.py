@@ -228,14 +228,13 @@ def _names(by: str, labels: Any, baseline: str | None) -> list[str]:
     if by != SOURCE:  # whose order is that of what was asked about
         names.sort(key=lambda name: (n if (n := number_of(name)) and n == n else math.inf, name))
     if len(names) < 2:
-        only = shown_value(names[0])
-        raise BadInput(f"all runs have {by} {only!r}: a comparison takes two variants or more")
+        raise BadInput(f"all runs have one {by}: a comparison takes two variants or more")
     if len(names) > MOST_VARIANTS or max(map(len, names)) > LONGEST_NAME:
         raise ConfigError(
             Keyword("by"),
             by,
-            f"a column of at most {MOST_VARIANTS} values, of {LONGEST_NAME} characters, and it has "
-            f"{len(names)}, of up to {max(map(len, names)):,}",
+            f"a column of at most {MOST_VARIANTS} values of {LONGEST_NAME} characters, and it has "
+            f"{len(names)}",
         )
     if baseline is None:
         likely = [n for n in names if re.fullmatch(r"(?i)base(line)?|control|default", n)]

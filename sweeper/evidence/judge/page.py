@@ -17,6 +17,7 @@ from sweeper.decide.validation import Validation
 from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.batch.page import critical_figure, critical_section, critical_shown
 from sweeper.evidence.each.page import each_items, each_sentence
+from sweeper.evidence.flags import columns_text
 from sweeper.evidence.judge.decision import TableVerdict
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import (
@@ -29,7 +30,7 @@ from sweeper.evidence.judge.words import (
 from sweeper.evidence.rates.page import rates_shown
 from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.sizes import axis_name
-from sweeper.evidence.runs.words import named_columns, reading_text, roles_text, table_facts
+from sweeper.evidence.runs.words import reading_text, roles_text, table_facts
 from sweeper.records import to_json
 from sweeper.report.console import LEARNING_RATE, trend_text, verdict_sentences, verdict_table
 from sweeper.report.figures import learning_rate_figure
@@ -279,7 +280,7 @@ def each_shown(answer: EachJudgeAnswer) -> Shown:
     each, varied = answer.each, answer.varied
     facts = {
         "table": varied.name or "a table in memory",
-        "columns": named_columns(varied.columns),
+        "columns": columns_text(varied.columns),
         "runs": varied.runs,
         "on lines through the point": varied.used,
     }

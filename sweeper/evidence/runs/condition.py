@@ -65,7 +65,8 @@ def rows_where(frame: pandas.DataFrame, text: str, small: Collection[str] = ()) 
 
 def where_equal(values: Mapping[str, object]) -> Keyword:
     """The filter that takes the rows with these values of columns."""
-    return _filter([f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items()])
+    conditions = (f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items())
+    return copied("where", " and ".join(conditions))
 
 
 def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
@@ -74,25 +75,18 @@ def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
         f"{quoted_name(column)} not in [{', '.join(map(_literal, cells))}]"
         for column, cells in values.items()
     ]
-    return _filter(conditions)
+    return copied("where", " and ".join(conditions))
 
 
-def _filter(conditions: Sequence[str]) -> Keyword:
-    """All of some conditions; the keyword alone, where nobody would read them."""
-    text = " and ".join(conditions)
-    return Keyword("where", text if len(text) <= LONGEST_LIST else ...)
-
-
-def ignoring(columns: Sequence[str]) -> Keyword:
-    """The keyword for columns that may differ; its name alone, where they are too many."""
-    text = ",".join(columns)
-    return Keyword("ignore", text if len(text) <= LONGEST_LIST else ...)
+def copied(name: str, text: str) -> Keyword:
+    """A keyword with a text to copy; without it, where nobody would read so long one."""
+    return Keyword(name, text if len(text) <= LONGEST_LIST else ...)
 
 
 def take_alike(values: Mapping[str, object], columns: Sequence[str]) -> Text:
     """How to take the rows with these values alone, or to say that `columns` do not matter."""
-    others = " says that it does not matter"
-    return where_equal(values), " takes those alike, ", ignoring(columns), others
+    ignored = copied("ignore", ",".join(columns))
+    return where_equal(values), " takes those alike, ", ignored, " says that it does not matter"
 
 
 def quoted_name(column: str) -> str:
@@ -265,7 +259,7 @@ class _Reader:
 
     def _number(self, cell: object, name: str) -> float:
         if has_comma(cell) and name in self.small:
-            raise self._refused(f"{name} has {cell!r}, which is no number")
+            raise self._refused(f"{name} has {shown_value(cell)!r}, which is no number")
         number = number_of(int(cell) if isinstance(cell, bool) else cell)
         return math.nan if number is None else number
 

@@ -385,25 +385,15 @@ def check_units(runs: Runs, params: Array, tokens: Array) -> None:
 
 def _check_compute(runs: Runs, share: Array) -> None:
     wrong = (share > APART) | (share < 1 / APART)
-    if not wrong.any():
-        return
-    middle = float(np.exp(np.median(np.log(share))))
-    # A factor near a power of 1000 that all rows share is a unit; any other is another quantity.
-    thousands = round(math.log(middle, 1000))
-    if thousands and abs(math.log(middle / 1000.0**thousands)) < math.log(APART):
-        units = {1: "thousands", 2: "millions", 3: "billions"}.get(abs(thousands), "other units")
-        which = "params or tokens are" if thousands > 0 else "the compute is"
+    if wrong.any():
         raise BadInput(
-            f"the compute is some {middle:.3g} times 6 x params x tokens in all rows: {which} in "
-            f"{units}. Give all in ones"
+            f"the compute of {runs.rows(wrong)} is {share[int(wrong.argmax())]:.3g} times 6 x "
+            "params x tokens: one of the three is in thousands or millions, or is something else. "
+            "Give all in ones, or name two of them by ",
+            Keyword("columns", ...),
+            ", and leave the third out as in ",
+            Keyword("columns", "flops="),
         )
-    raise BadInput(
-        f"the compute of {runs.rows(wrong)} is {share[int(wrong.argmax())]:.3g} times 6 x params x "
-        "tokens: one of the three columns means something else. Name two of them by ",
-        Keyword("columns", ...),
-        ", and leave the third out as in ",
-        Keyword("columns", "flops="),
-    )
 
 
 def odd_ratio(points: LossRuns) -> list[str]:

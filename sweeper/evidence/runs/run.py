@@ -91,6 +91,7 @@ class Runs:
         """
         columns = columns_by_role(self.frame, self.asked, roles)
         made = self.frame[columns["loss"]].notna() if "loss" in columns else slice(None)
+        made = slice(None) if not isinstance(made, slice) and not made.any() else made
         others = [c for role, c in columns.items() if role != "loss" and role not in self.asked]
         empty = [c for c in others if all(map(is_empty, self.frame[c][made]))]
         if empty and len(self):
@@ -241,8 +242,14 @@ def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
     import pandas
 
     drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
-    keys = sorted((str(column), table[column].to_numpy()) for column in table if column != "loss")
-    return table.iloc[np.lexsort([drawn, *(cells for _, cells in reversed(keys))])]
+    keys = sorted((str(column), column) for column in table if column != "loss")
+    cells = [table[column] for _, column in reversed(keys)]
+    # Texts beside empty cells, which come last, have no order but that of their kinds.
+    plain = [
+        c if c.dtype.kind in "iufb" else pandas.factorize(c, sort=True)[0].astype(np.uint64)
+        for c in cells
+    ]
+    return table.iloc[np.lexsort([drawn, *plain])]
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")

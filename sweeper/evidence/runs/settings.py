@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword
-from sweeper.evidence.runs.condition import LONGEST_LIST, ignoring, listed, shown_value, where_equal
+from sweeper.evidence.runs.condition import LONGEST_LIST, copied, listed, shown_value, where_equal
 from sweeper.evidence.runs.roles import AXES, LAW_ROLES, MODEL, SIZES, columns_by_role
 from sweeper.evidence.runs.run import Array, Runs
 from sweeper.evidence.runs.sizes import Counts, axis_name, follows, tokens_a_parameter
@@ -92,7 +92,7 @@ def _unlike(
     remedies: list[list[str | Keyword]] = []
     if others:
         what = " says that it does not matter" if len(others) == 1 else " says that none matters"
-        remedies.append([ignoring(others), what])
+        remedies.append([copied("ignore", ",".join(others)), what])
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
         remedies.append([filtered, " takes those alike"])
     column, values, with_size = varied[0]
@@ -109,7 +109,8 @@ def _unlike(
     if along:
         remedies.append([Keyword("axis", "size"), f" judges {' and '.join(along)} along"])
     if not remedies and (other := [r for r in AXES if r in runs.columns and r != axis]):
-        remedies.append([Keyword("axis", other[-1]), " may have runs alike"])
+        along_other = "params" if "params" in other else other[-1]
+        remedies.append([Keyword("axis", along_other), " may have runs alike"])
     parts = [part for remedy in remedies for part in (", or ", *remedy)][1:]
     return BadInput(
         f"the runs differ in {listed(named, ' and in ')} beside {axis_name(axis)}, learning rate "

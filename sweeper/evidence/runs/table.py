@@ -53,8 +53,6 @@ LARGEST = 1 << 30
 """Bytes of a table, unpacked."""
 MOST_CELLS = 5_000_000
 """Cells of a table, of JSON a fourth: a number of a digit takes 8 bytes, and more in JSON."""
-PACKED = 100
-"""Times as large as its file: losses pack to a fifth, and a bomb is found before it is unpacked."""
 MOST_COLUMNS = 5_000
 LONGEST_NAME = 200
 """Characters of a column's name, which messages repeat."""
@@ -73,12 +71,10 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         allowed = ("nothing with a table: ", named, " names its loss")
         raise ConfigError(Keyword("series"), objective.series, allowed)
     kind = kind_of(path)
-    digest = hashlib.sha256()
     with _readable(path, kind):
         _check_size(path, kind)
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            digest = hashlib.file_digest(file, "sha256")
         frame, written = _read(path, kind)
         _check_columns(len(frame.columns), frame.columns)
         frame = _rows_of_runs(frame.rename(columns=str))
@@ -168,22 +164,14 @@ def _too_large(most: str = f"{LARGEST / 1e9:.1f} GB") -> str:
 
 
 def unpacked_blocks(path: Path) -> Iterator[bytes]:
-    """The content of a file, unpacked, block by block; OverflowError beyond `most_of` it."""
-    size, most = 0, most_of(path)
+    """The content of a file, unpacked, block by block; OverflowError beyond `LARGEST`."""
+    size = 0
     with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
         while block := file.read(1 << 22):
             size += len(block)
-            if size > most:
-                raise OverflowError(f"it holds more than {most / 1e9:.1f} GB")
+            if size > LARGEST:
+                raise OverflowError(f"it holds more than {LARGEST / 1e9:.1f} GB")
             yield block
-
-
-def most_of(path: Path) -> int:
-    """Bytes that a file may hold: a compressed one may be small, and take all memory or disk."""
-    if path.suffix.lower() not in UNPACKED:
-        return LARGEST
-    # A small file may pack better than losses do, and is no danger.
-    return min(LARGEST, max(PACKED * path.stat().st_size, 1 << 26))
 
 
 def _check_size(path: Path, kind: str) -> None:
@@ -198,7 +186,7 @@ def _check_size(path: Path, kind: str) -> None:
             if cells > most:
                 raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
     except OverflowError:
-        raise BadInput(f"{path} holds {_too_large(f'{most_of(path) / 1e9:.1f} GB')}") from None
+        raise BadInput(f"{path} holds {_too_large()}") from None
 
 
 def _check_columns(count: int, names: Iterable[object] = ()) -> None:

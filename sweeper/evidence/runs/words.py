@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sweeper.evidence.flags import columns_text
 from sweeper.table import counted
 
 
@@ -26,11 +27,6 @@ def table_facts(
         "table": source or "a table in memory",
         "its SHA-256": sha256,
         "filter": where,
-        "columns": named_columns(columns),
+        "columns": columns_text(columns),
         "runs": runs,
     }
-
-
-def named_columns(columns: Mapping[str, str]) -> str:
-    """Columns by their roles, as `--columns` takes them."""
-    return ", ".join(f"{role}={column}" for role, column in columns.items())

@@ -76,6 +76,15 @@ def test_a_run_without_a_seed_is_one_of_its_own() -> None:
     assert grid(frame).seeds == 3
 
 
+@pytest.mark.parametrize("name", ["training_iteration", "_step", "trainer/global_step"])
+def test_a_run_that_came_less_far_is_no_run_whatever_says_that_it_is_done(name: str) -> None:
+    frame = runs(seeds=1).assign(**{name: 16, "done": True})
+    frame.loc[[1, 2], [name, "done"]] = [4, False]
+    assert grid(frame).runs == len(frame) - 2
+    with pytest.raises(BadInput, match="'done' has False"):
+        grid(frame.drop(columns=name))
+
+
 @pytest.mark.parametrize("word", ["aborted", "EarlyStopped", "CANCELLED by 1001", "terminated", 1])
 def test_a_status_that_is_not_known_is_asked_about_wherever_runs_are_read(word: object) -> None:
     status = np.where(np.arange(12) < 2, word, np.array("DONE", object))

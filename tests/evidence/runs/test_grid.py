@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -84,6 +85,14 @@ def test_what_varies_and_is_not_named_is_listed_once_with_the_words_to_copy() ->
     assert grid.curves == read(runs()).curves
     # Numbers of parameters go with the width, and are a size.
     assert read(runs().assign(n_params=lambda f: f.n_embd**2)).curves == grid.curves
+
+
+def test_parameters_alone_are_the_size_in_ones_and_what_is_empty_in_all_runs_is_none() -> None:
+    frame = runs().rename(columns={"n_embd": "params_M"}).assign(steps=math.nan)
+    head = pandas.DataFrame({"steps": [100.0]})  # of a section, which is no run
+    grid = read(pandas.concat([head, frame], ignore_index=True))
+    assert [c.size.params for c in grid.curves] == [10**6 * w for w in WIDTHS]
+    assert grid.axis == "params" and "1 row without" in str(grid.notes)
 
 
 @pytest.mark.parametrize("column", ["tokens", "steps", "experts"])

@@ -52,5 +52,7 @@ def test_what_is_read_says_where_it_came_from(tmp_path: Path) -> None:
     whole = read(path)
     some = read(path, where="n_embd > 128", columns="loss=val_loss", ignore=("seed",))
     assert whole.name == str(path) and whole.sha256 == some.sha256 and some.where
+    with pytest.raises(BadInput, match="a table with a row a run"):  # no `series` to be asked for
+        read(tmp_path)
     assert some.row(0) == f"row 14 of {path}" and some.ignore == ("seed",)
     assert grid_of(ladder_runs(some), GridOptions(noise=0.01)).base.width == 256

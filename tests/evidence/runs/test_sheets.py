@@ -65,7 +65,11 @@ DIRTY = {
     "points, which are decimal": (sheet(lambda w: f"{w:,}".replace(",", ".")), "whole number", ""),
     "one loss with a comma": (sheet().replace(",4.2\n", ',"4,165"\n'), "'loss'", "write 4.165"),
     "a footnote": (sheet().replace("\n512", "*\n512", 1), "row 6", "where="),
-    "a word for a divergence": (sheet().replace("4.2\n", "diverged\n", 1), "'diverged'", "inf"),
+    "a word for a divergence": (sheet().replace("4.2\n", "F_OOM\n", 1), "'F_OOM' may", "write inf"),
+    "a cell without end": (sheet().replace("4.2\n", f"{'x' * 10**6}\n", 1), "'loss'", "xxx"),
+    "a name without end": (sheet(head=f"width,lr,seed,{'x' * 10**4}\n"), "10,000", "rename it"),
+    "a printed frame": ("    lr  width  loss\n0  0.1     64  3.25\n", "as it is printed", "to_csv"),
+    "a table between lines": ("+----+------+\n| lr | loss |\n", "as it is printed", "to_csv"),
     "a title": ("Sweep of autumn\n" + sheet(), "Sweep of autumn", "name the columns"),
     "a padded title": ('"Sweep, by Jo",,,\n' + sheet(), "Sweep, by Jo", "delete what stands above"),
     "a header above": (sheet(head="of,this,run,result\n" + HEAD), "eta=COLUMN", "of, this"),
@@ -91,7 +95,7 @@ def test_a_dirty_table_is_one_error_that_says_what_to_do(name: str, tmp_path: Pa
         grid(path)
     message = str(caught.value)
     assert all(part in message for part in parts), message
-    assert "\n" not in message
+    assert "\n" not in message and len(message) < 2000
 
 
 def test_what_is_proposed_leaves_the_rows_out(tmp_path: Path) -> None:

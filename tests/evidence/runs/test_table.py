@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import BadInput
@@ -111,6 +113,8 @@ def broken(name: str, folder: Path) -> Path:
         case "line":
             with gzip.open(path, "wb", 1) as file:
                 file.write(b"a" * (1 << 24))
+        case "cells":
+            path.write_text("\n".join([HEAD, *ROWS * 100]))
         case "bomb":
             with gzip.open(path, "wb", 1) as file:
                 file.write(f"{HEAD}\n".encode())
@@ -132,7 +136,15 @@ def broken(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        *("ragged.csv", "columns.csv", "line.csv.gz", "bomb.csv.gz", "link.csv", "endless.csv"),
+        *(
+            "ragged.csv",
+            "columns.csv",
+            "cells.csv",
+            "line.csv.gz",
+            "bomb.csv.gz",
+            "link.csv",
+            "endless.csv",
+        ),
         *("device.csv", "deep.json", "noise.csv", "noise.csv.xz", "noise.csv.gz"),
         *("noise.csv.bz2", "noise.json", "noise.jsonl", "noise.xlsx", "noise.parquet"),
     ],
@@ -141,9 +153,21 @@ def test_a_broken_table_is_one_message(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_module, "LARGEST", 1 << 24)
+    monkeypatch.setattr(table_module, "MOST_CELLS", 1000)
     with pytest.raises(BadInput) as caught:
         read(broken(name, tmp_path))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("cell", ["0", "a", {"b": 1}, [1]])
+def test_thousands_of_columns_are_read_in_a_second(cell: object) -> None:
+    rows = [line.split(",") for line in ROWS for _ in range(3)]
+    frame = pandas.DataFrame(rows, columns=HEAD.split(",")).astype(float)
+    cells = {f"c{n}": [cell if n % 2 else row for row in range(len(rows))] for n in range(4000)}
+    start = time.process_time()
+    with pytest.raises(BadInput, match="more columns") as caught:
+        grid(pandas.concat([frame, pandas.DataFrame(cells)], axis=1))
+    assert time.process_time() - start < 3 and len(str(caught.value)) < 2000
 
 
 @pytest.mark.parametrize("wide", ["1" + "0" * 400, "1e400", "-5", "nan"])
