@@ -433,8 +433,8 @@ OURS_ALONE = (
     *("to-width", "to-depth", "strict", "trust"),
 )
 """Those that are said of any script that does not mention them: `--dry-run` there would train."""
-GROUPS_ALONE = ("launcher", "runner", "search", "transfer")
-"""Groups of settings that no script's own have."""
+OF_GROUPS_ALONE = re.compile(r"\+*(launcher|runner|search|transfer)[.=]")
+"""Settings in groups that no script's own have."""
 
 
 def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
@@ -452,23 +452,18 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     settings = [word for word in command if _is_setting(word, tree, script)]
     if not any(_mentions(script, _name(word)) for word in options if word not in ours):
         strangers = [word for word in strangers if _name(word) in OURS_ALONE]
-        settings = [word for word in settings if _group(word) in GROUPS_ALONE]
+        settings = [word for word in settings if OF_GROUPS_ALONE.match(word)]
     return strangers if re.search(r"hydra|omegaconf", script) else [*strangers, *settings]
 
 
 def _is_setting(word: str, tree: Mapping[str, Any], script: str) -> bool:
     """Whether it sets a key of ours, without a placeholder, that the script does not mention."""
-    if not re.match(r"\+*[a-z][\w.]*=(?!.*\{[a-z][\w.]*\})", word):
+    match = re.match(r"(\+*)((\w+)[\w.]*)=(?!.*\{[a-z][\w.]*\})", word)
+    ours = {**tree, "metric": None, "heldout": None}
+    if match is None or not _has(ours, match[3] if match[1] else match[2]):
         return False
-    key = word.lstrip("+").partition("=")[0]
-    is_there = _has(tree, _group(word) if word[0] == "+" else key) or key in ("metric", "heldout")
-    return is_there and not _mentions(
-        script, key if _group(word) in GROUPS_ALONE else key.split(".")[-1]
-    )
-
-
-def _group(word: str) -> str:
-    return re.split("[.=]", word.lstrip("+"))[0]
+    name = match[2] if OF_GROUPS_ALONE.match(word) else match[2].split(".")[-1]
+    return not _mentions(script, name)
 
 
 def reports_no_loss(tree: Mapping[str, Any]) -> bool:

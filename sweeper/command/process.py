@@ -41,8 +41,6 @@ MOST_FORKS = 10_000
 """So often is looked for processes that were started while others were ended."""
 SUBREAPER = 36
 """Linux' name for being the parent of all descendants whose own parent has ended."""
-ENTER = 'echo 0 >"$0" || :; exec "$@"'
-"""A shell enters a control group, and becomes a command."""
 
 
 def environment(patterns: Sequence[str] | None, added: Mapping[str, str]) -> dict[str, str]:
@@ -96,8 +94,6 @@ class Group:
             named = slurm_queue.long_options(job_name=self._step)
             argv = [argv[0], *named, *argv[1:]]
         self._cgroup = None if "SLURM_JOB_ID" in os.environ else _control_group(self.mark)
-        if self._cgroup:
-            argv = ["/bin/sh", "-c", ENTER, str(self._cgroup / "cgroup.procs"), *argv]
         _adopt(True)
         self._before = _children()
         with os.fdopen(create(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
@@ -110,6 +106,9 @@ class Group:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, and deaf to the terminal's Ctrl-C
             )
+        if self._cgroup:  # at once, before it has started anything
+            with suppress(OSError):
+                (self._cgroup / "cgroup.procs").write_text(str(self.process.pid))
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code once it has ended, negative for a signal; None after `seconds`."""
@@ -143,7 +142,8 @@ class Group:
             for pid in adopted:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                    if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                        time.sleep(0.001)  # one that a driver holds may not end at all
         _adopt(False)
         deadline = time.monotonic() + 1.0
         while self._cgroup and self._cgroup.is_dir() and time.monotonic() < deadline:
@@ -154,8 +154,11 @@ class Group:
 
     def _adopted(self) -> set[int]:
         """What has become a child of this process, and is of no session that it was in."""
-        others = _children() - self._before - {self.process.pid}
-        return {pid for pid in others if _session(pid) != os.getsid(0)}
+        adopted = set[int]()
+        for pid in _children() - self._before - {self.process.pid}:
+            with suppress(OSError):  # it has ended, and somebody waited for it
+                adopted |= {pid} if os.getsid(pid) != os.getsid(0) else set()
+        return adopted
 
     def _end_step(self, number: str | None = None) -> bool:
         """Send srun's processes, on all nodes, a signal, or end them; False where none are known.
@@ -195,13 +198,6 @@ def _children() -> set[int]:
         with suppress(OSError):  # a thread that has ended
             pids.update(map(int, path.read_text().split()))
     return pids
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except OSError:  # it has ended, and somebody waited for it
-        return os.getsid(0)
 
 
 def _control_group(mark: str) -> Path | None:

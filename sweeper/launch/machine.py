@@ -191,6 +191,7 @@ COMPILER = "torch._dynamo.symbolic_convert"
 """It imports in the place of what it compiles."""
 
 
+@dataclass(frozen=True)
 class FolderModules:
     """Finds modules in a folder for who looks a user's class up, and for the folder's own files.
 
@@ -198,41 +199,30 @@ class FolderModules:
     pandas', which runs whatever has that name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """The folder is that one for good, wherever the process goes."""
-        self.folder = folder
+    folder: Path
 
     def find_spec(self, name: str, path: Sequence[str] | None, _: Any = None) -> ModuleSpec | None:
         """What the import system asks for a module that is nowhere else; see `MetaPathFinder`."""
-        if path is not None or not self._serves(_importer()):
-            return None
-        return PathFinder.find_spec(name, [str(self.folder)])
+        frame = sys._getframe(1)
+        while frame.f_back and str(frame.f_globals.get("__name__")).startswith("importlib"):
+            frame = frame.f_back
+        importer: Mapping[str, Any] = frame.f_globals
+        if importer.get("__name__") == COMPILER:
+            importer = getattr(frame.f_locals.get("self"), "f_globals", importer)
+        if path is None and (importer.get("__name__") in LOOKUPS or self._holds(importer)):
+            return PathFinder.find_spec(name, [str(self.folder)])
+        return None
 
-    def _serves(self, importer: Mapping[str, Any]) -> bool:
-        if importer.get("__name__") in LOOKUPS:
-            return True
-        file = importer.get("__file__")
-        if not isinstance(file, str) or not Path(file).resolve().is_relative_to(self.folder):
+    def _holds(self, importer: Mapping[str, Any]) -> bool:
+        file = Path(importer.get("__file__") or "/").resolve()
+        if not file.is_relative_to(self.folder):
             return False
         from sweeper.launch.code import is_user_file
 
-        return is_user_file(Path(file))
-
-
-def _importer() -> Mapping[str, Any]:
-    """The globals of what imports a module, as seen by a finder."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == "importlib":
-        frame = frame.f_back
-    space: Mapping[str, Any] = frame.f_globals
-    if space.get("__name__") == COMPILER:
-        space = getattr(frame.f_locals.get("self"), "f_globals", space)
-    return space
+        return is_user_file(file)
 
 
 def find_users_modules() -> None:
     """From here on a model of the user's own is found in the folder worked in, behind all else."""
     with suppress(FileNotFoundError):  # it may be gone
-        ours = FolderModules(Path.cwd().resolve())
-        others = [each for each in sys.meta_path if not isinstance(each, FolderModules)]
-        sys.meta_path[:] = [*others, ours]
+        sys.meta_path.append(FolderModules(Path.cwd().resolve()))

@@ -290,12 +290,11 @@ class Slurm:
         for array in arrays(folder):  # before they end, or a driver takes them for failed
             write_json(array.folder / "cancelled", {"at": time.time()})
         active = [entry for entry in queued(folder).values() if entry.active]
-        if others := end(folder, active):
-            ids = " ".join(others)
+        if others := " ".join(end(folder, active)):
             raise SchedulerError(
-                f"{ids}: these have the names of this study's jobs, and were not submitted from "
-                f"{folder}: from the study that it was copied from, or before it was moved, or by "
-                f"an earlier version. They go on; if they are yours, scancel {ids}"
+                f"{others}: these have the names of this study's jobs, and were not submitted from "
+                f"{folder}: it was copied or moved, or they are an earlier version's. They go on; "
+                f"if they are yours, scancel {others}"
             )
         return len(active)
 
@@ -825,8 +824,9 @@ class SlurmExecutor:
             self.context.progress(job.id, job.member.fraction)
             trouble = _silent(job, entry)
         elif "held" in entry.reason.lower():
-            release = f"scontrol release {entry.id} lets it go"
-            trouble = f"job {entry.id} is held ({entry.reason}): {release}"
+            trouble = (
+                f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
+            )
         if trouble and entry.id not in self._told:
             self._told.add(entry.id)
             self.context.tell(trouble)

@@ -275,13 +275,10 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         )
     if not settings.scaled_by_user and (note := clips_scales(settings.raw)):
         watcher.tell(f"Note: {note}")
-    asked = {key: settings.raw["runner"].get(key) for key in ("cpus", "memory", "time")}
-    idle = [f"runner.{key}={value}" for key, value in asked.items() if value is not None]
+    idle = [key for key in ("cpus", "memory", "time") if settings.raw["runner"].get(key)]
     if idle and not isinstance(settings.launcher, Scheduled):
-        watcher.tell(
-            f"Note: {', '.join(idle)}: asked of a cluster (launcher=slurm) alone, and without "
-            "effect here; runner.hang ends a run that says nothing for so many seconds"
-        )
+        effect = "has no effect without launcher=slurm; runner.hang ends a run that says nothing"
+        watcher.tell(f"Note: runner.{', runner.'.join(idle)} {effect}")
     typed = {word.partition("=")[0] for word in invocation.overrides}
     for name in settings.not_taken:
         if f"train.{name}" in typed:

@@ -90,10 +90,9 @@ def behave(args: argparse.Namespace, step: int) -> None:
             time.sleep(600)
         case "children":
             with (args.dir / "children").open("w") as file:
-                for session in (False, True):
-                    for env in (None, {}):
-                        child = subprocess.Popen(SLEEPER, start_new_session=session, env=env)
-                        file.write(f"{child.pid}\n")
+                for session, env in ((False, None), (False, {}), (True, None), (True, {})):
+                    child = subprocess.Popen(SLEEPER, start_new_session=session, env=env)
+                    file.write(f"{child.pid}\n")
         case "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             (args.dir / "deaf").touch()
