@@ -31,6 +31,7 @@ from sweeper.study.cost import Cost
 from sweeper.study.flops import flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
+from sweeper.study.searched import read_searched
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import StudyRecord
 from sweeper.study.trust import remember
@@ -142,6 +143,7 @@ def search_study(
         # The lock first: to open a study mends its files, which only its one driver may.
         with StudyRecord.open(settings.folder, settings.storage, settings.space) as study:
             _withdraw_other_conclusion(settings, study)
+            _tell_of_optuna(settings, watcher)
             if changed := changed_code(experiment, study):
                 unused = "earlier trials are of other code, and not used"
                 watcher.tell(f"Note: {', '.join(changed)} changed: {unused}")
@@ -245,6 +247,18 @@ def _withdraw_other_conclusion(settings: Settings, study: StudyRecord) -> None:
         study.notices.append(
             f"the study was searched with other values of {', '.join(others)} before: "
             "those trials are kept, and count where they are the same"
+        )
+
+
+def _tell_of_optuna(settings: Settings, watcher: Watcher) -> None:
+    """Say before anything is trained that a sampler may ask for other points than the last time."""
+    searched, now = read_searched(settings.folder, []), provenance()["optuna"]
+    before = searched.provenance.get("optuna", now) if searched else now
+    if before != now and settings.plugin_spec("search").name in ("optuna", "tpe"):
+        watcher.tell(
+            f"Note: this search was asked of Optuna {before}, and goes on with Optuna {now}, whose "
+            "sampler may ask for other points: these are trained, too. To ask for the same, stop "
+            f"it and run: pip install optuna=={before}"
         )
 
 

@@ -27,7 +27,7 @@ from sweeper.decide.documents import Documents
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.runner import Engine
-from sweeper.files import read_json
+from sweeper.files import read_json, write_json
 from sweeper.launch.job import can_be_sent
 from sweeper.launch.pool import Pool
 from sweeper.study.lock import StudyLock
@@ -108,6 +108,23 @@ class TestGoingOn:
         assert len(trained) == 1
         # What chooses a group says anew what to search: of defaults, and another setup.
         assert_refused(sweeper("search", "--study", "a", "search=lr"), "of another setup")
+
+    def test_a_sampler_of_another_version_of_optuna_is_told(
+        self, sweeper: Run, workplace: Path, trained: list[str]
+    ) -> None:
+        """It may ask for other points, as TPE of Optuna 4 does."""
+        words = [word for word in TINY if not word.startswith("search")]
+        words += ["search=tpe", "study=t", "search.runs=2", "search.fresh_seeds=0"]
+        assert "Optuna" not in sweeper("search", *words).err
+        path, told = workplace / "runs/t/search.json", "goes on with Optuna"
+        record = read_json(path)
+        assert record["provenance"]["optuna"] == optuna.__version__
+        for other, says in (({}, False), ({"optuna": "4.4.0"}, True)):
+            write_json(path, record | {"provenance": record["provenance"] | other})
+            again = " ".join(sweeper("search", *words).err.split())
+            assert (f"asked of Optuna 4.4.0, and {told} {optuna.__version__}" in again) == says
+            assert ("pip install optuna==4.4.0" in again) == says == (told in again)
+        assert len(trained) == 2
 
     def test_what_a_stranger_s_study_names_is_not_run(self, sweeper: Run, study: Path) -> None:
         path = study / "config.yaml"

@@ -33,17 +33,19 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, 
 TPE_SAMPLER = "optuna.samplers.TPESampler"
 _CMAES = "optuna.samplers.CmaEsSampler"
 """It imports when it is first asked what Optuna itself does not install."""
+_PINNED = {"constant_liar": True, "multivariate": True}
+"""Of TPE: Optuna 4 and 5 have other defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptunaSearch(Bounded):
     """`runs` trials in batches of `batch`, asked of a sampler of Optuna's.
 
-    `sampler` names its class and holds its arguments; the seed follows from `seed`, and where the
-    class knows a constant liar, for the trials of a batch that have no loss yet, it is on. A
-    sampler may keep a state, so it is asked for every batch anew, and told the results in between:
-    with its seed fixed it asks for the same again. A diverged trial has a loss worse than any, and
-    one that was stopped early is pruned at its last step.
+    `sampler` names its class and holds its arguments; the seed follows from `seed`. TPE is
+    multivariate, with a constant liar for the trials of a batch that have no loss yet. A sampler
+    may keep a state, so it is asked for every batch anew, and told the results in between: with its
+    seed fixed it asks for the same again. A diverged trial has a loss worse than any, and one that
+    was stopped early is pruned at its last step.
     """
 
     sampler: Mapping[str, Any] = field(default_factory=lambda: {TARGET: TPE_SAMPLER})
@@ -70,8 +72,8 @@ class OptunaSearch(Bounded):
             return None
         names, config = chosen_axes(space, self.axes), self.sampler
         grid = {name: space[name].grid(1.0) for name in names}
-        offered = {"seed": self.seed % 2**32, "search_space": grid, "constant_liar": True}
-        # What the user says of these two goes before; a seed of its own would be a second one.
+        offered = {"seed": self.seed % 2**32, "search_space": grid, **_PINNED}
+        # What the user says of these goes before; a seed of its own would be a second one.
         offered = {n: v for n, v in offered.items() if n == "seed" or n not in config}
         with key_prefix("sampler"):
             target = config.get(TARGET)
@@ -112,8 +114,7 @@ class OptunaSearch(Bounded):
 class TPE(OptunaSearch):
     """`search=tpe`: Optuna's tree-structured Parzen estimator, a reference.
 
-    It has no state but its random numbers, seeded by (`seed`, trials so far). Optuna 4 and 5 have
-    other defaults for the liar.
+    It has no state but its random numbers, seeded by (`seed`, trials so far).
     """
 
     sampler: Mapping[str, Any] = field(default_factory=lambda: {TARGET: TPE_SAMPLER}, init=False)
@@ -124,7 +125,7 @@ class TPE(OptunaSearch):
     def made(self, space: Space, done: int) -> BaseSampler:
         """A new one for every batch."""
         seed = random.Random(f"{self.seed} {done}").getrandbits(31)
-        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=seed, **_PINNED)
 
 
 def _built(config: Mapping[str, Any]) -> dict[str, Any]:
