@@ -100,12 +100,15 @@ class LossRuns:
         return float(np.median(flops[large] / seconds[large]))
 
     def spread(self, most: int) -> LossRuns:
-        """All of them, or as many as `most`, spread over the compute."""
+        """All of them, or as many as `most`, spread over the compute, of no (N, D) many more."""
         if len(self) <= most:
             return self
-        kept = np.zeros(len(self), bool)
+        by_cell = np.argsort(cells := self.cells, kind="stable")
+        place = np.argsort(by_cell) - np.searchsorted(cells[by_cell], cells)  # within its cell
         order = np.argsort(self.flops, kind="stable")
-        kept[order[np.linspace(0, len(self) - 1, most).round().astype(int)]] = True
+        order = order[place[order] <= np.sort(place)[most - 1]]
+        kept = np.zeros(len(self), bool)
+        kept[order[np.linspace(0, len(order) - 1, most).round().astype(int)]] = True
         return self.only(kept)
 
     @property

@@ -33,7 +33,7 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, 
 TPE_SAMPLER = "optuna.samplers.TPESampler"
 _CMAES = "optuna.samplers.CmaEsSampler"
 """It imports when it is first asked what Optuna itself does not install."""
-_PINNED = {"constant_liar": True, "multivariate": True}
+_PINNED: Mapping[str, Any] = {"constant_liar": True, "multivariate": True}
 """Of TPE: Optuna 4 and 5 have other defaults."""
 
 
