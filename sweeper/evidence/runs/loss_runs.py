@@ -36,8 +36,6 @@ MOST_RUNGS = 16
 """More groups than this are no rungs but scatter, and are cut into bins of compute."""
 BIN = math.log(3.0)
 """The width of a bin, in log compute, where runs have no rungs of their own."""
-
-
 APART = 2.0
 """The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
 STRANGE = 1e-3, 1e6
@@ -107,9 +105,8 @@ class LossRuns:
         place = np.argsort(by_cell) - np.searchsorted(cells[by_cell], cells)  # within its cell
         order = np.argsort(self.flops, kind="stable")
         order = order[place[order] <= np.sort(place)[most - 1]]
-        kept = np.zeros(len(self), bool)
-        kept[order[np.linspace(0, len(order) - 1, most).round().astype(int)]] = True
-        return self.only(kept)
+        kept = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+        return self.only(np.isin(np.arange(len(self)), kept))
 
     @property
     def flops_per_product(self) -> float:

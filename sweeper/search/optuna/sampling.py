@@ -89,8 +89,7 @@ class OptunaSearch(Bounded):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """The next batch, once every trial of the last one has a result."""
-        # The sampler's state follows from the history, which it is asked and told again. What was
-        # told the history before this one need not be told again.
+        # The sampler's state follows from the history: what was told one before it goes on.
         session: _Session | None = self.__dict__.get("_session")
         if session is None or not session.goes_on(space, history):
             session = self.__dict__["_session"] = _Session(self, space)
