@@ -123,7 +123,7 @@ class Documents:
 
             return from_json(cast(Any, tuple[OperandScale, ...]), record)
 
-        study, searched = StudyRecord.read(folder), read(files.search, Searched.read)
+        study, searched = StudyRecord.read(folder, curves=False), read(files.search, Searched.read)
         places = files.targets()
         # A folder with a prediction alone is no transfer.
         targets = [t for t in map(target, places) if t.plan or t.validation or t.others]

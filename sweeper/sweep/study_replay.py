@@ -30,7 +30,7 @@ from sweeper.scaling.spec import Update
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
-from sweeper.trial import Log2Hps, Point, Result, Space, Trial, plain
+from sweeper.trial import Log2Hps, Point, Result, Trial, plain
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
 
@@ -219,16 +219,11 @@ class Replay(SearchReplay[Trial]):
         return self._lookup(asked.key)
 
     def _seen(self, asked: Trial, result: Result) -> Result:
-        # A key knows no phase: here a result has that of the trial that asks for it.
-        return replace(result, trial=_as_point(asked, self._experiment.settings.space))
-
-
-def _as_point(trial: Trial, space: Space) -> Trial:
-    """The trial as strategies see it: choices by their places."""
-    if not trial.choices:
-        return trial
-    places = {name: space[name].place(value) for name, value in trial.choices.items()}
-    return replace(trial, log2_hps=Log2Hps({**trial.log2_hps, **places}))
+        # A key knows no phase: the result has that of who asks for it, and choices by their places.
+        space = self._experiment.settings.space
+        places = {name: space[name].place(value) for name, value in asked.choices.items()}
+        log2_hps = Log2Hps({**asked.log2_hps, **places})
+        return replace(result, trial=replace(asked, log2_hps=log2_hps) if places else asked)
 
 
 def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:
@@ -243,34 +238,25 @@ def replay_ladder(
 ) -> tuple[list[SizeCurve], int, Missing]:
     """Curves measured so far at every size, how many trials they hold, and those they lack."""
     curves, missing, count = list[SizeCurve](), Missing(), 0
+    name = experiment.settings.transfer.hyperparameter
     for size in sizes:
-        curve, done, lacking = _replay_curve(experiment, best_log2, size, lookup)
+        points, lacking = _points(experiment, best_log2, size, lookup)
+        curve = SizeCurve(
+            size=points[0].size,
+            # A curve, unlike the line, has no point where a run failed: nothing was measured there.
+            # Where one diverged it has +inf, which bounds its optimum.
+            losses={
+                point.value: point.losses
+                for point in points
+                if point.complete and not any(map(math.isnan, point.losses))
+            },
+            failed=sum(math.isnan(loss) for point in points for loss in point.losses),
+            planned_log2=planned_log2(experiment, size, best_log2)[name] - best_log2[name],
+        )
         curves.append(curve)
-        count += done
+        count += sum(len(point.losses) for point in points)
         missing += lacking
     return curves, count, missing
-
-
-def _replay_curve(
-    experiment: Experiment, best_log2: Log2Hps, size: Size, lookup: Lookup
-) -> tuple[SizeCurve, int, Missing]:
-    """One size's curve so far, how many trials it holds, and those it lacks."""
-    rule = experiment.settings.transfer
-    points, missing = _points(experiment, best_log2, size, lookup)
-    planned = planned_log2(experiment, size, best_log2)
-    curve = SizeCurve(
-        size=points[0].size,
-        # A curve, unlike the line, has no point where a run failed: nothing was measured there.
-        # Where one diverged it has +inf, which bounds its optimum.
-        losses={
-            point.value: point.losses
-            for point in points
-            if point.complete and not any(map(math.isnan, point.losses))
-        },
-        failed=sum(math.isnan(loss) for point in points for loss in point.losses),
-        planned_log2=planned[rule.hyperparameter] - best_log2[rule.hyperparameter],
-    )
-    return curve, sum(len(point.losses) for point in points), missing
 
 
 def ladder_so_far(

@@ -36,8 +36,6 @@ MOST_RUNGS = 16
 """More groups than this are no rungs but scatter, and are cut into bins of compute."""
 BIN = math.log(3.0)
 """The width of a bin, in log compute, where runs have no rungs of their own."""
-
-
 APART = 2.0
 """The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
 STRANGE = 1e-3, 1e6
@@ -100,13 +98,15 @@ class LossRuns:
         return float(np.median(flops[large] / seconds[large]))
 
     def spread(self, most: int) -> LossRuns:
-        """All of them, or as many as `most`, spread over the compute."""
+        """All of them, or as many as `most`, spread over the compute, of no (N, D) many more."""
         if len(self) <= most:
             return self
-        kept = np.zeros(len(self), bool)
+        by_cell = np.argsort(cells := self.cells, kind="stable")
+        place = np.argsort(by_cell) - np.searchsorted(cells[by_cell], cells)  # within its cell
         order = np.argsort(self.flops, kind="stable")
-        kept[order[np.linspace(0, len(self) - 1, most).round().astype(int)]] = True
-        return self.only(kept)
+        order = order[place[order] <= np.sort(place)[most - 1]]
+        kept = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+        return self.only(np.isin(np.arange(len(self)), kept))
 
     @property
     def flops_per_product(self) -> float:

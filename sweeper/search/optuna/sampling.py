@@ -33,7 +33,7 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, 
 TPE_SAMPLER = "optuna.samplers.TPESampler"
 _CMAES = "optuna.samplers.CmaEsSampler"
 """It imports when it is first asked what Optuna itself does not install."""
-_PINNED: dict[str, Any] = {"constant_liar": True, "multivariate": True}
+_PINNED: Mapping[str, Any] = {"constant_liar": True, "multivariate": True}
 """Of TPE: Optuna 4 and 5 have other defaults."""
 
 
@@ -89,8 +89,7 @@ class OptunaSearch(Bounded):
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """The next batch, once every trial of the last one has a result."""
-        # The sampler's state follows from the history, which it is asked and told again. What was
-        # told the history before this one need not be told again.
+        # The sampler's state follows from the history: what was told one before it goes on.
         session: _Session | None = self.__dict__.get("_session")
         if session is None or not session.goes_on(space, history):
             session = self.__dict__["_session"] = _Session(self, space)

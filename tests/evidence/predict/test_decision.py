@@ -47,6 +47,15 @@ def surface(
     return frame
 
 
+def test_many_runs_of_one_size_crowd_out_no_other() -> None:
+    frame = surface()
+    many = pandas.concat([frame, *[frame[:1]] * 5000], ignore_index=True)
+    many["seed"] = range(len(many))
+    kept = loss_runs_of(law_runs(read(many))).spread(100)
+    counts = np.bincount(kept.cells)
+    assert len(kept) == 100 and len(counts) == 16 and sorted(counts)[-2:] == [2, 70]
+
+
 def predicted(frame: Any, **asked: Any) -> Prediction:
     return sweeper.predict(frame, **asked)
 
