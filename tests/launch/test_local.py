@@ -85,6 +85,17 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> Non
     assert sweep.work_done == pytest.approx(2)
 
 
+def test_what_an_idle_worker_trains_ahead_is_not_waited_for_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    slow, later = trouble(tmp_path, "slow"), [counted(seed=1, steps=1000)]
+    trials = [counted(steps=30)]
+    sweep = CountSweep(trials=trials, trouble=slow, later=later, folder=tmp_path)
+    assert without_times(sweep.run(Local(workers=2))) == expected(trials, tmp_path)
+    assert {seed for seed, *_ in calls(tmp_path)} == {0, 1}, "it was begun"
+    assert not [*tmp_path.glob("jobs/*"), *tmp_path.glob("checkpoints/*")]
+
+
 def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     trials = [counted(seed=i) for i in range(2)]
     hangs = trouble(tmp_path, "hang", seed=1, at=3)
