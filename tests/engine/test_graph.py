@@ -86,7 +86,7 @@ def everything(run: BatchedRun, steps: int) -> list[Tensor]:
     losses = [run.step().clone() for _ in range(steps)]
     state = [value.clone() for value in run.tensors().values()]
     heldout = [value for value in run.heldout() if value is not None]
-    return [*losses, *state, *heldout, run.clipped, run.broken, run.take_losses()]
+    return [*losses, *state, *heldout, run.clipped, run.broken, run.losses]
 
 
 @pytest.mark.parametrize(("model", "optimizer", "precision", "extra", "count"), list(cases()))
