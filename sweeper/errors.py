@@ -268,7 +268,7 @@ def user_frames(error: BaseException) -> list[str]:
 
 
 def users_own(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Those of `frames` that are of the user's own code, called by ours."""
+    """The calls of the user's own code among `frames`: torch's and the package's are left out."""
     # torch by a part of the path, wherever it is installed; of ours the package's own folder.
     package = str(Path(__file__).parent)
     # What called us, such as a notebook's kernel, is no part of the fault.

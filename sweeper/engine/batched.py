@@ -78,9 +78,8 @@ class BatchedRun:
     trial's gradients was active; `losses` [steps, K]; `broken`, the step of each slice whose loss
     was the first not to be finite, or -1. `notices` are sentences for the user.
 
-    A step (`_backward`, `_finish`) reads and writes tensors of the device alone, always the same
-    ones: so it can be recorded, and replayed as one graph. What the host has for it goes into those
-    tensors before (`_send`).
+    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time, so
+    that it can be replayed as one graph. What the host has for it is sent there before (`_send`).
     """
 
     def __init__(
@@ -129,17 +128,13 @@ class BatchedRun:
 
     def _lay_out(self) -> None:
         """Tensors of so many slices that steps read and write; nothing is recorded of them yet."""
-        count, parts = len(self.slots), self.prepared.train.accumulate
-
-        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        # Of a block of steps, the first of which is a multiple of its length.
-        self._block = -1
-        self._schedule = empty(BLOCK_STEPS, count, dtype=self.dtype)
-        self._seeds = empty(BLOCK_STEPS, parts, count, dtype=torch.long)
-        self.losses = empty(self.prepared.train.steps, count, dtype=torch.float64)
-        self.broken = empty(count, dtype=torch.long) - 1
+        count, train, at = len(self.slots), self.prepared.train, self.device
+        self._block = -1  # of steps; the first of each is a multiple of its length
+        self._schedule = torch.zeros(BLOCK_STEPS, count, dtype=self.dtype, device=at)
+        shape = (BLOCK_STEPS, train.accumulate, count)
+        self._seeds = torch.zeros(shape, dtype=torch.long, device=at)
+        self.losses = torch.zeros(train.steps, count, dtype=torch.float64, device=at)
+        self.broken = torch.full((count,), -1, device=at)
         self._counted = self.slots, self._on_device(self.slots)
         self._forget_graph()
 
@@ -212,7 +207,6 @@ class BatchedRun:
 
     def _step_watched(self) -> None:
         """A step as it is; the second is watched, as a first sets up what lasts."""
-        unsupported = self.program.unsupported
         # The compiler does not work under a watch.
         if self._warm != 1 or self.program.draws is not None or self.compiled:
             self._backward()
@@ -223,15 +217,8 @@ class BatchedRun:
         with watching(self.device, [self.prepared.optimizer], self.tensors) as update:
             self._finish()
         self.program.draws = watch.draws
-        if update.draws:
-            update.refusal = update.refusal or "it draws random numbers"
-        for name, what, refusal in (
-            (GRAPH, "a step", watch.refusal),
-            (GRAPHED_UPDATE, "the optimizer's update", update.refusal),
-        ):
-            if refusal:
-                unsupported[name] = refusal
-                self._tell_of_graph(what, refusal)
+        self._refuse(GRAPH, watch.refusal)
+        self._refuse(GRAPHED_UPDATE, update.refusal or "it draws random numbers" * update.draws)
 
     def _record(self, recorder: type[CudaGraph]) -> None:
         self._grads, self._whole = [], GRAPHED_UPDATE not in self.program.unsupported
@@ -251,20 +238,23 @@ class BatchedRun:
             self._graph = self._recording
         except Exception as error:
             self._grads = []
-            # Too little memory says nothing of smaller batches.
-            if not is_out_of_memory(error):
-                self.program.unsupported[GRAPH] = first_line(error)
-            self._tell_of_graph("a step", first_line(error))
+            self._refuse(GRAPH, first_line(error))
+            if is_out_of_memory(error):  # which says nothing of smaller batches
+                del self.program.unsupported[GRAPH]
         finally:
             self._recording = None
 
-    def _tell_of_graph(self, what: str, reason: str) -> None:
-        text = f"{what} cannot be one graph of the GPU ({reason[:200]})"
-        self.notices.append(f"{text}: its operations are launched one by one, which takes longer")
+    def _refuse(self, name: str, reason: str) -> None:
+        if reason:
+            self.program.unsupported[name] = reason
+            what = "a step" if name == GRAPH else "the optimizer's update"
+            text = f"{what} cannot be one graph of the GPU ({reason[:200]})"
+            text += ": its operations are launched one by one, and take longer"
+            self.program.notices.append(text)
 
     def _send(self) -> None:
         """Bring to the device what the next step reads of the host, mostly for a block of steps."""
-        step, train = self.step_index, self.prepared.train
+        step = self.step_index
         if self.feed.send(step):
             self._forget_graph()
         if self._block != (block := step // BLOCK_STEPS):
@@ -275,7 +265,7 @@ class BatchedRun:
             rows = torch.tensor([factors[s.span] for s in settings], dtype=self.dtype)
             send(rows.T.contiguous(), self._schedule)  # [steps, K]
             if self.program.seeds:
-                parts = range(train.accumulate)
+                parts = range(self._seeds.shape[1])
                 seeds = [[self._seeds_of(part, each) for part in parts] for each in steps]
                 send(torch.tensor(seeds), self._seeds)
         # By identity: sync points make a new list.
@@ -394,7 +384,8 @@ class BatchedRun:
 
     def take_notices(self) -> list[str]:
         """What the user has not been told yet."""
-        notices, self.notices = self.notices, []
+        notices = [*self.notices, *self.program.notices]
+        self.notices, self.program.notices = [], []
         if reason := take_refusal():
             text = "the loss of large vocabularies cannot be compiled"
             notices.append(f"{text} ({reason[:200]}): it moves more memory")

@@ -125,7 +125,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.draws = True
             if kinds - {self.device.type}:
                 return f"{name} draws on the host"
-        if len(kinds) > 1 and ("copy" in name or indexes):
+        # Of torch.tensor and its kin this is all that is seen.
+        lifted = name == "aten::lift_fresh" and self.device.type in kinds
+        if lifted or (len(kinds) > 1 and ("copy" in name or indexes)):
             return f"{name} copies between host and device"
         return ""
 
