@@ -263,15 +263,19 @@ def user_frames(error: BaseException) -> list[str]:
 
     Calls within sweeper and torch say nothing that helps, and are left out.
     """
+    user_code = users_own(traceback.extract_tb(error.__traceback__))
+    return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]
+
+
+def users_own(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The calls of the user's own code among `frames`: torch's and the package's are left out."""
     # torch by a part of the path, wherever it is installed; of ours the package's own folder.
-    frames = [*traceback.extract_tb(error.__traceback__)]
     package = str(Path(__file__).parent)
     # What called us, such as a notebook's kernel, is no part of the fault.
     ours = [at for at, frame in enumerate(frames) if frame.filename.startswith(package)]
     frames = frames[ours[0] :] if ours else frames
-    user_code = [
+    return [
         frame
         for frame in frames
         if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
     ]
-    return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]

@@ -20,7 +20,7 @@ from torch import Tensor
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
 from sweeper.engine.architecture import initial_values
-from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, Recorder, watching
+from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, CudaGraph, watching
 from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
@@ -75,12 +75,11 @@ class BatchedRun:
     `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
     dropped at any step (`select`): the others train on as if those had never been there. On the
     device are `count`, the steps that are done; `clipped`, in how many of them the clip of a
-    trial's gradients was active; `losses` of the last BLOCK_STEPS; `broken`, the step of each slice
-    whose loss was the first not to be finite, or -1. `notices` are sentences for the user.
+    trial's gradients was active; `losses` [steps, K]; `broken`, the step of each slice whose loss
+    was the first not to be finite, or -1. `notices` are sentences for the user.
 
-    A step (`_backward`, `_finish`) reads and writes tensors of the device alone, always the same
-    ones: so it can be recorded, and replayed as one graph. What the host has for it goes into those
-    tensors before (`_send`).
+    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time, so
+    that it can be replayed as one graph. What the host has for it is sent there before (`_send`).
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class BatchedRun:
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in batched.trials})
         self.feed = Feed(batched.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
-        self.step_index, self._part, self._read = 0, 0, 0
+        self.step_index, self._part = 0, 0
         self.count = torch.zeros(1, dtype=torch.long, device=self.device)
         trials = self._trials()
         start = InitialTensors(self.prepared, trials, self.seeds, self.device)
@@ -129,24 +128,20 @@ class BatchedRun:
 
     def _lay_out(self) -> None:
         """Tensors of so many slices that steps read and write; nothing is recorded of them yet."""
-        count, parts = len(self.slots), self.prepared.train.accumulate
-
-        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        # Of a block of steps, the first of which is a multiple of its length.
-        self._block, self._unread = -1, list[Tensor]()
-        self._schedule = empty(BLOCK_STEPS, count, dtype=self.dtype)
-        self._seeds = empty(BLOCK_STEPS, parts, count, dtype=torch.long)
-        self.losses = empty(BLOCK_STEPS, count, dtype=torch.float64)
-        self.broken = empty(count, dtype=torch.long) - 1
+        count, train, at = len(self.slots), self.prepared.train, self.device
+        self._block = -1  # of steps; the first of each is a multiple of its length
+        self._schedule = torch.zeros(BLOCK_STEPS, count, dtype=self.dtype, device=at)
+        shape = (BLOCK_STEPS, train.accumulate, count)
+        self._seeds = torch.zeros(shape, dtype=torch.long, device=at)
+        self.losses = torch.zeros(train.steps, count, dtype=torch.float64, device=at)
+        self.broken = torch.full((count,), -1, device=at)
         self._counted = self.slots, self._on_device(self.slots)
         self._forget_graph()
 
     def _forget_graph(self) -> None:
         """What is recorded is of other tensors, or of other operations."""
-        self._graph: Recorder | None = None
-        self._recording: Recorder | None = None
+        self._graph: CudaGraph | None = None
+        self._recording: CudaGraph | None = None
         self._grads, self._whole, self._draws, self._warm = list[Tensor](), True, False, 0
         self._takes: Tensor | None = None
 
@@ -185,28 +180,10 @@ class BatchedRun:
         self._forget_graph()
         self.program.compiled_sizes.clear()
 
-    def take_losses(self) -> Tensor:
-        """Losses [steps, K] of the steps since they were last taken."""
-        self._set_aside(self.step_index)
-        losses, self._unread = torch.cat(self._unread), []
-        return losses
-
-    @property
-    def has_losses(self) -> bool:
-        """Whether some have not been taken."""
-        return bool(self._unread) or self._read < self.step_index
-
-    def _set_aside(self, step: int) -> None:
-        """Copy the rows of `losses` before `step` that have not been read."""
-        if self._read < step:
-            first = self._read % BLOCK_STEPS
-            self._unread.append(self.losses[first : first + step - self._read].clone())
-            self._read = step
-
     def step(self) -> Tensor:
         """One optimizer step of every trial, as one graph where the device has such.
 
-        Losses [K] before it, on the device: a row that a step BLOCK_STEPS later writes again.
+        Losses [K] before it, on the device.
         """
         self._send()
         recorder = RECORDERS.get(self.device.type)
@@ -226,11 +203,10 @@ class BatchedRun:
                     self._step_watched()
             self._warm += 1
         self.step_index += 1
-        return self.losses[(self.step_index - 1) % BLOCK_STEPS]
+        return self.losses[(self.step_index - 1) % len(self.losses)]
 
     def _step_watched(self) -> None:
         """A step as it is; the second is watched, as a first sets up what lasts."""
-        unsupported = self.program.unsupported
         # The compiler does not work under a watch.
         if self._warm != 1 or self.program.draws is not None or self.compiled:
             self._backward()
@@ -241,17 +217,10 @@ class BatchedRun:
         with watching(self.device, [self.prepared.optimizer], self.tensors) as update:
             self._finish()
         self.program.draws = watch.draws
-        if update.draws:
-            update.refusal = update.refusal or "it draws random numbers"
-        for name, what, refusal in (
-            (GRAPH, "a step", watch.refusal),
-            (GRAPHED_UPDATE, "the optimizer's update", update.refusal),
-        ):
-            if refusal:
-                unsupported[name] = refusal
-                self._tell_of_graph(what, refusal)
+        self._refuse(GRAPH, watch.refusal)
+        self._refuse(GRAPHED_UPDATE, update.refusal or "it draws random numbers" * update.draws)
 
-    def _record(self, recorder: type[Recorder]) -> None:
+    def _record(self, recorder: type[CudaGraph]) -> None:
         self._grads, self._whole = [], GRAPHED_UPDATE not in self.program.unsupported
         # What has not been watched counts as random; a map refuses what is.
         mapped = self._gradient_modes()[0] in ("mapped", "compiled mapped")
@@ -269,24 +238,25 @@ class BatchedRun:
             self._graph = self._recording
         except Exception as error:
             self._grads = []
-            # Too little memory says nothing of smaller batches.
-            if not is_out_of_memory(error):
-                self.program.unsupported[GRAPH] = first_line(error)
-            self._tell_of_graph("a step", first_line(error))
+            self._refuse(GRAPH, first_line(error))
+            if is_out_of_memory(error):  # which says nothing of smaller batches
+                del self.program.unsupported[GRAPH]
         finally:
             self._recording = None
 
-    def _tell_of_graph(self, what: str, reason: str) -> None:
-        text = f"{what} cannot be one graph of the GPU ({reason[:200]})"
-        self.notices.append(f"{text}: its operations are launched one by one, which takes longer")
+    def _refuse(self, name: str, reason: str) -> None:
+        if reason:
+            self.program.unsupported[name] = reason
+            what = "a step" if name == GRAPH else "the optimizer's update"
+            text = f"{what} cannot be one graph of the GPU ({reason[:200]})"
+            text += ": its operations are launched one by one, and take longer"
+            self.program.notices.append(text)
 
     def _send(self) -> None:
         """Bring to the device what the next step reads of the host, mostly for a block of steps."""
-        step, train = self.step_index, self.prepared.train
+        step = self.step_index
         if self.feed.send(step):
             self._forget_graph()
-        if step % BLOCK_STEPS == 0:
-            self._set_aside(step)
         if self._block != (block := step // BLOCK_STEPS):
             self._block, steps = block, range(block * BLOCK_STEPS, (block + 1) * BLOCK_STEPS)
             # Most often all trials have one schedule, which is worked out once.
@@ -295,12 +265,12 @@ class BatchedRun:
             rows = torch.tensor([factors[s.span] for s in settings], dtype=self.dtype)
             send(rows.T.contiguous(), self._schedule)  # [steps, K]
             if self.program.seeds:
-                parts = range(train.accumulate)
+                parts = range(self._seeds.shape[1])
                 seeds = [[self._seeds_of(part, each) for part in parts] for each in steps]
                 send(torch.tensor(seeds), self._seeds)
         # By identity: sync points make a new list.
         if self._counted[0] is not self.slots:
-            self._counted[1].copy_(torch.tensor(self.slots))
+            send(torch.tensor(self.slots), self._counted[1])
             self._counted = self.slots, self._counted[1]
 
     def _row(self) -> Tensor:
@@ -313,7 +283,8 @@ class BatchedRun:
         with self.precision():
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
-            self.losses.index_copy_(0, self._row(), losses[None].to(self.losses.dtype))
+            row, losses = self.count % len(self.losses), losses.to(self.losses.dtype)
+            self.losses.index_copy_(0, row, losses[None])
             breaks = (self.broken < 0) & ~losses.isfinite()
             self.broken.copy_(torch.where(breaks, self.count, self.broken))
             self._takes = self.loss_scale.unscale(grads) if self.loss_scale else None
@@ -413,7 +384,8 @@ class BatchedRun:
 
     def take_notices(self) -> list[str]:
         """What the user has not been told yet."""
-        notices, self.notices = self.notices, []
+        notices = [*self.notices, *self.program.notices]
+        self.notices, self.program.notices = [], []
         if reason := take_refusal():
             text = "the loss of large vocabularies cannot be compiled"
             notices.append(f"{text} ({reason[:200]}): it moves more memory")
@@ -494,7 +466,6 @@ class BatchedRun:
             settings=by_name(hps.settings),
         )
         self.seed_rows, broken = self.seed_rows[index], self.broken[index]
-        self._read = self.step_index
         self._lay_out()
         self.broken.copy_(broken)
 
@@ -519,7 +490,7 @@ class BatchedRun:
             value.copy_(tensors[name])
         if self.compiled:
             self.program.compiled_sizes.add(len(slots))
-        self.step_index = self._read = step
+        self.step_index = step
         self.count.fill_(step)
 
     def heldout(self) -> tuple[Tensor, Tensor | None]:

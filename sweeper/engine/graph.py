@@ -9,16 +9,19 @@ holds cannot be replayed, and is run as it is.
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from sweeper.errors import users_own
 
 WARM_UP = 3
 """Steps of a shape that run as they are before one is recorded; the second of them is watched."""
@@ -35,31 +38,11 @@ WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """What torch says of operations whose result, or its shape, the host needs to know."""
 
 
-class Recorder(Protocol):
-    """What records a step's operations, and replays them on the same memory."""
-
-    def __init__(self, device: torch.device, seeds: int) -> None:
-        """`seeds` is how often a step seeds torch's generator."""
-
-    @staticmethod
-    def warm_up(device: torch.device) -> AbstractContextManager[Any]:
-        """Where steps run before one is recorded."""
-
-    def record(self, step: Callable[[], None]) -> None:
-        """Record `step`, which need not be carried out."""
-
-    def seed(self, index: int) -> None:
-        """Within a step that is recorded: random numbers follow from the seed of this index."""
-
-    def replay(self, seeds: Sequence[int]) -> None:
-        """Carry the recorded step out."""
-
-
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph` in a memory pool of its own, with a generator for every seed."""
+    """Records a step in a memory pool of its own, and replays it."""
 
     def __init__(self, device: torch.device, seeds: int) -> None:
-        """Nothing is recorded yet."""
+        """`seeds` is how often a step seeds torch's generator: each goes on with one of its own."""
         index = torch.cuda.current_device() if device.index is None else device.index
         self._device, self._graph = device, torch.cuda.CUDAGraph()
         self._default = torch.cuda.default_generators[index]
@@ -109,7 +92,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-RECORDERS: dict[str, type[Recorder]] = {"cuda": CudaGraph}
+RECORDERS = {"cuda": CudaGraph}
 """By the type of the device; steps of all others run as they are."""
 
 
@@ -122,7 +105,10 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.refusal = self.refusal or self.reason(func, args, tree_leaves([args, kwargs, out]))
+        reason = self.reason(func, args, tree_leaves([args, kwargs, out]))
+        if reason and not self.refusal:
+            own = users_own(traceback.extract_stack())
+            self.refusal = reason + "".join(f", in {f.name}: {f.line}" for f in own[-1:])
         return out
 
     def reason(self, func: Any, args: Sequence[Any], leaves: Sequence[Any]) -> str:
@@ -139,7 +125,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.draws = True
             if kinds - {self.device.type}:
                 return f"{name} draws on the host"
-        if len(kinds) > 1 and ("copy" in name or indexes):
+        # Of torch.tensor and its kin this is all that is seen.
+        lifted = name == "aten::lift_fresh" and self.device.type in kinds
+        if lifted or (len(kinds) > 1 and ("copy" in name or indexes)):
             return f"{name} copies between host and device"
         return ""
 

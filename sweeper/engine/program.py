@@ -246,6 +246,7 @@ class Program:
         self.compile_record = CompileRecord()
         self.unsupported: dict[str, str] = {}
         self.draws: bool | None = None
+        self.notices: list[str] = []  # of a batch that is only measured, too
         self._device = device
         precision = prepared.train.precision
         self._autocast = precision.startswith(("bfloat16", "float16"))

@@ -100,8 +100,10 @@ class Training:
         # The time of earlier attempts counts, the time of what they lost does not.
         self.saved_at = time.perf_counter()
         self.start = self.saved_at - self.progress.seconds
-        # The step of its last checkpoint, and the sizes of which a compiled step has run.
-        self.saved_step, self.compiled_sizes = self.batched_run.step_index, set[int]()
+        # The steps of its last checkpoint and of the last losses that were read, and the sizes of
+        # which a compiled step has run.
+        self.saved_step = self.read_step = self.batched_run.step_index
+        self.compiled_sizes = set[int]()
         self.compiling = None
         if execution.compile == "auto":
             pending_steps = execution.pending * self.train.steps
@@ -125,7 +127,7 @@ class Training:
                     self._step()
                     self._save_if_due()
                 if stop in sync_points:
-                    if run.has_losses:
+                    if run.step_index > self.read_step:
                         self._sync()
                     if not self._active():
                         break
@@ -150,7 +152,7 @@ class Training:
             return
         self.compiled_sizes.add(size)
         if run.step_index > self.saved_step:
-            if run.has_losses:
+            if run.step_index > self.read_step:
                 self._sync()
             self._save()
         self.control.saved(self.path is None or run.step_index == self.saved_step)
@@ -167,8 +169,9 @@ class Training:
     def _sync(self) -> None:
         """Take the losses to the host; stop what diverges or is pruned; report."""
         run, progress = self.batched_run, self.progress
-        losses, broken = run.take_losses().cpu().numpy(), run.broken.tolist()
-        step, first = run.step_index, run.step_index - len(losses)
+        step, first = run.step_index, self.read_step
+        losses, broken = run.losses[first:step].cpu().numpy(), run.broken.tolist()
+        self.read_step = step
         # Columns are slices, of which some may have been dropped; results go by the trial's index.
         for column, slot in enumerate(run.slots):
             if slot != PADDING:
@@ -243,7 +246,7 @@ class Training:
         folder = self.execution.checkpoints
         if folder is None or step != self.batched_run.step_index:
             return  # it was saved before the checkpoint that this run went on from
-        if self.batched_run.has_losses:
+        if self.batched_run.step_index > self.read_step:
             self._sync()
         # A trial that has stopped leaves at the next sync point, and another horizon has others.
         if not self.progress.stopped:

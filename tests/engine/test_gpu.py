@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +16,12 @@ import torch
 from torch import Tensor
 
 from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.graph import WARM_UP, CudaGraph
 from sweeper.engine.runner import Engine
 from sweeper.launch.inline import Inline
 from sweeper.sweep.loop import Loop
 from sweeper.trial import PluginSpec, Trial
+from tests.engine.runs import trials_of
 from tests.engine.tiny_trials import corpus, trial
 
 pytestmark = [
@@ -82,11 +85,67 @@ def no_host_waits() -> Iterator[None]:
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
     run = BatchedRun(batched(tmp_path), DEVICE, compile=compile)
-    for _ in range(3):
+    for _ in range(WARM_UP + 1):
         run.step()
     with no_host_waits():
         losses = [run.step() for _ in range(8)]
     assert torch.isfinite(torch.stack(losses)).all() and run.program.unsupported == {}
+    assert run._graph is not None
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize(
+    ("name", "count", "settings"),
+    [
+        ("wide", 3, {"clip": 1.0}),
+        ("wide", 1, {"accumulate": 2}),
+        ("wide", 2, {"precision": "float16"}),
+        ("WithDropout", 1, {"accumulate": 2}),
+        ("WithDropout", 3, {}),
+        ("WithReplacedBuffers", 3, {"clip": 1.0}),
+    ],
+)
+def test_replayed_steps_are_plain_ones_to_the_bit(
+    name: str,
+    count: int,
+    settings: dict[str, Any],
+    compile: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With kernels that add in one order; random numbers follow from the same seeds."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    many = batched(tmp_path, count, **settings)
+    if name != "wide":
+        group = trials_of(name)[:count]
+        spec = replace(group[0].spec, train=replace(group[0].spec.train, **settings))
+        many = BatchedTrials(trials=tuple(replace(t, spec=spec) for t in group), corpus=many.corpus)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        seen = []
+        for recorders in ({}, {"cuda": CudaGraph}):
+            monkeypatch.setattr("sweeper.engine.batched.RECORDERS", recorders)
+            run = BatchedRun(many, DEVICE, compile=compile)
+            losses = [run.step() for _ in range(12)]
+            assert (run._graph is not None) == bool(recorders), run.notices
+            seen.append([*losses, *(value.clone() for value in run.tensors().values())])
+            run.program.release()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for plain, replayed in zip(*seen, strict=True):
+        torch.testing.assert_close(replayed, plain, rtol=0, atol=0)
+
+
+def test_an_eager_step_of_a_few_trials_is_one_launch(tmp_path: Path) -> None:
+    """What the host does for a step is told by its time: the device is far behind."""
+    run = BatchedRun(batched(tmp_path), DEVICE)
+    for _ in range(WARM_UP + 1):
+        run.step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(8):
+        run.step()
+    assert time.perf_counter() - start < 8 * 1e-3
 
 
 def peak(many: BatchedTrials) -> int:

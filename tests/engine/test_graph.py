@@ -86,7 +86,7 @@ def everything(run: BatchedRun, steps: int) -> list[Tensor]:
     losses = [run.step().clone() for _ in range(steps)]
     state = [value.clone() for value in run.tensors().values()]
     heldout = [value for value in run.heldout() if value is not None]
-    return [*losses, *state, *heldout, run.clipped, run.broken, run.take_losses()]
+    return [*losses, *state, *heldout, run.clipped, run.broken, run.losses]
 
 
 @pytest.mark.parametrize(("model", "optimizer", "precision", "extra", "count"), list(cases()))
@@ -143,6 +143,11 @@ class Masks(Base):
         return x if x.is_meta else x + 0 * x.detach()[x.detach() > 0].sum()
 
 
+class Copies(Base):
+    def middle(self, x: Tensor) -> Tensor:
+        return x if x.is_meta else x * torch.tensor([0.9], dtype=x.dtype, device=x.device)
+
+
 class Counts(Base):
     calls = 0
 
@@ -191,7 +196,7 @@ def fallback_of(name: str) -> Trial:
     return replace(first, spec=replace(first.spec, **changed))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["ReadsALoss", "Masks", "Counts", "Draws", "Remembers"])
+@pytest.mark.parametrize("name", ["ReadsALoss", "Masks", "Copies", "Counts", "Draws", "Remembers"])
 def test_a_module_that_cannot_be_recorded_is_told_by_the_operation(
     name: str, golden: Golden
 ) -> None:
