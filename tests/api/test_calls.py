@@ -1,7 +1,5 @@
 """A search and a transfer as a notebook calls them, with a class that no file holds."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os

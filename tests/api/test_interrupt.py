@@ -1,7 +1,5 @@
 """Ctrl-C in a process that goes on."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What `sweeper` exports, with its signatures: a change of them is a diff in review."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

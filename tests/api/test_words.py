@@ -1,7 +1,5 @@
 """Keyword arguments are the words of a command line, and next commands are calls again."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """transformers' models in their usual calls: each gives what the plainest one gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers of unlike kinds over depth: matched by kind and place, or refused with advice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

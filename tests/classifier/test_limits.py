@@ -1,7 +1,5 @@
 """What cannot be decided is named, what the user gives counts, sizes and inputs are checked."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Any

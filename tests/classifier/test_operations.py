@@ -1,7 +1,5 @@
 """Operations of plain modules: found where they are called, scaled there and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Roles that ask for more than one use at two widths: shared heads, ties, rounding, groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import sqrt

@@ -1,7 +1,5 @@
 """Everything a parameter can be used for, each with its role, fans and growing dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands for tests: trials of a script, without a study."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command that a trial runs: nested arguments, torchrun, files of arguments."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a first run's losses were read from, and what speaks against them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a script asks of its trial."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Losses from every source, as far as it is written when it is read."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """How commands end, and that nothing of them is left."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

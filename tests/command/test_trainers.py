@@ -1,7 +1,5 @@
 """Trainers that nobody here wrote: transformers' Trainer, nanoGPT and nanoGPT-mup as published."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

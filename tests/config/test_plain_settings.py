@@ -1,7 +1,5 @@
 """What the settings make of a user's own model: what is dropped, told, and refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images from files of MNIST's kind, and of scikit-learn."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import struct

@@ -1,7 +1,5 @@
 """Options of the sources that are refused by their key, before any file is read."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

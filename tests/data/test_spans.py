@@ -1,7 +1,5 @@
 """Span corruption: nothing is lost, rates are exact, and draws follow from seed and step alone."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import permutations
 from pathlib import Path

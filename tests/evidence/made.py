@@ -1,7 +1,5 @@
 """A ladder of made-up curves, what it predicts, and runs that are on that course or off it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

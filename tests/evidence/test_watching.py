@@ -1,7 +1,5 @@
 """What only looks on is killed: `follow`, and the process that writes the page of a study."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Real commands to be broken, and what must be true of a study whatever was done to them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A PostgreSQL server of a test's own."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """A clock that jumps by hours while a study is searched."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.clock import VARIABLE

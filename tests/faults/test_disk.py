@@ -1,7 +1,5 @@
 """A disk that is full while a study is searched."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files of a study that are damaged while nobody looks."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that are killed at random, again and again, and two drivers of one study at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """PostgreSQL as the study's storage: a real server, one that is not there, one that is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The real command on a real Slurm, broken: each trial once, no job twice, nothing left."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

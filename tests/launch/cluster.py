@@ -1,7 +1,5 @@
 """A real Slurm for tests, and a driver in a thread or a process of its own beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ A trial of so many steps adds a number at each. Two trials differ in what comes 
 whose steps were lost, or done twice, from both.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """What every launcher in conf/launcher must do."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job's files: what is written is read back, and of what is damaged nothing is believed."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is removed from a study's folder, and what others may still need."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Their trials only count: workers then start at once. The engine's are in test_local_engine.py.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

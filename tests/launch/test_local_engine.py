@@ -1,7 +1,5 @@
 """The engine in worker processes: sizes measured, and what a GPU more takes."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Modules in the folder worked in: for a user's own model and its siblings, never for a library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a real Slurm alone can show; a run, an array and a cancellation are in test_conformance."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's command as jobs of a Slurm: one supervisor an allocation, on two nodes srun."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

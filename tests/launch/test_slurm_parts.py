@@ -1,7 +1,5 @@
 """Parts of the Slurm launcher that need no Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """How long torch's threads spin, on an idle machine and beside others; what is collected when."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

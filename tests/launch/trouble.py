@@ -1,7 +1,5 @@
 """What bad luck or a bad model does to a process; and a note of every step that is done."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Small models of transformers, and what goes into them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The models of sweeper, small, and with weights and scales as a parameterization has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dropout: its expectation, and the same masks in a batch, alone and after a resumption."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of transformers by name: their own loss, and batches of them."""
 
-from __future__ import annotations
-
 import math
 import socket
 import sys

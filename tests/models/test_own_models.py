@@ -1,7 +1,5 @@
 """The package's own models: sizes, causality, positions, experts, patches, unit scale."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents as a real study leaves them, made up: a search, a validation, a plan, a folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

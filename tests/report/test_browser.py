@@ -1,7 +1,5 @@
 """The page in a real browser: what is drawn, what can be read, what it asks the network for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import suppress

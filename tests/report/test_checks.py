@@ -1,7 +1,5 @@
 """Coordinate checks and scales as `sweeper check` leaves them in a study's folder, made up."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page while a study runs: who writes it, when it ends, and what a failure costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The next command: as a value, and from what a study's folder holds; nothing is trained."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

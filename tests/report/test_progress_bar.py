@@ -1,7 +1,5 @@
 """The bar, the file, and how long work will still take: what is foretold against what comes."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """What the page shows of coordinate checks and scales, damaged ones too."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterator

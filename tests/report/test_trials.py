@@ -1,7 +1,5 @@
 """Pictures of a search's trials, which are Optuna's own."""
 
-from __future__ import annotations
-
 import math
 import random
 import warnings

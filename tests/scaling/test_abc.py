@@ -1,7 +1,5 @@
 """The printed table of exponents, and the symmetry."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Every config of the group keeps the protocol; a newcomer is found without editing a test."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from functools import cache

@@ -1,7 +1,5 @@
 """The effective theory's tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log2
 from typing import Any

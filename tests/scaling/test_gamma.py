@@ -1,7 +1,5 @@
 """Gammas against learning rates worked out by hand, and as nothing at all where they are 1."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """An absorbed multiplier changes no step of any optimizer: the abc symmetry, written out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

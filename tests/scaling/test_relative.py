@@ -1,7 +1,5 @@
 """Parameterizations relative to a base: muP by mup, the scaled embedding."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import product
 from math import sqrt

@@ -1,7 +1,5 @@
 """Specifications of weights whose sides are given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sweeper.scaling.spec import ParamSpec, Role

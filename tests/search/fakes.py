@@ -1,7 +1,5 @@
 """Searches without training: losses that are made up, and trials that take no time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

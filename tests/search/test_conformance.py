@@ -3,8 +3,6 @@
 Nothing is trained: the losses are made up.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

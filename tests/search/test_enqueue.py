@@ -1,7 +1,5 @@
 """In anybody's Optuna study strategies do what `sweeper search` does, point for point."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

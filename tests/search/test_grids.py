@@ -1,7 +1,5 @@
 """Grids over pairs, and the u-muP paper's transfer error, on surfaces whose answer is known."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from unittest.mock import ANY

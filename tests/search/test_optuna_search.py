@@ -1,7 +1,5 @@
 """Samplers of Optuna's as strategies: asked in batches, and the same again when resumed."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """A search that goes on until its answer is settled: the race of its best configurations."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean

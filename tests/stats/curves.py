@@ -1,7 +1,5 @@
 """Learning-rate curves made up: a parabola in log2 eta, a cliff, an offset a seed, and noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A best whose neighbour left no result is none that a search has found."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What stays of an earlier verdict, and the axes of which a verdict says nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

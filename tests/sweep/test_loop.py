@@ -1,7 +1,5 @@
 """The loop's one policy for jobs that fail, with a runner and an executor that only pretend."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 latent attention are held, as the models' authors hold them between sizes.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ sizes must not depend on the width: the slope of log2 size over log2 width lies 
 zero. The logits may fall, as they do at the start under muP, and may not rise.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ A role is expected from the type of the module that owns a parameter, by a table
 The learning rates are mup's own, MuAdam's and MuSGD's, from the shapes alone.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any
