@@ -17,7 +17,6 @@ METHODS = (sweeper.Study, sweeper.Transfer, LadderVerdict, sweeper.TransferPlan)
 
 
 def lines() -> Iterator[str]:
-    """A line a name, and of some classes a line a member."""
     for name in sorted(sweeper.__all__):
         value = getattr(sweeper, name)
         if name != "__version__":

@@ -19,7 +19,6 @@ from tests.toy_models import Residual
 
 
 def tree(**settings: Any) -> dict[str, Any]:
-    """The configuration that keyword arguments of a search compose."""
     return compose_tree(settings_words("search", settings, None))
 
 

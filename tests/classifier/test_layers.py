@@ -148,9 +148,6 @@ def test_recurrent_layers(golden: Golden) -> None:
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
 
 
-# Which dimension of a parameter a view's dimensions stem from.
-
-
 STEPS = ("transpose", "narrow", "select", "split", "merge", "copy", "expand")
 
 

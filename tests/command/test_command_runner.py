@@ -217,9 +217,6 @@ def test_clipping_that_undoes_a_plan_is_noted(
     assert noted in note and bool(noted) is bool(note)
 
 
-# The job of a trial, in another process.
-
-
 def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:
     """And no group of none, whose CUDA_VISIBLE_DEVICES would be empty."""
     for gpus in (0, None):

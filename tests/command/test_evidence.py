@@ -131,9 +131,6 @@ def test_nothing_and_a_report_file(tmp_path: Path) -> None:
     assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
 
 
-# Losses by step: gaps, restarts, runs that tell no steps, and losses that grow.
-
-
 def series(*readings: tuple[int | None, float]) -> Series:
     made = Series()
     made.add(Reading(step, loss) for step, loss in readings)

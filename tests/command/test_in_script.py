@@ -74,9 +74,6 @@ def test_it_imports_nothing_heavy(folder: Path) -> None:
     assert done.stdout.strip() == "set()"
 
 
-# A coordinate check inside the user's own training loop.
-
-
 def test_outside_of_a_check_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE, raising=False)
     model = nn.Linear(2, 2)

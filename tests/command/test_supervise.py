@@ -356,9 +356,6 @@ def test_a_job_is_the_same_after_json_and_refuses_other_code(
     assert command(cwd=str(tmp_path), code=("*.py",)).identity() != settings.identity()
 
 
-# Which lines of a log a failure quotes.
-
-
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3', "    f()"]
 CAUSE = "mine.BadInput: positions.weight [32, 32], planned [128, 32]"
 FOOTER = [

@@ -130,9 +130,6 @@ def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, refused: Refused) ->
             save_arrays(tmp_path, inputs, labels, train_size)
 
 
-# scikit-learn's digits.
-
-
 @pytest.fixture
 def digits(tmp_path: Path) -> Any:
     pytest.importorskip("sklearn")

@@ -31,7 +31,6 @@ corruptions = st.builds(
 
 
 def made(how: Corruption, seq_len: int, batch: int, seed: int) -> tuple[Ids, Ids, Ids]:
-    """Windows, inputs and targets."""
     generator = np.random.default_rng(seed)
     windows = generator.integers(VOCABULARY, size=(batch, seq_len))
     draws = generator.integers(2**63, size=(batch, 2 * (seq_len + 1))).astype(np.uint64)

@@ -60,7 +60,6 @@ def test_any_text_survives_a_bpe_trained_on_another(bpe: Tokenizer, prose: str) 
 
 
 def test_text_without_spaces_is_trained_in_short_words() -> None:
-    """Training takes the square of a word's length."""
     genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 20_000))
     bpe = train_bpe([genome], 300)
     assert bpe.get_vocab_size() == 300
@@ -245,12 +244,8 @@ def test_text_that_changes_while_it_is_read(
     assert not list((prose.parent / "cache").iterdir())
 
 
-# The standard library's sources.
-
-
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small standard library, in place of the interpreter's."""
     root = tmp_path / "lib"
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(root / name))
     return root / "stdlib"

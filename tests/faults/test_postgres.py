@@ -28,7 +28,6 @@ def server() -> Iterator[Server]:
 
 
 def mirrored(server: Server) -> list[str]:
-    """Keys of the trials of study `a` in the server, as any dashboard reads them."""
     storage = optuna.storages.RDBStorage(server.url())
     try:
         trials = optuna.load_study(study_name="a", storage=storage).trials
@@ -47,7 +46,6 @@ def emptied(server: Server) -> None:
 
 
 def no_password(harness: Harness, *answers: Answer) -> None:
-    """Neither said nor written."""
     for answer in answers:
         assert PASSWORD not in answer.out + answer.err
     for path in harness.folder.rglob("*"):

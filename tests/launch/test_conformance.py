@@ -107,7 +107,6 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
 
 
 def test_a_scheduler_is_found_by_its_folder_alone(tmp_path: Path) -> None:
-    """Who reads a study imports no launcher that it never used."""
     assert schedulers(tmp_path) == []
     for name, target in plugins()["launcher"].items():
         (tmp_path / name).mkdir()

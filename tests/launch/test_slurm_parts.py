@@ -80,7 +80,6 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
 
 
 def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Path) -> None:
-    """What it leaves open is the launcher's."""
     launcher = Slurm(cpus=2, memory="4G", time=90)
     asked = Resources(nodes=2, tasks=3, gpus=8, cpus=5, memory="64G", time=30)
     executors = launcher._executor(tmp_path, "a", asked), launcher._executor(tmp_path, "a")
@@ -237,9 +236,6 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     run = slurm_jobs.Run(Submission(folder=folder))
     run.began, run.fraction = run.began if began is None else began, fraction
     assert run._stands_still() is still
-
-
-# What a node lacks.
 
 
 @pytest.mark.parametrize(

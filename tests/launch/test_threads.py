@@ -108,9 +108,6 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine._others() == 0
 
 
-# The collector of circular garbage.
-
-
 @pytest.fixture
 def _collector() -> Iterator[None]:
     yield

@@ -109,7 +109,6 @@ def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
 
 
 def came(browser: Browser, condition: str) -> None:
-    """Wait for a page that meets the condition, through pages that come and go."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         # Between two pages there is none that could answer.

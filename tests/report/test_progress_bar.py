@@ -221,9 +221,6 @@ def test_durations() -> None:
     assert {seconds: duration(seconds) for seconds in told} == told
 
 
-# How long work will still take.
-
-
 def test_jobs_at_once_share_the_work_and_silent_ones_are_taken_to_go_on() -> None:
     seconds = TrialSeconds(lambda _: 1.0, [result(trials(1)[0], seconds=50.0)])
     left, batch = TimeLeft(seconds, at_once=2), trials(8)

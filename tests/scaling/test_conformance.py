@@ -43,8 +43,6 @@ def values(name: str) -> dict[str, float]:
 
 @cache
 def sizes(growth: int) -> tuple[ParamSpec, ...]:
-    """A decoder's parameters, and one of each role that it has not."""
-
     def llama(width: int, depth: int) -> Llama:
         return Llama(width=width, depth=depth, classes=40, seq_len=8, norm_gain=True)
 

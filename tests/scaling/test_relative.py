@@ -42,8 +42,6 @@ Shape = tuple[int, int, int, int]
 
 
 class Oracle(nn.Module):
-    """An MLP in mup's own words, its hidden matrices of any aspect."""
-
     def __init__(self, width: int, ratio: int, more: int) -> None:
         super().__init__()
         inner = ratio * width + more
@@ -66,8 +64,6 @@ def oracle(base: int, m: int, ratio: int = 1, more: int = 0) -> Oracle:
 
 
 def specs(base: int, m: int, ratio: int = 1, more: int = 0) -> dict[str, ParamSpec]:
-    """What our classifier says of the same model, with a plain readout."""
-
     def build(width: int, depth: int) -> nn.Module:
         model = Oracle(width, ratio, more)
         model.readout = nn.Linear(width, 10)  # type: ignore[assignment]

@@ -153,9 +153,6 @@ def test_the_loss_s_interval_is_that_of_the_seeds() -> None:
     assert 3 - result.loss.low == pytest.approx(half, rel=0.15)
 
 
-# The basin.
-
-
 @pytest.fixture
 def no_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BIAS", 0.0)

@@ -130,9 +130,6 @@ def test_configurations_are_ordered_by_divergence_then_by_the_others() -> None:
     assert sorted(losses, key=lambda name: by_losses(np.array(losses[name]))) == ["b", "a", "c"]
 
 
-# Looks at what grows, and a mean's interval.
-
-
 def test_the_looks_at_a_ladder_err_together_as_pocock_has_it() -> None:
     reach = stats.norm.isf((1 - CONFIDENCE) / 2)
     generator = np.random.default_rng(0)

@@ -17,14 +17,9 @@ from sweeper.search.optuna import recording
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, Log2Hps, Result, Space
 from tests.golden import Golden
-from tests.study.study_files import filed, journal_trials, make, mirrored, refuse, rubbish
+from tests.study.study_files import filed, journal_trials, loaded, make, mirrored, refuse, rubbish
 
 SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
-
-
-def loaded(folder: Path) -> optuna.Study:
-    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
-    return optuna.load_study(study_name=folder.name, storage=storage)
 
 
 def test_trials_are_asked_before_they_run_and_told_as_they_end(folder: Path) -> None:
@@ -195,9 +190,7 @@ def other_study(journal: Path) -> None:
 
 
 def by_someone_else(journal: Path) -> None:
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    study = optuna.load_study(study_name="first", storage=storage)
-    study.add_trial(optuna.trial.create_trial(value=1.0))
+    loaded(journal.parent).add_trial(optuna.trial.create_trial(value=1.0))
 
 
 @pytest.mark.parametrize("damage", [rubbish, from_the_future, other_study, by_someone_else])

@@ -255,8 +255,6 @@ def cliff(hps: Log2Hps, seed: int) -> float:
 
 
 class Idle(Trainer):
-    """Has places for all that may follow."""
-
     ahead = None
 
 

@@ -52,7 +52,6 @@ def test_what_is_typed_stays_and_other_parameterizations_are_refused(root: Path)
 
 
 def test_other_verbs_do_not_pass_over_where_a_search_begins(root: Path) -> None:
-    """They would go on with ranges and defaults that the search does not have."""
     with pytest.raises(ConfigError, match=r"search\.from") as refused:
         tree(root, "search.from=a")
     assert refused.value.key == "search.from" and refused.value.value == "a"

@@ -121,9 +121,6 @@ def test_curves_of_other_lengths_are_averaged() -> None:
         assert begins.tolist() == [piece[0] for piece in pieces]
 
 
-# A band of earlier runs.
-
-
 STEPS = np.arange(0, 3001, 125)
 
 
