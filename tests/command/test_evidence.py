@@ -1,6 +1,7 @@
 """What a first run's losses were read from, and what speaks against them."""
 
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -113,8 +114,6 @@ def test_what_presets_read_of_their_trainers_logs(
 
 
 def test_noise_is_no_jump(tmp_path: Path) -> None:
-    import random
-
     doubted = 0
     for seed in range(30):
         chance = random.Random(seed)

@@ -30,10 +30,6 @@ def prepare(path: Path, **options: Any) -> TokenCorpus:
     return Text(path=str(path), **options).prepare(path.parent / "cache")
 
 
-def bpe_of(corpus: TokenCorpus) -> Tokenizer:
-    return Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
-
-
 @pytest.fixture
 def prose(tmp_path: Path) -> Path:
     path = tmp_path / "prose.txt"
@@ -83,7 +79,8 @@ def test_a_bpe_is_trained_on_a_sample_of_long_text(
     assert 5 <= len(seen) <= 10 and seen[0] == PROSE[:100]
     assert 256 < corpus.classes <= 300 and corpus.tokens.dtype == np.uint16
     assert len(corpus.tokens) < len(PROSE.encode()) and corpus.tokens.max() < corpus.classes
-    assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
+    bpe = Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
+    assert bpe.decode(corpus.tokens.tolist()) == PROSE
 
 
 @pytest.mark.parametrize("options", [{}, {"tokenizer": "bpe", "vocab_size": 300}])

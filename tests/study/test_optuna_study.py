@@ -72,17 +72,12 @@ def test_choices_are_parameters_until_their_list_is_another(folder: Path) -> Non
     assert [trial.user_attrs["choices"]["kind"] for trial in trials] == ["b", "a", "c"]
 
 
-def killed_before_tell(folder: Path, results: list[Result]) -> None:
-    """A driver that recorded `results`, and was killed before it told them."""
-    with pytest.MonkeyPatch.context() as patch, StudyRecord.open(folder) as study:
-        study.propose([result.trial for result in results], SPACE)
-        patch.setattr(recording.OptunaStudy, "tell", lambda *_: None)
-        study.record(results)
-
-
 def test_what_was_recorded_and_not_told_is_told_at_the_next_start(folder: Path) -> None:
     results = [make(0), make(1, "diverged"), make(2, "failed"), make(3, "pruned")]
-    killed_before_tell(folder, results)
+    with pytest.MonkeyPatch.context() as killed, StudyRecord.open(folder) as study:
+        study.propose([result.trial for result in results], SPACE)
+        killed.setattr(recording.OptunaStudy, "tell", lambda *_: None)
+        study.record(results)
     assert {trial.state for trial in journal_trials(folder)} == {TrialState.RUNNING}
     StudyRecord.open(folder).close()
     assert mirrored(folder) == filed(folder)

@@ -22,7 +22,7 @@ from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import StudyRecord, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 from tests.study.study_files import SPEC, filed, files, make, mirrored, refuse
 
 ROOT = Path(__file__).parents[1]
@@ -54,9 +54,8 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
 def test_reading_writes_nothing_and_leaves_optuna_alone(
     folder: Path, tmp_path: Path, golden: Golden
 ) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         StudyRecord.read(folder)
-    golden.says(caught)
     assert list(tmp_path.iterdir()) == []
     with StudyRecord.open(folder) as study:
         study.record([make(0)])
@@ -195,16 +194,14 @@ def test_unreadable_result_is_an_error_not_a_second_run(
     (path,) = files(folder)
     path.unlink()
     path.mkdir()
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         StudyRecord.read(folder)
-    golden.says(caught)
 
 
 def test_a_study_in_the_place_of_a_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         StudyRecord.open(tmp_path / "file")
-    golden.says(caught)
     with pytest.raises(ConfigError):
         StudyRecord.open(tmp_path / "-x")
 
@@ -279,9 +276,8 @@ def test_a_study_of_another_format_is_refused_and_left_as_it_is(
     other.write_text(json.dumps(record) + "\n")
     before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
     for use in (StudyRecord.open, StudyRecord.read):
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             use(folder)
-        golden.says(caught)
     assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == before
 
 

@@ -13,7 +13,7 @@ from sweeper.evidence.follow.decision import Seen, Watch, cusum, innovations, ju
 from sweeper.evidence.follow.page import presented
 from sweeper.evidence.follow.reading import Stretches, read_prediction
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.follow.words import code_of, said_of
+from sweeper.evidence.follow.words import code_of, compute_text, said_of
 from sweeper.report.sections import tone_of
 from sweeper.stats.power_law import Array
 from tests.evidence.made import STEPS, TARGET, middle, prediction, run
@@ -256,8 +256,6 @@ def test_a_run_without_losses_is_off_since_its_last_one() -> None:
 
 
 def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green() -> None:
-    from sweeper.evidence.follow.words import code_of, compute_text
-
     made = prediction()
     least, most = watched(run(5)).seen.reach
     assert worth(made, 0.5 * made.prediction.loss) == most < 2
