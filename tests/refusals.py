@@ -8,7 +8,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, SweeperError
 from tests.golden import Golden
 
 
@@ -28,7 +28,7 @@ def raises_config_error(
 
 
 @contextmanager
-def refused(golden: Golden, error: type[BadInput] = BadInput) -> Iterator[None]:
+def refused(golden: Golden, error: type[SweeperError] = BadInput) -> Iterator[None]:
     """What is within raises an error whose sentence is the test's next kept message."""
     with pytest.raises(error) as caught:
         yield

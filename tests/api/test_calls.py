@@ -1,14 +1,14 @@
 """A search and a transfer as a notebook calls them, with a class that no file holds."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rich.console import Console
 
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
+from sweeper.api.interrupt import whole_imports
 from sweeper.api.shown import Answer
 from sweeper.errors import BadInput
 from sweeper.launch.code import edited_modules, main_code, user_modules
@@ -69,7 +70,6 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The names of `__main__` after the cell has run."""
     space = vars(sys.modules["__main__"])
     before = dict(space)
     exec(compile(CELL, "<cell>", "exec"), space)
@@ -88,7 +88,6 @@ def undrawn() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the study "nb", searched and transferred within a running event loop."""
     matplotlib.use("agg")
     folder = make_workplace(tmp_path_factory.mktemp("notebook"))
     space = vars(sys.modules["__main__"])
@@ -343,3 +342,25 @@ def test_a_class_of_another_process_is_said_to_be_there() -> None:
     with raises_config_error("_target_", "__main__.Gone") as caught:
         import_target("__main__.Gone")
     assert "notebook" in caught.value.allowed
+
+
+@pytest.mark.parametrize("rest", [60, 0], ids=["work follows", "nothing follows"])
+def test_an_import_comes_to_its_end_and_no_ctrl_c_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: int
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    raised = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+    (tmp_path / "nb_half.py").write_text(f"{raised}whole = True\n")
+    importlib.invalidate_caches()
+    before, began = signal.getsignal(signal.SIGINT), time.monotonic()
+
+    def work() -> None:
+        with whole_imports():
+            importlib.import_module("nb_half")
+            if rest:
+                time.sleep(rest)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert sys.modules.pop("nb_half").whole and time.monotonic() - began < 30
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,7 +1,5 @@
 """What `sweeper` exports, with its signatures: a change of them is a diff in review."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess
@@ -19,7 +17,6 @@ METHODS = (sweeper.Study, sweeper.Transfer, LadderVerdict, sweeper.TransferPlan)
 
 
 def lines() -> Iterator[str]:
-    """A line a name, and of some classes a line a member."""
     for name in sorted(sweeper.__all__):
         value = getattr(sweeper, name)
         if name != "__version__":

@@ -1,7 +1,5 @@
 """Wrong types from Python: one error that names the keyword, and no frame of ours but the call."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keyword arguments are the words of a command line, and next commands are calls again."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,6 @@ from tests.toy_models import Residual
 
 
 def tree(**settings: Any) -> dict[str, Any]:
-    """The configuration that keyword arguments of a search compose."""
     return compose_tree(settings_words("search", settings, None))
 
 

@@ -1,7 +1,5 @@
 """transformers' models in their usual calls: each gives what the plainest one gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-import sweeper
 from sweeper.classifier.classify import Comparison, compare
 from sweeper.errors import BadInput
-from tests.classifier.test_uses import facts
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,8 +27,6 @@ HEAD_SIZE = 16
 
 
 def model(name: str, **fields: Any) -> Callable[..., Any]:
-    """Builds a model of two layers from its class; fields may be functions of the width."""
-
     def build(width: int) -> Any:
         stem, _, kind = name.partition("For")
         sizes = {
@@ -58,7 +52,6 @@ def width_(width: int) -> int:
 
 
 def same_sides(**more: Any) -> dict[str, Any]:
-    """Fields of an encoder and a decoder, a layer each, as BART and Whisper call them."""
     sides = ("encoder", "decoder")
     return {
         "d_model": width_,
@@ -150,55 +143,3 @@ def test_a_factor_that_depends_on_the_width_is_told() -> None:
     call = {"input_ids": TOKENS, "use_cache": False}
     assert classified(TEXT["gemma"], call).cautions == [gemma]
     assert "model.embed_tokens multiplies by 5.657 at width=32 and 8 at width=64" in gemma
-
-
-# GPT-2, every parameter by a table written by hand.
-
-Row = tuple[str, int, int, tuple[int, ...]]
-"""Role, fan-in and fan-out at width 128, and the dimensions that grow."""
-VECTOR: Row = ("vector", 1, 128, (0,))
-SQUARE: Row = ("hidden", 128, 128, (0, 1))
-
-
-def gpt2(width: int) -> Any:
-    config = transformers.GPT2Config(
-        n_embd=width,
-        n_head=width // 16,
-        n_layer=2,
-        vocab_size=50,
-        n_positions=32,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-GPT2_LAYER: dict[str, Row] = {
-    "ln_1.weight": VECTOR,
-    "ln_1.bias": VECTOR,
-    "attn.c_attn.weight": ("hidden", 128, 384, (0, 1)),
-    "attn.c_attn.bias": ("vector", 1, 384, (0,)),
-    "attn.c_proj.weight": SQUARE,
-    "attn.c_proj.bias": VECTOR,
-    "ln_2.weight": VECTOR,
-    "ln_2.bias": VECTOR,
-    "mlp.c_fc.weight": ("hidden", 128, 512, (0, 1)),
-    "mlp.c_fc.bias": ("vector", 1, 512, (0,)),
-    "mlp.c_proj.weight": ("hidden", 512, 128, (0, 1)),
-    "mlp.c_proj.bias": VECTOR,
-}
-GPT2: dict[str, Row] = {
-    "transformer.wte.weight": ("embedding", 50, 128, (1,)),
-    "transformer.wpe.weight": ("embedding", 32, 128, (1,)),
-    "transformer.ln_f.weight": VECTOR,
-    "transformer.ln_f.bias": VECTOR,
-}
-
-
-def test_gpt2() -> None:
-    specs = sweeper.classify(gpt2, {"width": 64}, {"width": 128})
-    layers = {f"transformer.h.{i}.{n}": row for i in (0, 1) for n, row in GPT2_LAYER.items()}
-    assert facts(specs) == GPT2 | layers
-    assert specs["transformer.wte.weight"].tied == ("lm_head.weight",)
-    starts = {spec.init for name, spec in specs.items() if name.endswith("bias")}
-    assert starts == {"zeros"} and specs["transformer.ln_f.weight"].init == "ones"

@@ -1,7 +1,5 @@
 """Layers of unlike kinds over depth: matched by kind and place, or refused with advice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -148,9 +146,6 @@ def test_recurrent_layers(golden: Golden) -> None:
     }
     with refused(golden):
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
-
-
-# Which dimension of a parameter a view's dimensions stem from.
 
 
 STEPS = ("transpose", "narrow", "select", "split", "merge", "copy", "expand")

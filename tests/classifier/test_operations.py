@@ -1,7 +1,5 @@
 """Operations of plain modules: found where they are called, scaled there and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -202,7 +200,6 @@ class Sizes(nn.Module):
 
 
 def scaled(model: nn.Module, x: Tensor, values: list[float], tied: tuple[str, ...] = ()) -> Any:
-    """What `model` makes of `x` with these values of its buffers, in their order."""
     apply_scales(model, observe(model, lambda: model(x), {name: {} for name in tied}, []).sites)
     for value, (_, buffer) in zip(values, model.named_buffers(), strict=True):
         buffer.fill_(value)
@@ -260,9 +257,6 @@ def test_a_branch_that_returns_no_tensor_is_refused() -> None:
     model = nn.Sequential(Returning())
     with raises_config_error("branches", "0"):
         observe(model, lambda: model(torch.ones(1)), {}, ["0"])
-
-
-# Attention is seen however it is written, and nothing else is taken for it.
 
 
 X = torch.randn(2, 5, 12)

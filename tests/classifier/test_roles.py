@@ -1,7 +1,5 @@
 """Roles that ask for more than one use at two widths: shared heads, ties, rounding, groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import sqrt
@@ -46,9 +44,6 @@ def by_name(comparison: Comparison) -> dict[str, ParamSpec]:
     return {spec.name: spec for spec in comparison.specs}
 
 
-# -- keys and values of a fixed number of heads
-
-
 def attend(m: Any, x: Tensor, *, heads: Callable[[Tensor], Tensor], fused: bool) -> Tensor:
     q = m.q(x).unflatten(-1, (-1, 8)).transpose(1, 2)
     k, v = (heads(p(x).unflatten(-1, (-1, 8)).transpose(1, 2)) for p in (m.k, m.v))
@@ -87,9 +82,6 @@ def test_keys_and_values_of_fixed_heads_are_hidden(
     golden.says(specs["v.weight"].note)
 
 
-# -- tied embeddings
-
-
 HEADS: dict[str, Callable[[Any, Tensor], Any]] = {
     "module": lambda m, x: m.head(x),
     "function": lambda m, x: F.linear(x, m.table.weight),
@@ -105,8 +97,6 @@ HEADS: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 class Tied(nn.Module):
-    """A table that is also the head, by a module of its own or by a function."""
-
     def __init__(self, width: int, way: str) -> None:
         super().__init__()
         self.way, self.width = way, width
@@ -189,9 +179,6 @@ def test_tied_tables_of_one_module_go_by_their_names() -> None:
     assert [op.name for op in comparison.tied] == ["0.a", "0.b"]
 
 
-# -- sizes are checked at the target
-
-
 def rounded(multiple: int) -> Any:
     def inner(w: int) -> int:
         return -(-3 * w // multiple) * multiple
@@ -234,9 +221,6 @@ def test_a_model_that_ignores_its_width_is_refused(golden: Golden) -> None:
 
     with refused(golden):
         specs_between(deep, base=(16, 1), target=(64, 3), inputs=torch.zeros(2, 8))
-
-
-# -- groups, against microsoft/mup
 
 
 class Grouped(nn.Module):
@@ -316,9 +300,6 @@ def test_embeddings_that_sum_are_told_from_lookups() -> None:
     assert {specs[name].role for name in sums} == {Role.EMBEDDING, Role.UP}
 
 
-# -- roles given by hand
-
-
 def biased_experts(m: Any, x: Tensor) -> Tensor:
     chosen = m.router(x[:, 0]).argmax(-1)
     return torch.bmm(x, m.w[chosen]) + m.b[chosen][:, None]
@@ -343,9 +324,6 @@ def test_frozen_parameters_are_told_and_need_no_role() -> None:
     specs = by_name(compared(lambda m, x: m.w(x) @ torch.linalg.inv(m.table), parts))
     assert specs["table"].frozen and specs["table"].role is Role.FIXED
     assert not specs["w.weight"].frozen and specs["w.weight"].role is Role.HIDDEN
-
-
-# -- numbers that depend on the width
 
 
 EIGHT = "by 8 at width=64 and 11.31 at width=128 (width^0.5)"

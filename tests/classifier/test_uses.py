@@ -1,7 +1,5 @@
 """Everything a parameter can be used for, each with its role, fans and growing dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +18,6 @@ BASE, WIDE = {"width": 16}, {"width": 32}
 
 
 class Model(nn.Module):
-    """Parameters of given shapes, or modules, by name, and a function of them and the input."""
-
     def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
         for name, part in parts.items():
@@ -179,6 +175,12 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
             "c": ("vector", 1, 32, (2,)),
             **dict.fromkeys(("even", "odd"), ("hidden", 32, 64, (0, 1))),
         },
+    ),
+    "inputs first, and a bias, as GPT-2's Conv1D": (
+        lambda m, x: torch.addmm(m.b, x.flatten(0, 1), m.w),
+        lambda w: {"w": (w, 3 * w), "b": (3 * w,)},
+        None,
+        {"w": ("hidden", 32, 96, (0, 1)), "b": ("vector", 1, 96, (0,))},
     ),
     "grouped convolution": (
         lambda m, x: m.conv(x),

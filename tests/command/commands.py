@@ -1,7 +1,5 @@
 """Commands for tests: trials of a script, without a study."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,6 @@ METRIC = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 
 def command(how: str = "", **more: Any) -> Command:
-    """The script, asked to end in the way `how`."""
     argv = (sys.executable, str(SCRIPT), "--lr={eta}", "--width={width}", "--steps={steps}")
     argv += ("--seed={seed}", "--dir={dir}", f"--how={how}")
     options = {"metric": METRIC, "grace": 0.5, "code": None} | more
@@ -28,7 +25,6 @@ def command(how: str = "", **more: Any) -> Command:
 
 
 def trial(settings: Command, *, eta: float = -7, width: int = 16, steps: int = 20) -> Trial:
-    """One of its trials; eta in log2."""
     sizes = {"model": {"width": width, "depth": 1}, "base": {"width": 16, "depth": 1}}
     spec = spec_of({**sizes, "train": {"steps": steps, "batch_size": 8, "seq_len": 16}})
     own = PluginSpec(name="own")
@@ -48,7 +44,6 @@ def run(
     pruner: Pruner | None = None,
     **more: Any,
 ) -> tuple[JobOutcome, Path]:
-    """What comes of a trial, and its folder."""
     asked = trial(settings, **more)
     job = runner(settings, folder).job((asked,), pruner)
     return job.task.run(control), folder / "trials" / asked.key

@@ -1,7 +1,5 @@
 """A training script as users have them: no import of sweeper, and every way to end badly."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """The command that a trial runs: nested arguments, torchrun, files of arguments."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
@@ -217,9 +215,6 @@ def test_clipping_that_undoes_a_plan_is_noted(
     runner = {"command": ["python", "train.py", *words], "cwd": str(tmp_path)}
     note = clips_scales({"runner": runner})
     assert noted in note and bool(noted) is bool(note)
-
-
-# The job of a trial, in another process.
 
 
 def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """What a first run's losses were read from, and what speaks against them."""
 
-from __future__ import annotations
-
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -121,8 +120,6 @@ def test_what_presets_read_of_their_trainers_logs(
 
 
 def test_noise_is_no_jump(tmp_path: Path) -> None:
-    import random
-
     doubted = 0
     for seed in range(30):
         chance = random.Random(seed)
@@ -137,9 +134,6 @@ def test_nothing_and_a_report_file(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
     (evidence,) = evidence_of(tmp_path, metric=None, heldout=None)
     assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
-
-
-# Losses by step: gaps, restarts, runs that tell no steps, and losses that grow.
 
 
 def series(*readings: tuple[int | None, float]) -> Series:

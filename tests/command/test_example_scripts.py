@@ -1,7 +1,5 @@
 """The GPT of docs/your-trainer.md, whose edits suffice, and the README's script; by a plan, too."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

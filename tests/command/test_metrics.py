@@ -1,7 +1,5 @@
 """Losses from every source, as far as it is written when it is read."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -23,7 +21,6 @@ LINE = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 
 def read(source: MetricSource, *, ended: bool = False) -> list[tuple[int | None, float]]:
-    """Steps and losses that are new."""
     return [(reading.step, reading.loss) for reading in source.read(ended=ended)]
 
 
@@ -164,11 +161,7 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert there == "the offline run has no loss; keys: other, train/loss"
 
 
-# Every kind, by a line of the documentation.
-
-
 def documented() -> list[tuple[str, str]]:
-    """A kind, and what docs/your-trainer.md says that it reads."""
     text = (ROOT / "docs/your-trainer.md").read_text()
     lines = text.partition("```text\n")[2].partition("```")[0].replace("metric=", "").splitlines()
     return list(zip(lines[::2], lines[1::2], strict=True))
@@ -242,8 +235,6 @@ def test_a_loss_of_0_beside_no_gradient_is_none(tmp_path: Path, spec: str, line:
         assert math.isnan(loss) is is_nan and (is_nan or loss == 0)
 
 
-# A source sees a run that goes on without a loss.
-
 SEVEN = [f"step {n}: loss {4 - n / 10}, 5 ms" for n in range(7)]
 
 
@@ -292,9 +283,6 @@ def test_a_run_that_goes_on_without_a_loss(
 def test_what_cannot_be_read_is_refused(spec: str) -> None:
     with raises_config_error("metric", spec):
         metric_of(spec)
-
-
-# What a source has is said where it lacks what was asked for.
 
 
 @pytest.mark.parametrize("spec", ["jsonl:a.jsonl:loss", "csv:a.csv:loss", "tensorboard:loss"])

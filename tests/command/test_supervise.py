@@ -1,7 +1,5 @@
 """How commands end, and that nothing of them is left."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -26,7 +24,7 @@ from sweeper.search.prune import Pruner
 from sweeper.trial import Result
 from tests.command.commands import METRIC, command, run, runner, trial
 from tests.golden import Golden
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 from tests.waiting import alive, until
 
 RESUMED = {"resume_if": "state", "resume": ("--resume",)}
@@ -352,13 +350,9 @@ def test_a_job_is_the_same_after_json_and_refuses_other_code(
     again = from_json(Job, json.loads(json.dumps(to_json(job))))
     assert again.task == job.task and again.id == job.id
     script.write_text("print('step 0: loss 2')")
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         again.task.run(Control())
-    golden.says(caught)
     assert command(cwd=str(tmp_path), code=("*.py",)).identity() != settings.identity()
-
-
-# Which lines of a log a failure quotes.
 
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3', "    f()"]
@@ -371,12 +365,9 @@ FOOTER = [
 ]
 
 
-def by_ranks(lines: list[str]) -> list[str]:
-    return [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)]
-
-
-@pytest.mark.parametrize("own", [[*TRACEBACK, CAUSE], by_ranks([*TRACEBACK, CAUSE])])
-def test_the_error_before_a_launcher_s_footer_is_quoted(own: list[str]) -> None:
+@pytest.mark.parametrize("ranks", [[""], ["[rank0]: ", "[rank1]: "]])
+def test_the_error_before_a_launcher_s_footer_is_quoted(ranks: list[str]) -> None:
+    own = [f"{rank}{line}" for line in (*TRACEBACK, CAUSE) for rank in ranks]
     quoted = last_lines(["step 1: loss 2", *own, *FOOTER], failed=True)
     assert quoted[0].endswith(CAUSE) and quoted[-1] == FOOTER[-1]
     assert "..." in quoted and len(quoted) == LAST_LINES

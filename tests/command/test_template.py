@@ -1,7 +1,5 @@
 """Placeholders: what they come to, and what is refused."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

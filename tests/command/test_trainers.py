@@ -1,7 +1,5 @@
 """Trainers that nobody here wrote: transformers' Trainer, nanoGPT and nanoGPT-mup as published."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -29,7 +27,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def nano(workplace: Path, request: pytest.FixtureRequest) -> Path:
-    """A copy of the trainer that the test names, its text prepared."""
     source = TRAINERS / request.param
     if not source.is_dir() or not TEXT.is_file():
         pytest.skip(f"{request.param} is not at hand")
@@ -105,7 +102,6 @@ def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace:
 def test_torchtitan_takes_the_preset_s_flags_and_the_example_s_model(
     sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trainer needs a GPU; its parser does not."""
     parse = """\
 import sys
 from torchtitan.config import ConfigManager

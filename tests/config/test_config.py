@@ -10,23 +10,14 @@ from sweeper.config.compose import compose_tree, read_tree, suggest_key, to_yaml
 from sweeper.errors import BadInput
 from sweeper.registry import OVERLAYS, conf_folder, groups
 from tests.golden import Golden
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 
 Write = Callable[..., Path]
 FIGURES = Path(__file__).parents[2] / "scripts" / "figures"
 REFUSED = [
-    "parameterization=foo",
-    "model=null",
-    "parametrization=mup",
-    "search.line.points=1",
-    "+model=llama",
-    "data=text",
-    "hydra.run.dir=/tmp",
-    "model.width",
-    "model@here=llama",
-    "model.width=1,2",
-    "study=ünï",
-    "root=${oc.env:NOPE_NOPE}",
+    *("parameterization=foo", "model=null", "parametrization=mup", "search.line.points=1"),
+    *("+model=llama", "data=text", "hydra.run.dir=/tmp", "model.width", "model@here=llama"),
+    *("model.width=1,2", "study=ünï", "root=${oc.env:NOPE_NOPE}"),
 ]
 PLUGINS = {group: options for group, options in groups().items() if group not in OVERLAYS}
 
@@ -178,9 +169,8 @@ class TestStudysConfig:
 
     @pytest.mark.parametrize("word", ["train.stepz=1", "~transfer.widths"])
     def test_refusals(self, kept: Path, word: str, golden: Golden) -> None:
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             read_tree(kept, [word])
-        golden.says(caught)
 
     @pytest.mark.parametrize("text", [b"", b"{{{", b"3", b"a: ${nope}", b"\xff\xfe", None])
     def test_a_damaged_file(self, kept: Path, text: bytes | None) -> None:

@@ -27,8 +27,6 @@ class Bare:
 
 
 class Raises:
-    """A logger whose own code is broken."""
-
     log = plan = print
 
     def __init__(self) -> None:
@@ -36,8 +34,6 @@ class Raises:
 
 
 class NoModel:
-    """Takes a model's sizes, and is none."""
-
     def __init__(self, width: int, depth: int) -> None:
         self.sizes = width, depth
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -43,12 +41,10 @@ def test_whatever_is_chosen_is_what_is_used(choices: list[Choice], data: st.Data
 @pytest.mark.parametrize(
     ("axis", "key"),
     [
-        ({"choices": "adamw"}, "kind.choices"),
-        ({"choices": []}, "kind.choices"),
-        ({"choices": ["a", None]}, "kind.choices"),
-        ({"choices": ["a", ["b"]]}, "kind.choices"),
-        ({"choices": [1.0, float("inf")]}, "kind.choices"),
-        ({"choices": ["a", "a"]}, "kind.choices"),
+        *(
+            ({"choices": choices}, "kind.choices")
+            for choices in ("adamw", [], ["a", None], ["a", ["b"]], [1.0, float("inf")], ["a", "a"])
+        ),
         ({"choices": ["a", "b"], "default": "c"}, "kind.default"),
         ({"choices": [0, 1], "default": False}, "kind.default"),
         ({"choices": ["a", "b"], "low": 0}, "kind.low"),

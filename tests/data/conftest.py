@@ -1,7 +1,5 @@
 """What the sources refuse, in kept words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial

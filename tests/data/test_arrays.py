@@ -1,7 +1,5 @@
 """Images from files of MNIST's kind, and of scikit-learn."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import struct
@@ -130,9 +128,6 @@ def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, refused: Refused) ->
     for train_size in (0, 3):
         with refused():
             save_arrays(tmp_path, inputs, labels, train_size)
-
-
-# scikit-learn's digits.
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +26,6 @@ COUNT = 1000
 
 
 def joined(batch: Batch) -> NDArray[np.int64]:
-    """The windows that a batch was cut from: targets are the inputs, one later."""
     x, y = batch
     assert np.array_equal(x[:, 1:], y[:, :-1])
     return np.concatenate([x, y[:, -1:]], 1)
@@ -178,9 +175,6 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, refused: Refused) -> None:
     with refused():
         fill()
     assert not list(tmp_path.iterdir())
-
-
-# Files of tokens.
 
 
 IDS = np.arange(1000) % 100

@@ -1,7 +1,5 @@
 """Span corruption: nothing is lost, rates are exact, and draws follow from seed and step alone."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import permutations
 from pathlib import Path
@@ -33,7 +31,6 @@ corruptions = st.builds(
 
 
 def made(how: Corruption, seq_len: int, batch: int, seed: int) -> tuple[Ids, Ids, Ids]:
-    """Windows, inputs and targets."""
     generator = np.random.default_rng(seed)
     windows = generator.integers(VOCABULARY, size=(batch, seq_len))
     draws = generator.integers(2**63, size=(batch, 2 * (seq_len + 1))).astype(np.uint64)

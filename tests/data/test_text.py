@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import sysconfig
 from pathlib import Path
@@ -32,10 +30,6 @@ def prepare(path: Path, **options: Any) -> TokenCorpus:
     return Text(path=str(path), **options).prepare(path.parent / "cache")
 
 
-def bpe_of(corpus: TokenCorpus) -> Tokenizer:
-    return Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
-
-
 @pytest.fixture
 def prose(tmp_path: Path) -> Path:
     path = tmp_path / "prose.txt"
@@ -62,7 +56,6 @@ def test_any_text_survives_a_bpe_trained_on_another(bpe: Tokenizer, prose: str) 
 
 
 def test_text_without_spaces_is_trained_in_short_words() -> None:
-    """Training takes the square of a word's length."""
     genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 20_000))
     bpe = train_bpe([genome], 300)
     assert bpe.get_vocab_size() == 300
@@ -86,7 +79,8 @@ def test_a_bpe_is_trained_on_a_sample_of_long_text(
     assert 5 <= len(seen) <= 10 and seen[0] == PROSE[:100]
     assert 256 < corpus.classes <= 300 and corpus.tokens.dtype == np.uint16
     assert len(corpus.tokens) < len(PROSE.encode()) and corpus.tokens.max() < corpus.classes
-    assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
+    bpe = Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
+    assert bpe.decode(corpus.tokens.tolist()) == PROSE
 
 
 @pytest.mark.parametrize("options", [{}, {"tokenizer": "bpe", "vocab_size": 300}])
@@ -247,12 +241,8 @@ def test_text_that_changes_while_it_is_read(
     assert not list((prose.parent / "cache").iterdir())
 
 
-# The standard library's sources.
-
-
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small standard library, in place of the interpreter's."""
     root = tmp_path / "lib"
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(root / name))
     return root / "stdlib"

@@ -1,7 +1,5 @@
 """A small run of scripts/bench/verdict.py: wrong answers are rare, intervals hold the truth."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.stats import curve as module

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -164,7 +162,6 @@ def test_nothing_holds_over_a_plan_that_misses_the_base_optimum(golden: Golden) 
 
 @pytest.mark.parametrize("shift", [1.5, 1.8])
 def test_a_cliff_beside_every_optimum_hides_no_shift(shift: float) -> None:
-    """Between the points nothing is known of either optimum: both doubts count in the shift."""
     rule = replace(RULE, seeds=3, step=1.0)
     for number in range(6):
         at = 0.14 * number - 0.4
@@ -328,9 +325,6 @@ def test_the_worst_size_decides() -> None:
 
     assert answer([0.0, 0.1, 0.1]) == "holds"
     assert answer([0.0, 0.1, 2.5]) == answer([0.0, 2.5, 0.1]) == "fails"
-
-
-# A base whose own optimum is missed.
 
 
 def missed(curve: SizeCurve, transferred: float, rule: LadderRule = RULE) -> object:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -230,7 +228,6 @@ def optima(sizes: list[Scale], batch: float, tokens: float) -> np.ndarray:
 def made(
     sizes: list[tuple[int, int]], seed: int, batch: float = 0.5, tokens: float = -0.3
 ) -> FittedExponents | None:
-    """A ladder whose optima are off by noise that their draws are honest about."""
     generator, ladder = np.random.default_rng(seed), scales(sizes)
     noise = generator.uniform(0.05, 0.2, (len(ladder), 1))
     result = optima(ladder, batch, tokens) + noise[:, 0] * generator.normal(size=len(ladder))

@@ -1,7 +1,5 @@
 """A ladder of made-up curves, what it predicts, and runs that are on that course or off it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +28,6 @@ NOISE = 0.02
 
 
 def middle(size: float, steps: int = STEPS) -> Array:
-    """Log losses [steps] of a run of that size without noise."""
     x = (np.arange(steps) + 0.5) / steps
     shape = 0.8 * np.exp(-12 * x) + 0.25 * (1 - x)
     weights = end_weights(np.linspace(0, 1, steps + 1), 0.1)
@@ -65,13 +62,11 @@ def record_results(folder: Path, results: Sequence[Result]) -> None:
 
 
 def curve_of(losses: Array) -> list[float]:
-    """The means over equal parts that a study keeps."""
     return [float(part.mean()) for part in np.array_split(losses, 100)]
 
 
 @cache
 def prediction(seeds: int = 3, gap: float = 1.0) -> Prediction:
-    """The prediction of TARGET by five sizes; the objective is `gap` times the training loss."""
     cell = np.arange(len(SIZES)).repeat(seeds)
     made = [run(seed, SIZES[size]) for size in range(len(SIZES)) for seed in range(seeds)]
     random = np.random.default_rng(0)

@@ -1,7 +1,5 @@
 """What is said of published tables, kept as the code gave it: see `tests/test_contract.py`."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

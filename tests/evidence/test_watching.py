@@ -1,7 +1,5 @@
 """What only looks on is killed: `follow`, and the process that writes the page of a study."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -20,7 +18,6 @@ FOLLOW = ["follow", "--metric", "jsonl:log.jsonl:loss", "--prediction"]
 
 
 def last_page(folder: Path) -> str:
-    """What the last look wrote: the page, its drawing aside, which has names of its own."""
     return re.sub(r"<svg.*?</svg>", "", (folder / "w/follow.html").read_text(), flags=re.DOTALL)
 
 

@@ -5,8 +5,6 @@ look on, the clock is `jump` seconds off. As `sitecustomize` it reaches processe
 anew, such as workers and jobs.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

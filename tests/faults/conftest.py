@@ -11,7 +11,6 @@ from tests.launch.conftest import cluster, clusters  # noqa: F401
 
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
-    """A folder with a text, the current one; what its commands leave running is ended."""
     monkeypatch.chdir(make_workplace(tmp_path))
     made = Harness(tmp_path)
     yield made
@@ -21,7 +20,6 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness
 
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What an undisturbed search of `WORDS` finds."""
     folder = make_workplace(tmp_path_factory.mktemp("undisturbed"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -4,8 +4,6 @@ Starting Python and torch takes seconds, in which a kill does nothing of interes
 from a process that has them reaches the search at once. It is killed like any other.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Real commands to be broken, and what must be true of a study whatever was done to them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -67,17 +65,14 @@ class CommandProcess:
         return self.process.pid
 
     def lives(self, seconds: float = 0.0) -> bool:
-        """Whether it still runs after at most so many seconds."""
         self.process.join(seconds)
         return self.process.is_alive()
 
     def kill(self) -> None:
-        """Send SIGKILL; its workers are left to themselves."""
         self.process.kill()
         self.process.join()
 
     def wait(self, seconds: float = 120.0) -> Answer:
-        """What it left, once it has ended."""
         alive = self.lives(seconds)
         if alive:
             self.kill()
@@ -114,7 +109,6 @@ class Harness:
         return [pid for pid in pids if word.encode() in _command(pid)] if word else pids
 
     def workers(self) -> list[int]:
-        """Those that are worker processes."""
         return self.processes("sweeper.launch.worker")
 
 
@@ -126,7 +120,6 @@ def _command(pid: int) -> bytes:
 
 
 def lines(study: Path) -> list[dict[str, Any]]:
-    """Every line of the record."""
     paths = sorted((study / "results").glob("*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
@@ -135,7 +128,6 @@ Outcomes = dict[str, tuple[Any, ...]]
 
 
 def outcomes(study: Path) -> Outcomes:
-    """What came of each trial, without what differs from run to run: times."""
     return {
         r.key: (r.status, r.objective, r.heldout, r.curve, r.steps, r.error)
         for r in StudyRecord.read(study).results()
@@ -143,7 +135,6 @@ def outcomes(study: Path) -> Outcomes:
 
 
 def recorded(study: Path) -> int:
-    """How many trials have a result."""
     return len(outcomes(study)) if study.is_dir() else 0
 
 
@@ -167,5 +158,4 @@ def assert_whole(harness: Harness, expected: Outcomes, mirrored: bool = True) ->
 
 
 def forget(study: Path) -> None:
-    """Remove a study."""
     shutil.rmtree(study, ignore_errors=True)

@@ -1,7 +1,5 @@
 """A PostgreSQL server of a test's own."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -16,7 +14,6 @@ PASSWORD = "s3cr3t-of-the-test"
 
 
 def programs() -> Path:
-    """The folder of initdb and pg_ctl; skips the test where there is none."""
     pytest.importorskip("psycopg2", reason="the driver psycopg2 is not installed")
     places = [Path(shutil.which("initdb") or "/none").resolve().parent]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -38,7 +35,6 @@ class Server:
         return f"postgresql+psycopg2://me:{password}@127.0.0.1:{port or self.port}/postgres"
 
     def create(self) -> None:
-        """A new one, which runs."""
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         if os.geteuid() == 0:  # which the server refuses to run as
@@ -55,7 +51,6 @@ class Server:
                  str(self.folder / "log"), "-o", options)  # fmt: skip
 
     def stop(self) -> None:
-        """At once, as if it were killed."""
         self._do("pg_ctl", "stop", "-m", "immediate", "-D", str(self.folder / "data"))
 
     def _do(self, name: str, *options: str) -> None:

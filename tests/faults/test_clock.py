@@ -1,7 +1,5 @@
 """A clock that jumps by hours while a study is searched."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.clock import VARIABLE
@@ -14,7 +12,6 @@ HOUR = 3600.0
 
 
 def clock(harness: Harness, *jumps: tuple[float, float]) -> dict[str, str]:
-    """The environment of commands, and of all processes below them, with such a clock."""
     site = harness.folder / "site"
     site.mkdir(exist_ok=True)
     code = "from tests.faults import clock\nclock.install()\n"

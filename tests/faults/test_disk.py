@@ -1,7 +1,5 @@
 """A disk that is full while a study is searched."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 from collections.abc import Iterator
@@ -49,7 +47,6 @@ def _written(file: BinaryIO, data: bytes) -> bool:
 
 
 def fill(disk: Path) -> Path:
-    """Take all room that there is, to the last byte."""
     path = disk / "filler"
     with path.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):

@@ -1,7 +1,5 @@
 """Files of a study that are damaged while nobody looks."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +24,6 @@ pytestmark = pytest.mark.faults
 
 
 def unfinished(study: Path) -> list[Path]:
-    """Checkpoints of trials without a result; one may go while they are read."""
     recorded_keys, unfinished_paths = outcomes(study).keys(), []
     for path in study.glob("checkpoints/*.checkpoint"):
         with suppress(ValueError):
@@ -36,7 +33,6 @@ def unfinished(study: Path) -> list[Path]:
 
 
 def stopped_within_a_batch(harness: Harness, launcher: str) -> list[Path]:
-    """A search whose driver was killed while batches were trained; their checkpoints."""
     driver = harness.start("search", *SLOW, *LAUNCHERS[launcher])
     until(lambda: recorded(harness.study) >= 2 and unfinished(harness.study))
     driver.kill()

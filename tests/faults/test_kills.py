@@ -1,7 +1,5 @@
 """Processes that are killed at random, again and again, and two drivers of one study at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -133,8 +131,6 @@ LONG = 1200.0
 
 
 def documents(root: Path) -> dict[str, Any]:
-    """What verbs wrote of their findings, by file."""
-
     def kept(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: kept(v) for name, v in value.items() if name not in OF_THE_RUN}
@@ -146,7 +142,6 @@ def documents(root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of two studies that were searched, under a schedule with a stable part."""
     folder = make_workplace(tmp_path_factory.mktemp("two"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

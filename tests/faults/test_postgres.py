@@ -1,7 +1,5 @@
 """PostgreSQL as the study's storage: a real server, one that is not there, one that is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +28,6 @@ def server() -> Iterator[Server]:
 
 
 def mirrored(server: Server) -> list[str]:
-    """Keys of the trials of study `a` in the server, as any dashboard reads them."""
     storage = optuna.storages.RDBStorage(server.url())
     try:
         trials = optuna.load_study(study_name="a", storage=storage).trials
@@ -49,7 +46,6 @@ def emptied(server: Server) -> None:
 
 
 def no_password(harness: Harness, *answers: Answer) -> None:
-    """Neither said nor written."""
     for answer in answers:
         assert PASSWORD not in answer.out + answer.err
     for path in harness.folder.rglob("*"):

@@ -1,7 +1,5 @@
 """The real command on a real Slurm, broken: each trial once, no job twice, nothing left."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -36,7 +34,6 @@ SLURM_WORDS = [
 
 
 def search_on_slurm(base: list[str]) -> list[str]:
-    """A search on the cluster, in batches of at most four."""
     return ["search", *(word for word in base if not word.startswith(REPLACED)), *SLURM_WORDS]
 
 
@@ -57,7 +54,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 def jobs(harness: Harness, active: bool = False) -> list[str]:
-    """The study's jobs in the queue, those that have ended too unless `active`."""
     if not (harness.study / "slurm/study.json").exists():
         return []
     entries = slurm_queue.queue(prefix(harness.study))
@@ -66,7 +62,6 @@ def jobs(harness: Harness, active: bool = False) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_jobs(harness: Harness) -> Iterator[None]:
-    """None is left in the queue, whatever becomes of the test."""
     yield
     active_jobs = jobs(harness, active=True)
     slurm_queue.cancel(active_jobs)

@@ -1,7 +1,5 @@
 """Trials that go wrong: not a number from the first step on, no end, an exit, a crash."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.harness import (

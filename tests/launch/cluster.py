@@ -1,7 +1,5 @@
 """A real Slurm for tests, and a driver in a thread or a process of its own beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -47,8 +45,6 @@ def available() -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A cluster in `folder`; its commands are those of scripts/slurm_local.sh."""
-
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,13 +62,11 @@ def slurm(*argv: str) -> str:
 
 
 def intrude(seconds: int) -> str:
-    """A job in the partition that preempts, on all nodes."""
     argv = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
     return slurm(*argv, f"--wrap=sleep {seconds}").strip()
 
 
 def stand_in(folder: Path, name: str, line: str) -> None:
-    """Put a command in the place of one of Slurm's, first in PATH."""
     (folder / name).write_text(f"#!/bin/sh\n{line}\n")
     (folder / name).chmod(0o755)
 
@@ -127,7 +121,6 @@ class Driver(threading.Thread):
 
 
 def in_a_process(code: str, *argv: str) -> subprocess.Popen[bytes]:
-    """Start Python with the tests' modules at hand."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", code, *argv], env=os.environ | {"PYTHONPATH": path}
@@ -135,7 +128,6 @@ def in_a_process(code: str, *argv: str) -> subprocess.Popen[bytes]:
 
 
 def saved_step(sweep: ClusterSweep) -> int:
-    """The step that the one checkpoint is of; 0 without one."""
     try:
         (path,) = sweep.find("checkpoints/*.checkpoint")
         with safe_open(path, framework="pt") as file:
@@ -153,7 +145,6 @@ def started(
 
 
 def assert_goes_on(sweep: ClusterSweep, before: int, restart: int = 1, submission: int = 0) -> None:
-    """The next run begins where the one before was saved last."""
     started(sweep, restart, submission)
     seen = [saved_step(sweep)]
     until(lambda: seen.append(saved_step(sweep)) or seen[-1] > seen[0] or sweep.results)

@@ -13,7 +13,6 @@ STARTED = Clusters()
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Clusters]:
-    """By their settings; each is started by the first test that asks for it."""
     yield STARTED
     while STARTED:
         STARTED.popitem()[1]("down")

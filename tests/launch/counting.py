@@ -4,8 +4,6 @@ A trial of so many steps adds a number at each. Two trials differ in what comes 
 whose steps were lost, or done twice, from both.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -80,8 +78,6 @@ class Ask(Count):
 
 @dataclass(frozen=True, kw_only=True)
 class Compile(Count):
-    """The task that hears nothing for a minute, with all saved that it has done."""
-
     def run(self, control: Control) -> JobOutcome:
         control.saved(True)
         (self.saves / "compiles").touch()
@@ -96,8 +92,6 @@ def _result(trial: Trial, value: float) -> Result:
 
 @dataclass(frozen=True, kw_only=True)
 class CountRunner:
-    """Batches of `batched_trials` trials; those that were saved first, as they were."""
-
     trouble: Trouble = field(metadata=NAMES_CLASS)
     saves: Path
     batched_trials: int
@@ -130,7 +124,6 @@ class CountRunner:
 
 
 def _keys(path: Path) -> list[str]:
-    """Keys of the trials that are saved in `path`."""
     return list(map(str, read_json(path)["keys"]))
 
 
@@ -147,7 +140,6 @@ class CountSweep(TrialSweep):
 
 
 def expected(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
-    """What the inline launcher makes of trials that count."""
     inline = folder / "inline"
     inline.mkdir()
     return without_times(CountSweep(trials=trials, folder=inline).run(Inline()))

@@ -1,7 +1,5 @@
 """Code by its content: user modules are followed, installed ones not; the files of a command."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

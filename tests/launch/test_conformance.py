@@ -1,7 +1,5 @@
 """What every launcher in conf/launcher must do."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from tests.golden import Golden
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import Trouble, trouble
+from tests.refusals import refused
 from tests.waiting import until
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
@@ -96,9 +95,8 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
 
     other = threading.Thread(target=look_and_cancel)
     other.start()
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         loop.run(sweep.pending)
-    golden.says(caught)
     other.join()
     assert [(state.trials, state.stage in ("queued", "running")) for state in seen] == [(1, True)]
     assert ended == [int(isinstance(launcher, Scheduled))]
@@ -109,7 +107,6 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
 
 
 def test_a_scheduler_is_found_by_its_folder_alone(tmp_path: Path) -> None:
-    """Who reads a study imports no launcher that it never used."""
     assert schedulers(tmp_path) == []
     for name, target in plugins()["launcher"].items():
         (tmp_path / name).mkdir()

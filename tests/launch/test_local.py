@@ -1,9 +1,7 @@
 """Worker processes: equal results, whatever happens to a worker, the driver, or their files.
 
-Their trials only count: workers then start at once. The engine's are in test_local_engine.py.
+Their trials only count: workers then start at once.
 """
-
-from __future__ import annotations
 
 import importlib
 import math
@@ -22,20 +20,24 @@ from typing import Any
 import pytest
 import torch
 
+from sweeper.engine.runner import Engine
 from sweeper.errors import SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
+from sweeper.launch.inline import Inline
 from sweeper.launch.job import Job, run_job, write_job
 from sweeper.launch.local import Local, LocalExecutor
 from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
 from sweeper.launch.pool import Pool, fate_of
+from sweeper.launch.slurm import Slurm
 from sweeper.launch.worker import GRACE
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
 from tests.launch.counting import Ask, Compile, CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 from tests.waiting import until
 
 
@@ -172,9 +174,8 @@ def test_workers_that_cannot_start_end_the_run(
     (tmp_path / "tests/__init__.py").write_text("raise SystemExit('no torch here')")
     monkeypatch.syspath_prepend(tmp_path)  # this process has its `tests` already
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         sweep.run(Local(workers=1))
-    golden.says(caught)
 
 
 STEPS = 400
@@ -192,7 +193,6 @@ CountSweep(trials=trials, trouble=trouble(folder, "slow"), folder=folder).run(Lo
 
 
 def driver(folder: Path) -> subprocess.Popen[bytes]:
-    """One in a process group of its own, its workers in the middle of their batches."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(folder)], cwd=Path(__file__).parents[2],
         start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -227,7 +227,6 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
 
 
 def left_job(folder: Path, trials: list[Trial]) -> Path:
-    """A finished job that a driver which is gone has left."""
     runner = CountSweep(trials=trials, folder=folder).runner(Local())
     job_dir = write_job(folder / "jobs", runner.job(tuple(trials), None))
     run_job(job_dir, 0)
@@ -370,3 +369,21 @@ def test_impossible_settings_are_refused(key: str, value: Any) -> None:
 def test_the_end_of_a_process_is_named() -> None:
     assert fate_of(-9) == "was killed by SIGKILL" and fate_of(3) == "ended with exit code 3"
     assert fate_of(-250) == "was killed by signal 250"
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_a_gpu_more_takes_its_share_of_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.engine.runner.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.engine.runner.measure_here", lambda *_: (4, 1.0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    engine, trials, where = Engine(), [trial()], corpus(tmp_path)
+    assert engine.estimate(trials, where, Local()) == (4, 0.25)
+    assert engine.estimate(trials, where, Local(workers=2)) == (4, 0.5)
+    assert engine.estimate(trials, where, Inline()) == (4, 1.0)
+    assert engine.precision(Local()) == "bfloat16"
+    assert engine.precision(Slurm(gpus=0)) == "float32"
+    size, seconds = Engine(batched_trials=2).estimate(trials, where, Slurm(gpus=0))
+    assert size == 2 and math.isnan(seconds)  # how long a node takes is not known

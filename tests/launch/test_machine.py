@@ -1,7 +1,5 @@
 """Modules in the folder worked in: for a user's own model and its siblings, never for a library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -29,7 +27,6 @@ class Net(nn.Module):
 
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder where each decoy would leave a trace."""
     for name in DECOYS:
         (folder / f"{name}.py").write_text(f"open('../ran', 'a').write('{name} ')")
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSAFEPATH")}

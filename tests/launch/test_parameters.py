@@ -1,7 +1,5 @@
 """Parameters of submitit's that a user sets: which there are, what each launcher makes of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import fields

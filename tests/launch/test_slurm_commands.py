@@ -1,7 +1,5 @@
 """The commands that know of jobs: search --detach and --dry-run, status, cancel."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

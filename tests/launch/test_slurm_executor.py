@@ -89,7 +89,6 @@ class Queue:
 
 
 def leave(member: Submission, restart: int, objective: float) -> None:
-    """The result of a run of a job of one trial."""
     (asked,) = trials_of(member.job_dir)
     result = Result(trial=asked, status="complete", objective=objective)
     attempt = 1000 * member.number + restart
@@ -99,8 +98,6 @@ def leave(member: Submission, restart: int, objective: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Slurm):
-    """A launcher whose jobs go to the stand-in."""
-
     queue: Queue
 
     def submit(self, array: Array) -> str:
@@ -197,7 +194,6 @@ def test_a_job_that_runs_and_writes_nothing_is_told_of_at_once(queue: Queue) -> 
 
 
 def finish(queue: Queue, now: int) -> None:
-    """Let all that was sent end with a result."""
     for number, array in enumerate(queue.arrays):
         for index, member in enumerate(array.members):
             leave(member, 0, 1.0)
@@ -255,11 +251,7 @@ def test_results_are_collected_while_slurm_is_away(queue: Queue, golden: Golden)
     golden.says(notice)
 
 
-# Nodes that lack what a job needs.
-
-
 def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
-    """What runs on a bad node says what it lacks there; all else finishes."""
     for number, array in enumerate(queue.arrays):
         for index, member in enumerate(array.members):
             node = queue.node_of(array.name)

@@ -1,7 +1,5 @@
 """Parts of the Slurm launcher that need no Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -33,7 +31,7 @@ from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.golden import Golden
 from tests.launch.cluster import stand_in
-from tests.refusals import raises_config_error
+from tests.refusals import raises_config_error, refused
 from tests.specs import spec_of
 
 
@@ -82,7 +80,6 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
 
 
 def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Path) -> None:
-    """What it leaves open is the launcher's."""
     launcher = Slurm(cpus=2, memory="4G", time=90)
     asked = Resources(nodes=2, tasks=3, gpus=8, cpus=5, memory="64G", time=30)
     executors = launcher._executor(tmp_path, "a", asked), launcher._executor(tmp_path, "a")
@@ -241,9 +238,6 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     assert run._stands_still() is still
 
 
-# What a node lacks.
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -337,16 +331,14 @@ def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path, golden:
     folder.mkdir(mode=0o700)
     slurm_jobs.check_private(folder)
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         slurm_jobs.check_private(tmp_path / "link")
-    golden.says(caught)
     assert os.path.samefile(slurm_jobs.opened(str(folder)), folder)
     with pytest.raises(OSError, match=r"directory|symbolic"):
         slurm_jobs.opened(str(tmp_path / "link"))
     folder.chmod(mode)
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         slurm_jobs.check_private(folder)
-    golden.says(caught)
     with pytest.raises(SweeperError, match="nobody else can enter"):
         slurm_jobs.opened(str(folder))
 

@@ -1,7 +1,5 @@
 """How long torch's threads spin, on an idle machine and beside others; what is collected when."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess
@@ -108,9 +106,6 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert machine._others() == 0
-
-
-# The collector of circular garbage.
 
 
 @pytest.fixture

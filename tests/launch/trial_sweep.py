@@ -41,14 +41,12 @@ class TrialSweep:
         return [trial for key, trial in wanted.items() if key not in self.results]
 
     def runner(self, launcher: Launcher, **engine: Any) -> Runner:
-        """The engine with these settings; imported here, for sweeps that need no torch."""
         from sweeper.engine.runner import Engine
 
         settings = Engine(**{**ENGINE, **engine})
         return settings.open(self.corpus, launcher, self.folder, self._notify)
 
     def loop(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> Loop:
-        """A loop like a search's; `engine` are the runner's settings."""
         # As a driver does that takes the study's lock.
         (self.folder / CANCEL_FILE).unlink(missing_ok=True)
         return Loop(
@@ -64,7 +62,6 @@ class TrialSweep:
         )
 
     def run(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> dict[str, Result]:
-        """To the end: all results by key; each must come once."""
         loop = self.loop(launcher, wait=wait, **engine)
         loop.run(self.pending)
         loop.tidy(self.results.__contains__)

@@ -1,7 +1,5 @@
 """What bad luck or a bad model does to a process; and a note of every step that is done."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -58,13 +56,11 @@ class Trouble:
 def trouble(
     folder: Path, how: str = "", *, seed: int = -1, at: int = -1, once: bool = False
 ) -> Trouble:
-    """One whose notes are in `folder`; `once` among all processes."""
     done = folder / "done-once" if once else None
     return Trouble(how=how, seed=seed, at=at, once=done, calls=folder / "calls")
 
 
 def calls(folder: Path) -> list[tuple[int, ...]]:
-    """What trouble of `folder` has noted: (seed, step, process)."""
     path = folder / "calls"
     lines = path.read_text().splitlines() if path.exists() else []
     return [tuple(map(int, line.split())) for line in lines]

@@ -1,7 +1,5 @@
 """Small images to train on, and what every model of arrays must pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Losses and gradients in the modes that training computes them in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

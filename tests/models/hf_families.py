@@ -1,7 +1,5 @@
 """Small models of transformers, and what goes into them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -25,7 +23,6 @@ CLASSES, SEQ = 61, 12
 
 
 def made(name: str, width: int = 32, depth: int = 2, **more: Any) -> HfModel:
-    """As transformers draws it, in float64."""
     torch.manual_seed(0)
     vision = name in IMAGES
     data: dict[str, Any] = {"input_shape": (8, 8)} if vision else {"seq_len": SEQ}
@@ -43,7 +40,6 @@ def drawn(name: str, **more: Any) -> HfModel:
 
 
 def batch(name: str, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of four examples."""
     torch.manual_seed(seed)
     if name in IMAGES:
         return torch.rand(4, 8, 8, dtype=torch.float64), torch.randint(10, (4,))

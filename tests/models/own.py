@@ -1,7 +1,5 @@
 """The models of sweeper, small, and with weights and scales as a parameterization has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,12 +34,10 @@ def made(kind: str, **more: Any) -> Any:
 
 
 def at(kind: str, **more: Any) -> Build:
-    """Its builder by width and depth."""
     return lambda width, depth: made(kind, width=width, depth=depth, **more)
 
 
 def drawn(kind: str, **more: Any) -> Any:
-    """With weights so large that everything in the model matters."""
     torch.manual_seed(0)
     model = made(kind, **more)
     for parameter in model.parameters():
@@ -50,7 +46,6 @@ def drawn(kind: str, **more: Any) -> Any:
 
 
 def started(build: Build, rules: Any, width: int, depth: int, **hps: float) -> nn.Module:
-    """A model that is its own base, drawn and scaled by `rules`, for direct use."""
     torch.manual_seed(0)
     model, values = build(width, depth), dict.fromkeys(rules.hyperparameters, 1.0) | hps
     for spec in specs_between(build, base=(width, depth), target=(width, depth)):

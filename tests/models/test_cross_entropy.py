@@ -1,7 +1,5 @@
 """The chunked loss against the plain one: loss and gradients, batched, compiled, in bfloat16."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Simulated FP8: roundings, gradients batched and compiled, scales, and what is in range."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

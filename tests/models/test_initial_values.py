@@ -1,7 +1,5 @@
 """Which parameters keep the values that the model's own code gives them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

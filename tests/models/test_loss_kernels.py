@@ -1,7 +1,5 @@
 """The head's loss in Triton kernels: by Triton's interpreter where there is no GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 

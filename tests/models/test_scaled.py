@@ -1,7 +1,5 @@
 """Scaled blocks against unit-scaling's operations, forwards and backwards, and under vmap."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import pytest

@@ -52,7 +52,6 @@ class Browser:
         os.close(self._in)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The answer to one command."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -64,7 +63,6 @@ class Browser:
         return dict(answer["result"])
 
     def open(self, path: Path, width: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Show the page at `path`, `width` CSS pixels wide."""
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
         parameterization = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -75,7 +73,6 @@ class Browser:
             self._note(self._next())
 
     def run(self, expression: str) -> Any:
-        """The JSON value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")

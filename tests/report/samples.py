@@ -1,7 +1,5 @@
 """Documents as a real study leaves them, made up: a search, a validation, a plan, a folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -105,12 +103,10 @@ def diverged_validation() -> dict[str, Any]:
 
 
 def validated(record: dict[str, Any]) -> Validation:
-    """The record as a report reads it."""
     return from_json(Validation, to_json(record))
 
 
 def searched(record: dict[str, Any]) -> Searched:
-    """Likewise, of a search."""
     return Searched.read(to_json(record))
 
 
@@ -241,7 +237,6 @@ def write(path: Path, document: object) -> None:
 
 
 def result(number: int) -> Result:
-    """One trial in six diverged."""
     trial = Trial(
         spec=spec_of({"model": {"width": 32, "depth": 2}}), log2_hps={"eta": 0.0}, seed=number
     )

@@ -1,7 +1,5 @@
 """The page in a real browser: what is drawn, what can be read, what it asks the network for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -111,7 +109,6 @@ def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
 
 
 def came(browser: Browser, condition: str) -> None:
-    """Wait for a page that meets the condition, through pages that come and go."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         # Between two pages there is none that could answer.

@@ -62,7 +62,6 @@ def read(paper: Console) -> str:
 
 
 def put(paper: Console, items: Sequence[Item]) -> None:
-    """All that there is to say, as under --verbose."""
     Terminal(paper, verbose=True).print(items)
 
 
@@ -207,7 +206,6 @@ PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in 
 
 
 def shown(items: Sequence[Item], width: int, *, verbose: bool = False) -> list[str]:
-    """The lines of a terminal, each without its trailing blanks."""
     take_damaged()  # those of other tests
     text = io.StringIO()
     paper = Console(file=text, width=width, force_terminal=True, color_system=None)

@@ -1,7 +1,5 @@
 """Figures: what is drawn, what it says, and that it draws whatever there is."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

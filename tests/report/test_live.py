@@ -1,7 +1,5 @@
 """The page while a study runs: who writes it, when it ends, and what a failure costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +26,10 @@ def no_drawing() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A study that has results, and no conclusion yet."""
     return samples.study(tmp_path / "demo")
 
 
 def ladder() -> LadderSoFar:
-    """Two widths: one is measured but for a seed, one has not begun."""
     size = {"depth": 2, "batch_size": 8, "steps": 100}
     narrow, wide = (LadderSize(width=width, **size) for width in (16, 64))
     points = [LadderPoint(size=narrow, value=-4.0, runs=2, losses=(2.25, 2.75))]

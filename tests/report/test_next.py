@@ -1,7 +1,5 @@
 """The next command: as a value, and from what a study's folder holds; nothing is trained."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -42,14 +40,12 @@ def typed(words: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a study that was searched, below the root that no flag names."""
     monkeypatch.chdir(tmp_path)
     write(Path("runs/demo/search.json"), search())
     return Path("runs/demo")
 
 
 def next_line(folder: Path) -> str:
-    """The next command as it is shown; it is one that the command line takes."""
     command = next_of(folder)
     if command is not None and command.call.verb:
         assert command.why.startswith("to ")
@@ -122,7 +118,6 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
-    """A study's steps are part of its trials: what is known of shorter ones is set aside."""
     line = "sweeper search study=demo model.width=8 train.steps=300 -- python train.py '--lr={eta}'"
     write(folder / "search.json", search(provenance={"command": line}))
     settle = "train.steps=1200", "transfer.step=0.25"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -74,12 +72,10 @@ class Page(HTMLParser):
 
     @property
     def prose(self) -> str:
-        """What is read, line for line, without drawings."""
         lines = (" ".join(line.split()) for line in " ".join(self.shown).split("\n"))
         return "\n".join(filter(None, lines))
 
     def section(self, heading: str) -> str:
-        """What is read under a heading, down to the next."""
         _, _, below = self.prose.partition(f"\n{heading}\n")
         following = (f"\n{other}\n" for other in self.headings if other != heading)
         ends = [end for other in following if (end := below.find(other)) >= 0]

@@ -1,7 +1,5 @@
 """The bar, the file, and how long work will still take: what is foretold against what comes."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -221,9 +219,6 @@ def test_durations() -> None:
     told = {0.4: "0 s", 59.4: "59 s", 59.6: "1 min 0 s", 599: "9 min 59 s", 600: "10 min"}
     told |= {3599: "59 min", 7500: "2 h 5 min", 47 * 3600: "47 h 0 min", 76 * 3600: "3 d 4 h"}
     assert {seconds: duration(seconds) for seconds in told} == told
-
-
-# How long work will still take.
 
 
 def test_jobs_at_once_share_the_work_and_silent_ones_are_taken_to_go_on() -> None:

@@ -1,7 +1,5 @@
 """Pictures of a search's trials, which are Optuna's own."""
 
-from __future__ import annotations
-
 import math
 import random
 import warnings
@@ -39,7 +37,6 @@ def placed(points: list[dict[str, float]], losses: list[float], **changes: Any) 
 
 
 def results(count: int, names: tuple[str, ...], diverged: int = 0, **changes: Any) -> list[Result]:
-    """The first hyperparameter matters, the second a little, no other."""
     chance = random.Random(0)
     points = [{name: chance.uniform(-4, 4) for name in names} for _ in range(count)]
     values = [[*point.values(), 0.0] for point in points]

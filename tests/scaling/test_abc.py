@@ -1,12 +1,13 @@
 """The printed table of exponents, and the symmetry."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from sweeper.scaling.abc import (
     MEAN_FIELD,
@@ -19,7 +20,8 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
-from sweeper.scaling.spec import Role, Update
+from sweeper.scaling.prescription import absorbed_factors
+from sweeper.scaling.spec import Role, Update, layer_of, with_layer
 
 ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
 TABLES = {"standard": STANDARD, "ntk": NTK, "mup": MUP, "mean_field": MEAN_FIELD}
@@ -97,3 +99,57 @@ def test_as_printed_the_readout_of_mup_is_the_standard_one() -> None:
         mine = exponents(printed, role)
         theta = STANDARD[role][0] - mine.a
         assert shift(mine, theta, Update.SIGN) == exponents(STANDARD, role)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "starred"),
+    [
+        ("blocks.3.ffn.up", "3", "blocks.*.ffn.up"),
+        ("encoder.layer.12.attention.0", "12", "encoder.layer.*.attention.0"),
+        ("0.weight", "0", "*.weight"),
+        ("head", None, "head"),
+        ("conv1.weight2", None, "conv1.weight2"),
+    ],
+)
+def test_the_first_part_that_is_a_number_is_the_layer(
+    name: str, layer: str | None, starred: str
+) -> None:
+    assert layer_of(name) == layer
+    assert with_layer(name, "*") == starred
+
+
+Step = Callable[[Tensor, Tensor, float, float], Tensor]
+"""The change of a weight, from the weight, its gradient, lr and eps."""
+
+STEPS: dict[Update, Step] = {
+    Update.GRADIENT: lambda w, g, lr, eps: -lr * g,
+    Update.SIGN: lambda w, g, lr, eps: -lr * g / (g.abs() + eps),
+    Update.PARAMETER: lambda w, g, lr, eps: -lr * w.pow(2).mean().sqrt() * g / (g.abs() + eps),
+    Update.NORMALIZED: lambda w, g, lr, eps: -lr * g / (g.norm() + eps),
+    Update.ORTHOGONAL: lambda w, g, lr, eps: -lr * orthogonal(g, eps),
+    Update.HYPERBALL: lambda w, g, lr, eps: on_sphere(w, g / (g.abs() + eps), lr),
+    Update.ORTHOGONAL_HYPERBALL: lambda w, g, lr, eps: on_sphere(w, orthogonal(g, eps), lr),
+}
+
+
+def orthogonal(g: Tensor, eps: float) -> Tensor:
+    u, s, v = torch.linalg.svd(g, full_matrices=False)
+    return u * (s / (s + eps)) @ v
+
+
+def on_sphere(w: Tensor, u: Tensor, lr: float) -> Tensor:
+    """A step of relative length lr, back onto the sphere."""
+    moved = w - lr * w.norm() * u / u.norm()
+    return moved * w.norm() / moved.norm() - w
+
+
+@pytest.mark.parametrize("update", list(Update))
+@pytest.mark.parametrize("multiplier", [0.03, 1.0, 7.0])
+def test_an_absorbed_multiplier_changes_no_step(update: Update, multiplier: float) -> None:
+    """Of V = multiplier * W, to which the gradient is g: W sees multiplier * g."""
+    generator = torch.Generator().manual_seed(0)
+    w, g = (torch.randn(5, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    step, (lr, eps) = STEPS[update], absorbed_factors(update, multiplier)
+    moved = multiplier * step(w, multiplier * g, 0.01, 0.05)
+    torch.testing.assert_close(step(multiplier * w, g, 0.01 * lr, 0.05 * eps), moved)
+    assert moved.abs().max() > 1e-6

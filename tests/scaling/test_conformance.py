@@ -1,7 +1,5 @@
 """Every config of the group keeps the protocol; a newcomer is found without editing a test."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from functools import cache
@@ -45,8 +43,6 @@ def values(name: str) -> dict[str, float]:
 
 @cache
 def sizes(growth: int) -> tuple[ParamSpec, ...]:
-    """A decoder's parameters, and one of each role that it has not."""
-
     def llama(width: int, depth: int) -> Llama:
         return Llama(width=width, depth=depth, classes=40, seq_len=8, norm_gain=True)
 

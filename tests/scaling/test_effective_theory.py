@@ -1,7 +1,5 @@
 """The effective theory's tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -83,7 +81,6 @@ def test_adamw_s_table_with_m() -> None:
 
 
 def test_one_rate_is_what_the_strategies_are_compared_with() -> None:
-    """The initialization of s = 0, factors of 1, and under any optimizer."""
     for update in Update:
         assert {(scale.lr, scale.eps) for scale in scales(update, s=None).values()} == {(1.0, 1.0)}
     neural_tangent, one_rate = scales(Update.SIGN, s=0.0), scales(Update.SIGN, s=None)

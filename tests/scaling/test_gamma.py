@@ -1,7 +1,5 @@
 """Gammas against learning rates worked out by hand, and as nothing at all where they are 1."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache
@@ -128,9 +126,6 @@ def test_standard_with_an_alignment_searches_its_constants() -> None:
             assert (axis.low, axis.high, axis.default) == (*ends, 0)
 
 
-# Groups by patterns of names, and by relative depth.
-
-
 def groups_in(specs: dict[str, ParamSpec], **groups: str) -> dict[str, str]:
     grouped = in_groups(tuple(specs.values()), groups)
     return {spec.name: spec.group for spec in grouped if spec.group}
@@ -199,9 +194,6 @@ def test_a_bad_group_is_told_by_its_key() -> None:
     made["parameterization"] = made["parameterization"] | {"groups": {"first": "blocks.*"}}
     with raises_config_error("parameterization.groups.first"):
         prepare(spec_of(made))
-
-
-# What is planned with them.
 
 
 def test_the_plan_says_gamma_and_exponent_beside_their_product() -> None:

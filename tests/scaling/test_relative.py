@@ -1,7 +1,5 @@
 """Parameterizations relative to a base: muP by mup, the scaled embedding."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import product
 from math import sqrt
@@ -44,8 +42,6 @@ Shape = tuple[int, int, int, int]
 
 
 class Oracle(nn.Module):
-    """An MLP in mup's own words, its hidden matrices of any aspect."""
-
     def __init__(self, width: int, ratio: int, more: int) -> None:
         super().__init__()
         inner = ratio * width + more
@@ -68,8 +64,6 @@ def oracle(base: int, m: int, ratio: int = 1, more: int = 0) -> Oracle:
 
 
 def specs(base: int, m: int, ratio: int = 1, more: int = 0) -> dict[str, ParamSpec]:
-    """What our classifier says of the same model, with a plain readout."""
-
     def build(width: int, depth: int) -> nn.Module:
         model = Oracle(width, ratio, more)
         model.readout = nn.Linear(width, 10)  # type: ignore[assignment]

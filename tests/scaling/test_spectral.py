@@ -1,7 +1,5 @@
 """Measured changes of a layer's output: which printed rules keep them (errata: docs/papers.md)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from itertools import product

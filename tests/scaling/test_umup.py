@@ -1,7 +1,5 @@
 """u-muP against numbers by hand, the errata (docs/papers.md) and Graphcore's unit-scaling."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import sqrt
 

@@ -1,7 +1,5 @@
 """Searches without training: losses that are made up, and trials that take no time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ Objective = Callable[[Log2Hps, int], float]
 
 
 def config(path: Path) -> dict[str, Any]:
-    """A strategy's settings, with those of the ones that it is made of."""
     return compose_tree([f"search={path.stem}"])["search"]
 
 
@@ -73,8 +70,6 @@ def spec_of_size(size: Size) -> TrialSpec:
 
 @dataclass
 class Experiment:
-    """As much of a `settings.Experiment` as the loop asks for."""
-
     search: Any = None
     space: Space = field(default_factory=dict)
     transfer: LadderRule = field(default_factory=lambda: LadderRule(widths=(32, 64)))
@@ -148,7 +143,6 @@ def in_rounds(
 
 
 def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[LineState, list[Any]]:
-    """Lay a line to its end: what it is then, and the values of every round."""
     known: dict[float, float] = {}
     rounds = []
     while True:

@@ -3,8 +3,6 @@
 Nothing is trained: the losses are made up.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -17,7 +15,7 @@ from sweeper.records import to_json
 from sweeper.registry import build_plugin
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.settled import Settled
-from sweeper.search.strategy import Conclusion, History, Strategy, may_follow
+from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space
 from tests.search.fakes import (
     CONF,
@@ -161,19 +159,6 @@ def test_rounds_that_wait_for_each_other(name: str, before: int, after: int) -> 
     assert in_rounds(search, space, objective, 10**6)[0] == after
     settled = FreshSeeds(strategy=Settled(strategy=plugin))
     assert in_rounds(settled, space, objective, 10**6)[0] <= after + (name == "pairs")
-
-
-def test_is_pure(strategy: Strategy) -> None:
-    space = SPACES["mup"]
-    for history, points in batches(strategy, space, basin(space, spread=0.02)):
-        again, before = History(history.results), story(history)
-        assert strategy.propose(space, again) == points
-        assert may_follow(strategy, space, history) == may_follow(strategy, space, again)
-        assert strategy.plan(space) == strategy.plan(space)
-        if history.results:
-            first, second = (strategy.conclude(space, h) for h in (history, again))
-            assert repr(first) == repr(second)
-        assert story(history) == story(again) == before
 
 
 def test_any_part_of_the_results_resumes_to_the_same_history(strategy: Strategy) -> None:

@@ -1,7 +1,5 @@
 """In anybody's Optuna study strategies do what `sweeper search` does, point for point."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -37,8 +35,6 @@ Ran = list[tuple[tuple[float, ...], int]]
 
 
 def objective_of(loss: Objective, space: Space, ran: Ran, sign: int = 1) -> Any:
-    """An objective of anybody's, which notes the points that it was run at."""
-
     def suggested(trial: optuna.Trial, name: str, axis: Axis) -> float:
         if axis.choices:
             return axis.place(trial.suggest_categorical(name, axis.choices))

@@ -1,7 +1,5 @@
 """The loss that is told of a search is that of runs which nothing was chosen by."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from statistics import fmean

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -110,7 +108,6 @@ def test_fresh_seeds_compare_and_the_better_is_taken(golden: Golden) -> None:
 
 
 def clash(hps: Log2Hps, seed: int) -> float:
-    """Each of a and b is better at 1, but not both."""
     alone = 3 - 0.1 * (hps["a"] == 1) - 0.2 * (hps["b"] == 1) + 0.01 * (hps["eta"] - 1) ** 2
     return alone + (hps["a"] == 1 and hps["b"] == 1) + 1e-4 * seed
 
@@ -170,7 +167,6 @@ def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
 
 @pytest.mark.parametrize("b", [Axis(low=-2.5, high=2.5), Axis(low=2, high=2)])
 def test_defaults_that_no_line_tries_can_still_win(b: Axis) -> None:
-    """The default of b lies outside its range or between its points, and is best."""
     space = {"eta": SPACE["eta"], "b": b}
     search = IndependentSearch(runs=14, seeds=2, lines=LineRule(extend=0))
     found = conclude(search, basin(space, at={"eta": 1, "b": 0}, spread=1e-4), space)

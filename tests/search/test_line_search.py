@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,7 +118,6 @@ def known(losses: dict[float, float], name: str = "eta") -> History:
 
 @given(rule=rules.filter(lambda rule: rule.points < 16), axis=axes, data=st.data())
 def test_what_may_follow_holds_what_does(rule: LineRule, axis: Axis, data: Any) -> None:
-    """Whatever the losses, and of a part of a round, too."""
     losses, following = dict[float, float](), set[float]()
     while missing := (line := SearchLine(rule, axis, known(losses), {}, "eta", [0])).state.missing:
         assert not following or {*missing} <= following
@@ -175,14 +172,9 @@ def test_what_is_not_known_yet_is_neither_a_result_nor_counted() -> None:
 @pytest.mark.parametrize(
     ("wrong", "key"),
     [
-        ({"step": 0.0}, "step"),
-        ({"step": math.nan}, "step"),
-        ({"step": 17.0}, "step"),
-        ({"points": 0}, "points"),
-        ({"reach": 0}, "reach"),
+        *(({"step": step}, "step") for step in (0.0, math.nan, 17.0)),
+        *(({key: 0}, key) for key in ("points", "reach", "beyond", "seeds")),
         ({"extend": -1}, "extend"),
-        ({"beyond": 0}, "beyond"),
-        ({"seeds": 0}, "seeds"),
     ],
 )
 def test_what_cannot_be_laid_is_refused(wrong: dict[str, Any], key: str) -> None:

@@ -1,7 +1,5 @@
 """Samplers of Optuna's as strategies: asked in batches, and the same again when resumed."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -72,7 +70,6 @@ def test_no_random_state_is_left_behind_nor_optuna_s_verbosity_changed() -> None
 
 
 def test_tpe_asks_for_the_points_that_it_always_asked_for() -> None:
-    """Others would train every such search again."""
     points = ran(run_search(TPE(runs=14, batch=12, seed=3), SPACE, basin(SPACE)))
     assert list(points[0].values()) == pytest.approx([-7.0863263, -9.589339e-05, -0.5447594])
     assert list(points[13].values()) == pytest.approx([-8.3331963, 2.3097461, -1.7113293])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -64,9 +62,6 @@ def elsewhere(count: int, *losses: float) -> tuple[RungLosses, ...]:
     )
 
 
-# The rules by hand, and by Optuna.
-
-
 INF = math.inf
 
 
@@ -88,9 +83,6 @@ def test_the_rules_by_hand(
     kind: PrunerKind, others: list[float], losses: list[float], stop: list[int]
 ) -> None:
     assert [place for place, worse in enumerate(should_stop(kind, others, losses)) if worse] == stop
-
-
-# When, and whom.
 
 
 def test_nothing_is_stopped_before_the_warm_up_and_a_window_are_over() -> None:
@@ -136,8 +128,6 @@ def test_seeds_are_judged_apart() -> None:
     assert stopped(trials, [1, 9] * 6, others=elsewhere(9, 1.0)) == [1]
 
 
-# Lines.
-
 QUARTERS = [place / 4 for place in range(25)]
 BETWEEN = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.0, 3.5, 3.0]
 
@@ -178,9 +168,6 @@ def test_any_line_s_need_keeps_a_trial() -> None:
     assert stopped(row + column, [1, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5]) == [6, 10]
 
 
-# What is known of others.
-
-
 def finished(status: str, steps: int, curve: list[float]) -> Result:
     trial = Trial(spec=spec_of(), log2_hps={"eta": 0.0})
     return Result(trial=trial, status=status, objective=1, steps=steps, curve=tuple(curve))  # type: ignore[arg-type]
@@ -219,9 +206,6 @@ def test_a_pruner_travels_as_json() -> None:
         pruner("often")
     with raises_config_error("prune", "often"):
         build_plugin(config(CONF / "search" / "lr.yaml") | {"prune": "often"})
-
-
-# What strategies make of it.
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "search").glob("*.yaml")), ids=lambda p: p.stem)

@@ -1,7 +1,5 @@
 """A search that goes on until its answer is settled: the race of its best configurations."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean
@@ -22,8 +20,6 @@ STRATEGY = FreshSeeds(strategy=Settled(strategy=LINE))
 
 
 def losses(curvature: float, noise: float, draw: int) -> Objective:
-    """A parabola whose optimum lies on the first grid, with noise."""
-
     def objective(hps: Log2Hps, seed: int) -> float:
         found = random.Random(f"{draw} {hps['eta']} {seed}").gauss(0, noise)
         return 3 + curvature * (hps["eta"] - 1) ** 2 + found

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -64,8 +62,6 @@ def test_chosen_axes_begin_with_eta() -> None:
 
 
 def test_what_is_said_of_combining(golden: Golden) -> None:
-    """Of every difference and error, and of a combined optimum that is a single one itself."""
-
     def summary(difference: float, error: float, single: float = 0.0) -> str:
         return Combination(
             combined_log2=Log2Hps({"eta": 0.1 + 0.2}),

@@ -1,7 +1,5 @@
 """Learning-rate curves made up: a parabola in log2 eta, a cliff, an offset a seed, and noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +37,6 @@ class Valley:
     """Seeds the noise."""
 
     def value(self) -> Callable[[Point], float]:
-        """A run's loss, always the same for the same run."""
         generator, losses = (
             np.random.default_rng([self.number, 5]),
             dict[tuple[float, int], float](),
@@ -59,7 +56,6 @@ class Valley:
         return loss
 
     def curve(self, size: LadderSize = BASE, rule: LadderRule | None = None) -> SizeCurve:
-        """The curve as the ladder measures it around log2 eta 0, extended where it wants to."""
         rule, value, best = rule or LadderRule(widths=(32,)), self.value(), {"eta": 0.0}
         etas = rule.line(best, value).losses
         losses = {eta: tuple(value(point) for point in rule.runs_at(best, eta)) for eta in etas}
@@ -67,6 +63,5 @@ class Valley:
 
 
 def table(losses: dict[float, float | tuple[float, ...]], size: LadderSize = BASE) -> SizeCurve:
-    """A curve from losses; a single one stands for two equal seeds."""
     every = {eta: v if isinstance(v, tuple) else (v, v) for eta, v in losses.items()}
     return SizeCurve(size=size, losses=every)

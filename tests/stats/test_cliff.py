@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +20,6 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def raised(curve: SizeCurve, height: float) -> SizeCurve:
-    """With finite losses so high above the floor, one a seed, where a curve has +inf."""
     numbers = np.random.default_rng(0)
 
     def finite(losses: tuple[float, ...]) -> tuple[float, ...]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -153,9 +151,6 @@ def test_the_loss_s_interval_is_that_of_the_seeds() -> None:
     half = 4.303 * 0.1 / math.sqrt(3)
     assert result.loss.high - 3 == pytest.approx(half, rel=0.15)
     assert 3 - result.loss.low == pytest.approx(half, rel=0.15)
-
-
-# The basin.
 
 
 @pytest.fixture

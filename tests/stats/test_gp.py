@@ -1,7 +1,5 @@
 """The Gaussian process against scikit-learn, SciPy's densities and fits by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

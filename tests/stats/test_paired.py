@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -130,9 +128,6 @@ def test_chances_are_those_of_coins() -> None:
 def test_configurations_are_ordered_by_divergence_then_by_the_others() -> None:
     losses = {"a": [2.0, INF], "b": [3.0, 3.1], "c": [INF, INF]}
     assert sorted(losses, key=lambda name: by_losses(np.array(losses[name]))) == ["b", "a", "c"]
-
-
-# Looks at what grows, and a mean's interval.
 
 
 def test_the_looks_at_a_ladder_err_together_as_pocock_has_it() -> None:

@@ -1,7 +1,5 @@
 """The law's fit, against what was published, and against surfaces that are known."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

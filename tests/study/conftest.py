@@ -12,6 +12,5 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves Optuna out, for tests of the files alone."""
     monkeypatch.setattr(OptunaStudy, "start", lambda self: None)
     monkeypatch.setattr(OptunaStudy, "tell", lambda self, results: None)

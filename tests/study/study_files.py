@@ -66,9 +66,13 @@ def status_of(trial: FrozenTrial) -> str:
     return {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}[trial.state]
 
 
-def journal_trials(folder: Path) -> list[FrozenTrial]:
+def loaded(folder: Path) -> optuna.Study:
     storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
-    return optuna.load_study(study_name=folder.name, storage=storage).trials
+    return optuna.load_study(study_name=folder.name, storage=storage)
+
+
+def journal_trials(folder: Path) -> list[FrozenTrial]:
+    return loaded(folder).trials
 
 
 def in_database(url: str, name: str) -> list[FrozenTrial]:

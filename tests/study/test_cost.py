@@ -1,7 +1,5 @@
 """What trials cost and how fast they were, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -177,11 +177,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"3",
-        b'{"host": "h"}',
-        b'{"host": "h", "pid": -1, "started": 0}',
+        *(b"", b"{", b"3", b'{"host": "h"}', b'{"host": "h", "pid": -1, "started": 0}'),
         b'{"host": "h", "pid": 2147483648, "started": 0}',
         b'{"host": "h", "pid": Infinity, "started": 0}',
     ],

@@ -17,14 +17,9 @@ from sweeper.search.optuna import recording
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Axis, Log2Hps, Result, Space
 from tests.golden import Golden
-from tests.study.study_files import filed, journal_trials, make, mirrored, refuse, rubbish
+from tests.study.study_files import filed, journal_trials, loaded, make, mirrored, refuse, rubbish
 
 SPACE: Space = {"eta": Axis(low=-3, high=1), "alpha_attn": Axis(low=-2, high=2)}
-
-
-def loaded(folder: Path) -> optuna.Study:
-    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
-    return optuna.load_study(study_name=folder.name, storage=storage)
 
 
 def test_trials_are_asked_before_they_run_and_told_as_they_end(folder: Path) -> None:
@@ -77,17 +72,12 @@ def test_choices_are_parameters_until_their_list_is_another(folder: Path) -> Non
     assert [trial.user_attrs["choices"]["kind"] for trial in trials] == ["b", "a", "c"]
 
 
-def killed_before_tell(folder: Path, results: list[Result]) -> None:
-    """A driver that recorded `results`, and was killed before it told them."""
-    with pytest.MonkeyPatch.context() as patch, StudyRecord.open(folder) as study:
-        study.propose([result.trial for result in results], SPACE)
-        patch.setattr(recording.OptunaStudy, "tell", lambda *_: None)
-        study.record(results)
-
-
 def test_what_was_recorded_and_not_told_is_told_at_the_next_start(folder: Path) -> None:
     results = [make(0), make(1, "diverged"), make(2, "failed"), make(3, "pruned")]
-    killed_before_tell(folder, results)
+    with pytest.MonkeyPatch.context() as killed, StudyRecord.open(folder) as study:
+        study.propose([result.trial for result in results], SPACE)
+        killed.setattr(recording.OptunaStudy, "tell", lambda *_: None)
+        study.record(results)
     assert {trial.state for trial in journal_trials(folder)} == {TrialState.RUNNING}
     StudyRecord.open(folder).close()
     assert mirrored(folder) == filed(folder)
@@ -195,9 +185,7 @@ def other_study(journal: Path) -> None:
 
 
 def by_someone_else(journal: Path) -> None:
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    study = optuna.load_study(study_name="first", storage=storage)
-    study.add_trial(optuna.trial.create_trial(value=1.0))
+    loaded(journal.parent).add_trial(optuna.trial.create_trial(value=1.0))
 
 
 @pytest.mark.parametrize("damage", [rubbish, from_the_future, other_study, by_someone_else])

@@ -1,9 +1,11 @@
+import errno
 import json
 import math
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,8 +22,8 @@ from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import StudyRecord, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
-from tests.refusals import raises_config_error
-from tests.study.study_files import SPEC, filed, files, make, mirrored
+from tests.refusals import raises_config_error, refused
+from tests.study.study_files import SPEC, filed, files, make, mirrored, refuse
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,9 +54,8 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
 def test_reading_writes_nothing_and_leaves_optuna_alone(
     folder: Path, tmp_path: Path, golden: Golden
 ) -> None:
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         StudyRecord.read(folder)
-    golden.says(caught)
     assert list(tmp_path.iterdir()) == []
     with StudyRecord.open(folder) as study:
         study.record([make(0)])
@@ -193,16 +194,14 @@ def test_unreadable_result_is_an_error_not_a_second_run(
     (path,) = files(folder)
     path.unlink()
     path.mkdir()
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         StudyRecord.read(folder)
-    golden.says(caught)
 
 
 def test_a_study_in_the_place_of_a_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput) as caught:
+    with refused(golden):
         StudyRecord.open(tmp_path / "file")
-    golden.says(caught)
     with pytest.raises(ConfigError):
         StudyRecord.open(tmp_path / "-x")
 
@@ -277,27 +276,20 @@ def test_a_study_of_another_format_is_refused_and_left_as_it_is(
     other.write_text(json.dumps(record) + "\n")
     before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
     for use in (StudyRecord.open, StudyRecord.read):
-        with pytest.raises(BadInput) as caught:
+        with refused(golden):
             use(folder)
-        golden.says(caught)
     assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("config", "age"),
-    [(f"format: {FORMAT - 1}\n", "older"), (f"format: {FORMAT}\n", ""), ("rubbish", "")],
-)
-def test_a_configuration_of_another_format_is_refused(
-    folder: Path, unmirrored: None, config: str, age: str
-) -> None:
+def test_a_configuration_of_another_format_is_refused(folder: Path, unmirrored: None) -> None:
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(config)
     for use in (StudyRecord.open, StudyRecord.read):
-        if age:
-            with pytest.raises(BadInput, match=f"written by an? {age} version"):
-                use(folder)
-        else:
+        for config in (f"format: {FORMAT}\n", "rubbish"):
+            (folder / "config.yaml").write_text(config)
             assert len(use(folder)) == 0
+        (folder / "config.yaml").write_text(f"format: {FORMAT - 1}\n")
+        with pytest.raises(BadInput, match="written by an older version"):
+            use(folder)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -415,3 +407,70 @@ def test_what_is_lost_while_a_driver_runs_is_written_again(
     again = StudyRecord.read(folder)
     assert str(file) in notice
     assert {r.key for r in again.results()} == {entry.key for entry in some} and not again.notices
+
+
+def test_full_disk_while_recording_is_one_clear_error(
+    folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = StudyRecord.open(folder)
+    study.record([make(0)])
+    before = files(folder)[0].read_bytes()
+    for place in ("write", "fsync", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, place, refuse(errno.ENOSPC))
+            with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
+                study.record([make(1), make(2)])
+        assert str(folder / "results") in str(caught.value)
+        assert make(1).key not in study and make(2).key not in study
+        assert list((folder / "results").iterdir()) == files(folder)
+        assert [path.read_bytes() for path in files(folder)] == [before]
+    study.record([make(1)])
+    assert len(StudyRecord.read(folder).results()) == 2
+
+
+BATCH = [make(number) for number in range(2, 6)]
+
+
+def record_until(folder: Path, calls: int) -> bool:
+    """Record `BATCH` in a child that is killed in its n-th system call; whether it got done."""
+    if (child := os.fork()) == 0:
+        remaining, write = [calls], os.write
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapper(*args: Any, **options: Any) -> Any:
+                remaining[0] -= 1
+                if remaining[0] < 0:
+                    if call is write:
+                        write(args[0], args[1][: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **options)
+
+            return wrapper
+
+        for name in ("open", "write", "fsync", "fstat", "close", "ftruncate", "replace"):
+            setattr(os, name, counted(getattr(os, name)))
+        StudyRecord.open(folder).record(BATCH)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_batch_survives_a_kill_between_any_two_system_calls(
+    folder: Path, unmirrored: None
+) -> None:
+    for calls in range(100):
+        here = folder / str(calls)
+        StudyRecord.open(here).record([make(0), make(1)])
+        (path,) = files(here)
+        path.write_bytes(b"{\n" + path.read_bytes())
+        done = record_until(here, calls)
+        for study in (StudyRecord.read(here), StudyRecord.open(here)):
+            kept = study.results()
+            assert len(kept) >= 2 and kept == [make(0), make(1), *BATCH][: len(kept)]
+            assert not done or kept[2:] == BATCH
+        study.record(BATCH)
+        assert StudyRecord.open(here).results() == [make(0), make(1), *BATCH]
+        aside = (here / "results").glob("*.damaged")
+        assert b"{\n" in b"".join(path.read_bytes() for path in aside)
+        if done:
+            break
+    assert done and calls >= 5

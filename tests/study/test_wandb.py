@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import os
 import shutil
@@ -22,7 +20,6 @@ OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", 
 
 
 def by_key(folder: Path) -> dict[str, Run]:
-    """The runs of the study in `folder` by their trial; fails on two of one trial or id."""
     runs = read_runs(folder / "wandb")
     assert len({run.id for run in runs}) == len(runs)
     return {run.config["key"]: run for run in runs if "key" in run.config}

@@ -1,7 +1,5 @@
 """What stays of an earlier verdict, and the axes of which a verdict says nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,12 +13,14 @@ from sweeper.config.settings import placeholder_data, resolve
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.stats.ladder import LadderRule, LadderSize, Size, SizeCurve, SizeOverrides
+from sweeper.sweep.base_search import without_result
 from sweeper.sweep.experiment import short_run
 from sweeper.sweep.ladders import _rests_on_less, _with_earlier, check_hours, target_size
 from sweeper.sweep.planning import Unvalidated, unvalidated
 from sweeper.sweep.settled_ladder import SettledLadder
 from sweeper.sweep.study_replay import at_fixed_ratio
-from sweeper.trial import PluginSpec, defaults
+from sweeper.trial import Axis, Log2Hps, PluginSpec, Result, defaults
+from tests.engine.tiny_trials import trial
 from tests.refusals import raises_config_error
 from tests.search.fakes import Experiment
 
@@ -199,3 +199,42 @@ def test_steps_at_a_fixed_ratio_follow_from_the_parameters() -> None:
         assert f"tokens_per_parameter={ratio:.3g}" in str(caught.value)
         assert f"train.steps={int(40 * far / ratio)}" in str(caught.value)
     assert at(None).settings.steps_of is None
+
+
+def result(eta: float, status: str = "complete", seed: int = 0, alpha: float = 0.0) -> Result:
+    made = trial(seed=seed, eta=eta, alpha_attn=alpha)
+    loss = math.nan if status == "failed" else eta**2
+    return Result(trial=made, status=status, objective=loss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ([result(1, "failed")], [1.0]),
+        ([result(1, "failed"), result(2, "failed"), result(-1)], [1.0]),
+        ([result(1, "failed"), result(-1, "failed")], [-1.0, 1.0]),
+        # What lies behind a trial with a result is no neighbour, nor what another seed settled.
+        ([result(1), result(2, "failed")], []),
+        ([result(1, "failed"), result(1, seed=1)], []),
+        ([result(1, "diverged"), result(2, "failed")], []),
+        ([result(1, "failed", alpha=1.0)], []),
+        ([result(0, "failed", seed=1)], []),
+    ],
+)
+def test_the_best_s_neighbours_without_a_result(others: list[Result], found: list[float]) -> None:
+    best = result(0.0)
+    lacking = without_result([best, *others], best.trial.log2_hps, {})
+    assert sorted(each.trial.log2_hps[name] for name, each in lacking) == found
+
+
+def test_of_choices_those_of_the_best_count() -> None:
+    space = {"kind": Axis(low=0, high=1, default=0, choices=("plain", "bad"))}
+    best = Log2Hps({**result(0.0).trial.log2_hps, "kind": 0.0})
+
+    def chosen(eta: float, kind: str) -> Result:
+        failed = result(eta, "failed")
+        return replace(failed, trial=replace(failed.trial, choices={"kind": kind}))
+
+    assert without_result([chosen(1, "bad"), chosen(0, "bad")], best, space) == []
+    ((name, found),) = without_result([chosen(1, "bad"), chosen(2, "plain")], best, space)
+    assert (name, found.trial.log2_hps["eta"]) == ("eta", 2)

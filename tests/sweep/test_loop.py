@@ -1,7 +1,5 @@
 """The loop's one policy for jobs that fail, with a runner and an executor that only pretend."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -19,6 +17,8 @@ from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Status, Trial
 from tests.engine.tiny_trials import trial
 from tests.golden import Golden
+from tests.launch.trial_sweep import TrialSweep
+from tests.refusals import refused
 from tests.sweep.test_sweep import MadeUp, Trainer
 
 Fate = Callable[[Job, int], Event]
@@ -107,7 +107,7 @@ def job_of(batch: tuple[Trial, ...]) -> Job:
     return Job(task=MadeUp(batch, 1.0))
 
 
-class Driven:
+class Driven(TrialSweep):
     def __init__(
         self,
         place: Pretended,
@@ -117,36 +117,20 @@ class Driven:
         recovered: bool = False,
         **options: Any,
     ) -> None:
-        self.place, self.trials = place, [trial(seed=seed) for seed in range(trials)]
-        self.results: dict[str, Result] = {}
-        self.notices: list[str] = []
-        self.work = 0.0
+        asked = [trial(seed=seed) for seed in range(trials)]
+        super().__init__(trials=asked, corpus=None, folder=Path())  # type: ignore[arg-type]
+        self.place = place
         place.retries = retries
         if recovered:  # a job of an earlier driver's has all of them
             place.left = tuple(self.trials)
             place.recovered[job_of(place.left).id] = place.left
-        self.loop = Loop(
-            runner=place,  # type: ignore[arg-type]
-            launcher=place,  # type: ignore[arg-type]
-            folder=Path(),
-            record=self._record,
-            notify=self.notices.append,
-            advanced=self._advanced,
-            **options,
-        )
+        told = {"record": self._record, "notify": self._notify, "advanced": self._advanced}
+        self.loop = Loop(runner=place, launcher=place, folder=Path(), **told, **options)  # type: ignore[arg-type,assignment,method-assign]
 
     def run(self) -> dict[int, str]:
-        self.loop.run(lambda: [trial for trial in self.trials if trial.key not in self.results])
+        self.loop.run(self.pending)
         assert self.place.closed and not self.loop.live
         return {result.trial.seed: result.status for result in self.results.values()}
-
-    def _record(self, results: Sequence[Result]) -> None:
-        for result in results:
-            assert result.key not in self.results, "a trial came twice"
-            self.results[result.key] = result
-
-    def _advanced(self, batch: Sequence[Trial], before: float, now: float) -> None:
-        self.work += (now - before) * len(batch)
 
 
 def test_a_study_with_jobs_of_another_user_is_refused_before_anything_is_made(
@@ -166,8 +150,6 @@ def test_a_study_with_jobs_of_another_user_is_refused_before_anything_is_made(
 def test_a_lost_job_runs_again_as_often_as_it_may_and_then_in_halves(
     retries: int, golden: Golden
 ) -> None:
-    """Until the one trial that is to blame fails alone."""
-
     def fate(job: Job, times: int) -> Event:
         return guilty(2, lambda job: lost(job, attempts=times))(job, times)
 
@@ -181,7 +163,7 @@ def test_a_lost_job_runs_again_as_often_as_it_may_and_then_in_halves(
     again = ["a job is run again: its worker died"] * retries
     halved = [f"a job of {n} trials is halved: its worker died" for n in (4, 2)]
     assert driven.notices == [*again, halved[0], *again, halved[1], *again]
-    assert driven.work == pytest.approx(4)
+    assert driven.work_done == pytest.approx(4)
 
 
 def test_what_training_raises_is_halved_at_once_and_without_a_word() -> None:
@@ -264,9 +246,8 @@ def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
 def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded(golden: Golden) -> None:
     place = Pretended(lambda job, times: finished(job), batched_trials=1)
     driven = Driven(place, cancelled=lambda: len(driven.results) == 2)
-    with pytest.raises(SweeperError) as caught:
+    with refused(golden, SweeperError):
         driven.run()
-    golden.says(caught)
     assert len(driven.results) == len(place.submitted) == 2 and place.closed
 
 
@@ -279,7 +260,7 @@ def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
 
     driven = Driven(Pretended(fate))
     driven.run()
-    assert driven.work == pytest.approx(4)
+    assert driven.work_done == pytest.approx(4)
 
 
 def test_a_job_ends_that_is_one_failure_too_many() -> None:
@@ -338,7 +319,7 @@ def test_whatever_fails_every_trial_ends_once_and_none_for_another(
     driven = Driven(Pretended(fate, batched_trials), trials=count, retries=retries)
     wanted = {seed: "failed" if seed in bad else "complete" for seed in range(count)}
     assert driven.run() == wanted
-    assert driven.work == pytest.approx(count)
+    assert driven.work_done == pytest.approx(count)
     assert len(driven.place.submitted) <= 2 * count - 1 + len(troubles)
 
 
@@ -366,10 +347,10 @@ def test_what_may_follow_is_trained_in_places_that_stay_empty_and_not_waited_for
     place = WithPlaces(lambda job, times: finished(job))
     place.ahead = ahead
     driven = Driven(place, may_follow=lambda: [*driven.trials, *later])
-    driven.loop.run(lambda: [each for each in driven.trials if each.key not in driven.results])
+    driven.loop.run(driven.pending)
     assert place.submitted[0] == (0, 1, 2, 3) and not driven.loop.live
     assert sum(map(len, place.submitted[1:])) == trained and len(driven.results) == 4
-    assert len(place.forgotten) == len(place.submitted) and driven.work == pytest.approx(4)
+    assert len(place.forgotten) == len(place.submitted) and driven.work_done == pytest.approx(4)
 
 
 def test_what_failed_before_it_was_asked_for_is_trained_once_it_is() -> None:

@@ -1,7 +1,5 @@
 """The tables of the zoo: one row a model, printed when all have run."""
 
-from __future__ import annotations
-
 import pytest
 
 ROWS: list[tuple[str, ...]] = []

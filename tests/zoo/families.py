@@ -4,8 +4,6 @@
 latent attention are held, as the models' authors hold them between sizes.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -16,7 +14,6 @@ HEAD, CLASSES = 16, 32
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
-    """Attention of heads of 16 over [batch, places, width]."""
     q, k, v = (x.unflatten(-1, (-1, HEAD)).transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return out.transpose(1, 2).flatten(2)
@@ -377,7 +374,6 @@ def mla(width: int) -> Lm:
 
 
 def batch(name: str) -> tuple[Tensor, ...]:
-    """A batch of a simple task for the family."""
     draw = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> Tensor:

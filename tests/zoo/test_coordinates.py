@@ -6,8 +6,6 @@ sizes must not depend on the width: the slope of log2 size over log2 width lies 
 zero. The logits may fall, as they do at the start under muP, and may not rise.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +53,6 @@ def of_transformers(name: str, **more: Any) -> Callable[..., nn.Module]:
 
 
 def t5(*, width: int) -> nn.Module:
-    """An encoder-decoder; `d_kv` is the size of a head."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     return T5ForConditionalGeneration(
@@ -131,7 +128,6 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 
 
 def call_of(name: str) -> dict[str, Tensor]:
-    """What the model is called with: a batch of tokens of a simple language, and its targets."""
     torch.manual_seed(5)
     start = torch.randint(CLASSES, (8, 1))
     tokens = (start + torch.cumsum(torch.randint(1, 4, (8, SEQ + 1)), 1)) % CLASSES
@@ -163,7 +159,6 @@ def slopes(name: str, parameterization: str) -> dict[tuple[str, int], float]:
 
 
 def lazy(name: str, width: int, parameterization: str) -> Callable[[], nn.Module]:
-    """What mup's check calls for the model of each of its seeds."""
     build, head = MODELS[name]
     sizes = {"base": {"width": BASE}, "target": {"width": width}}
     call = call_of(name)

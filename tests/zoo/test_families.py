@@ -4,8 +4,6 @@ Roles by hand, with the reason; rates by microsoft/mup's own rule; and sizes of 
 widths 32 to 512, trained by the plan alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A role is expected from the type of the module that owns a parameter, by a table
 The learning rates are mup's own, MuAdam's and MuSGD's, from the shapes alone.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any
@@ -67,40 +65,17 @@ UNDECIDED = {
     "GptOssForCausalLM": "biases of experts",
 }
 """Parameters that take a role given by hand."""
-VALUES = [
-    "BailingHybridForCausalLM",
-    "BambaForCausalLM",
-    "BigBirdForMaskedLM",
-    "CodeGenForCausalLM",
-    "ConvBertForMaskedLM",
-    "FalconH1ForCausalLM",
-    "GPTJForCausalLM",
-    "GPTNeoXJapaneseForCausalLM",
-    "GraniteMoeHybridForCausalLM",
-    "IBertForMaskedLM",
-    "Inkling2ForCausalLM",
-    "InklingForCausalLM",
-    "JambaForCausalLM",
-    "JetMoeForCausalLM",
-    "KimiLinearForCausalLM",
-    "Lfm2ForCausalLM",
-    "Lfm3ForCausalLM",
-    "LongformerForMaskedLM",
-    "LukeForMaskedLM",
-    "MegatronBertForMaskedLM",
-    "MiniMaxForCausalLM",
-    "NystromformerForMaskedLM",
-    "OlmoHybridForCausalLM",
-    "Qwen3NextForCausalLM",
-    "Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForCausalLM",
-    "Qwen4ExpForCausalLM",
-    "RemBertForMaskedLM",
-    "RoFormerForMaskedLM",
-    "SqueezeBertForMaskedLM",
-    "TapasForMaskedLM",
-    "ZayaForCausalLM",
-]
+CAUSAL = (
+    "BailingHybrid Bamba CodeGen FalconH1 GPTJ GPTNeoXJapanese GraniteMoeHybrid Inkling2 "
+    "Inkling Jamba JetMoe KimiLinear Lfm2 Lfm3 MiniMax OlmoHybrid Qwen3Next Qwen3_5 "
+    "Qwen3_5Moe Qwen4Exp Zaya"
+)
+MASKED = (
+    "BigBird ConvBert IBert Longformer Luke MegatronBert Nystromformer RemBert RoFormer "
+    "SqueezeBert Tapas"
+)
+VALUES = [f"{name}ForCausalLM" for name in CAUSAL.split()]
+VALUES += [f"{name}ForMaskedLM" for name in MASKED.split()]
 """Forward passes that look at values, such as those of a mask, which tracing may not have."""
 NOT_TRACED = {**NOT_CALLED, **UNDECIDED, **dict.fromkeys(VALUES, "looks at values")}
 
@@ -116,7 +91,6 @@ def build(name: str, width: int, depth: int = DEPTH) -> HfModel:
 
 
 def built(name: str) -> HfModel:
-    """The model at its base width; skips, and says so in the table, where it is refused."""
     try:
         return build(name, BASE)
     except ConfigError as error:
@@ -125,7 +99,6 @@ def built(name: str) -> HfModel:
 
 
 def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of two examples."""
     torch.manual_seed(1)
     if known_classes()[name] == "images":
         return torch.rand(2, 8, 8), torch.randint(10, (2,))
@@ -134,7 +107,6 @@ def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def classified(name: str) -> dict[str, ParamSpec]:
-    """Parameters that the forward pass uses."""
     sizes = {"base": (BASE, DEPTH), "target": (WIDE, DEPTH)}
     inputs = tuple(tensor.to("meta") for tensor in batch(name))
     specs = specs_between(lambda width, depth: build(name, width, depth), **sizes, inputs=inputs)
@@ -182,7 +154,6 @@ def folded(rates: dict[str, float], specs: dict[str, ParamSpec], power: int) -> 
 
 
 def compared(what: str, ours: dict[str, Any], expected: dict[str, Any]) -> tuple[str, list[str]]:
-    """How many agree of how many, and the differences in words."""
     left_out = [pattern for pattern, reason in KNOWN.items() if reason.startswith(what)]
     names = [n for n in expected if n in ours and not any(re.search(p, n) for p in left_out)]
     wrong = [f"{what}: {n}: {ours[n]}, not {expected[n]}" for n in names if ours[n] != expected[n]]

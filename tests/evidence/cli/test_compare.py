@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -33,12 +31,10 @@ WIDTHS = (16, 32)
 
 
 def loss(width: int, eta: float, seed: int, floor: float) -> float:
-    """A parabola around eta = 0, lower for the wider; a seed adds the same to all its runs."""
     return floor - width / 160 + 0.1 * eta**2 + 0.02 * seed + 1e-4 * ((seed + eta + width) % 3)
 
 
 def record(folder: Path, floor: float, steps: int = 0) -> None:
-    """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
     trained = StudyRecord.read(folder).results()[0].trial
     steps = steps or trained.spec.train.steps
     curves, results, sizes = [], list[Result](), []

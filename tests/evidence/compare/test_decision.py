@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,6 @@ def law(compute: float) -> float:
 
 
 def table(gains: dict[str, list[float]], **columns: Any) -> list[dict[str, Any]]:
-    """A baseline, and variants that are so much better at each size; NaN: not run."""
     return [
         {"change": name, "params": n, "tokens": d, "loss": law(n * d) - of[i], **columns}
         for name, of in {"base": [0.0] * 3, **gains}.items()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +33,6 @@ def losses(gains: list[list[float]], counts: int = 1) -> VariantLosses:
 
 
 def by_hand(effect: float, fading: float) -> np.ndarray:
-    """Covariances of one variant between sizes and target."""
     octaves = (np.concatenate([SIZES, TARGET]) - SIZES[-1]).sum(axis=1)
     faded = effect * 2.0 ** (-fading * octaves)
     share = differences.IN_PROPORTION
@@ -209,9 +206,6 @@ def test_the_time_of_a_ranking_at_a_target_is_that_of_the_sizes_it_trains() -> N
     assert timed.outcome is not None and timed.outcome.ended == "budget"
     assert timed.outcome.budget == timed.runs
     assert fitting([1.0, math.nan, 2.0, 0.5], limit=3.0) == 3
-
-
-# At a size that is trained.
 
 
 def alone(gap: float, seed: int, lost: float = 0.0, **kw: Any) -> Deciding:

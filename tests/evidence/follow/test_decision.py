@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -15,7 +13,7 @@ from sweeper.evidence.follow.decision import Seen, Watch, cusum, innovations, ju
 from sweeper.evidence.follow.page import presented
 from sweeper.evidence.follow.reading import Stretches, read_prediction
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.follow.words import code_of, said_of
+from sweeper.evidence.follow.words import code_of, compute_text, said_of
 from sweeper.report.sections import tone_of
 from sweeper.stats.power_law import Array
 from tests.evidence.made import STEPS, TARGET, middle, prediction, run
@@ -23,7 +21,6 @@ from tests.refusals import raises_config_error
 
 
 def watched(losses: Array, watch: Watch | None = None, *, every: int = 1) -> Watch:
-    """The watch with a log's losses; it looks at the last one alone, since looks take long."""
     watch = Watch(prediction()) if watch is None else watch
     *steps, last = range(0, len(losses), every)
     for step in steps:
@@ -41,7 +38,6 @@ BEHIND = np.arange(STEPS) >= STEPS // 3
 
 
 def drawn(count: int) -> Array:
-    """Log losses of stretches behind the warm-up, as the band has them."""
     course = Watch(prediction()).course
     whole = course.smooth + np.diag(course.white + course.rough)
     random = np.random.default_rng(0)
@@ -234,7 +230,6 @@ def test_what_is_no_number_is_refused_and_blinds_nothing(given: tuple[Any, ...])
 
 @pytest.mark.parametrize(("steps", "every"), [(200, 10), (200, 20), (STEPS, 25), (STEPS, 50)])
 def test_a_rare_log_has_no_gaps_and_is_on_course(steps: int, every: int) -> None:
-    """Rarer than the band's stretches, as a usual log of a short run is."""
     for seed in range(200, 206):
         watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
         watched(losses, watch, every=every).update(steps - 1, float(losses[-1]))
@@ -261,8 +256,6 @@ def test_a_run_without_losses_is_off_since_its_last_one() -> None:
 
 
 def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green() -> None:
-    from sweeper.evidence.follow.words import code_of, compute_text
-
     made = prediction()
     least, most = watched(run(5)).seen.reach
     assert worth(made, 0.5 * made.prediction.loss) == most < 2
@@ -272,9 +265,6 @@ def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green
     assert watch.seen.state == "on the band" and code_of(watch.seen) == "cannot say yet"
     far = replace(watch.seen, compute=replace(watch.seen.compute, value=most, high=most))
     assert "at least" in compute_text(far)
-
-
-# What the page draws.
 
 
 @pytest.mark.parametrize(

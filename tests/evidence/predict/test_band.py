@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache
@@ -121,9 +119,6 @@ def test_curves_of_other_lengths_are_averaged() -> None:
         pieces = np.array_split(np.arange(steps), 100)
         begins = np.round(steps * stretch_edges(steps, 100)[:-1]).astype(int)
         assert begins.tolist() == [piece[0] for piece in pieces]
-
-
-# A band of earlier runs.
 
 
 STEPS = np.arange(0, 3001, 125)

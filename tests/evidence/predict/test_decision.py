@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace
@@ -23,6 +21,7 @@ from sweeper.evidence.predict.decision import (
     Prediction,
     _far,
 )
+from sweeper.evidence.predict.page import answer_text, tables
 from sweeper.evidence.predict.regime import BETTER, RunToCome, choose_runs
 from sweeper.evidence.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
@@ -239,8 +238,6 @@ def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
 
 
 def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
-    from sweeper.evidence.predict.page import tables
-
     frame = surface().rename(columns={"loss": "val_bpb"})
     made = predicted(frame, flops=1e22)
     units = [column.unit for table in tables(made) for column in table.columns]
@@ -278,8 +275,6 @@ def test_four_runs_near_a_line_are_a_ladder_of_compute() -> None:
 
 
 def test_what_the_user_knows_is_kept_and_told() -> None:
-    from sweeper.evidence.predict.page import answer_text
-
     made = predicted(surface(), to_params=1e9, to_tokens=1e10, fixed="E=1.69,alpha=0.34,beta=0.28")
     assert made.law.E.value == pytest.approx(1.69, abs=0.01)
     assert made.law.alpha is not None and made.law.alpha.value == pytest.approx(0.34, abs=0.001)

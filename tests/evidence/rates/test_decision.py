@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import product
@@ -21,7 +19,6 @@ LENGTH = 1024
 
 
 def best(params: float, tokens: float) -> tuple[float, float]:
-    """log2 of the best rate and batch."""
     n, d = math.log2(params / 1e8), math.log2(tokens / 1e10)
     return -8.5 - 0.9 * n + 0.3 * d, 7 - 0.4 * n + 0.6 * d
 

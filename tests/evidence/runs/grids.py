@@ -1,7 +1,5 @@
 """Tables of runs made up: curves with known optima, a row a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any

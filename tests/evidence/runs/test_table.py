@@ -1,19 +1,23 @@
-from __future__ import annotations
-
 import gzip
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
-from sweeper.errors import BadInput
+import sweeper
+from sweeper.errors import SHELL, BadInput
+from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.runs import table as table_module
+from sweeper.evidence.runs.grid import GridOptions, grid_of, ladder_runs
 from sweeper.evidence.runs.loss_runs import law_runs, loss_runs_of
-from sweeper.evidence.runs.read import read
+from sweeper.evidence.runs.read import read, study_folder
+from tests.api.test_types import ODD, refused
 from tests.evidence.predict.test_decision import predicted, surface
-from tests.evidence.runs.grids import grid
+from tests.evidence.runs.grids import grid, runs
 from tests.refusals import raises_config_error
 
 
@@ -201,3 +205,81 @@ def test_the_package_that_a_kind_of_file_needs_is_named(
     monkeypatch.setattr("pandas.read_excel", lacking)
     with pytest.raises(BadInput, match=f"needs another package, {package}: install it"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [5, 2.5, b"lr,loss", None, True, len, {"a": [1], "b": [1, 2]}, {1, 2}, object()],
+    ids=lambda source: type(source).__name__,
+)
+def test_what_is_no_table_is_one_message(source: Any) -> None:
+    with pytest.raises(BadInput):
+        ladder_runs(read(source))
+
+
+def test_columns_by_name_rows_and_a_frame_are_one_source() -> None:
+    frame = runs(seeds=1)
+    for source in (frame, frame.to_dict("list"), frame.to_dict("records")):
+        assert len(read(source)) == len(frame)
+    grouped = frame.groupby(["n_embd", "lr"]).mean()
+    assert {*read(grouped).frame.columns} >= {"n_embd", "lr", "val_loss"}
+    levels = pandas.concat({"a": frame}, axis=1)
+    with pytest.raises(BadInput, match="several levels"):
+        read(levels)
+
+
+def test_a_study_is_named_by_its_folder_or_in_its_root(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "results").mkdir(parents=True)
+    (tmp_path / "mine" / "config.yaml").write_text("{}")
+    assert study_folder("mine", tmp_path) == tmp_path / "mine"
+    assert study_folder(tmp_path / "mine", None) == tmp_path / "mine"
+    for source in (".", "-", "wandb:a/mine", "sqlite:///mine", "other", "mine/results", 3):
+        assert study_folder(source, tmp_path) is None
+    with pytest.raises(BadInput, match="'' is no path"):
+        read("", root=tmp_path)
+    with pytest.raises(BadInput):
+        read("mine", root=tmp_path)  # it has no trials yet
+
+
+def test_what_is_read_says_where_it_came_from(tmp_path: Path) -> None:
+    frame = runs(seeds=1)
+    frame.to_csv(path := tmp_path / "runs.csv", index=False)
+    whole = read(path)
+    some = read(path, where="n_embd > 128", columns="loss=val_loss", ignore=("seed",))
+    assert whole.name == str(path) and whole.sha256 == some.sha256 and some.where
+    with pytest.raises(BadInput, match="a table with a row a run"):  # no `series` to be asked for
+        read(tmp_path)
+    assert some.row(0) == f"row 14 of {path}" and some.ignore == ("seed",)
+    assert grid_of(ladder_runs(some), GridOptions(noise=0.01)).base.width == 256
+
+
+RUNS = runs(seeds=2)
+NO_PATH = "\ud800"
+
+
+@pytest.mark.parametrize("name", ["noise", "ignore", "columns"])
+def test_of_tables(name: str) -> None:
+    for value in ODD:
+        assert name in refused(sweeper.judge, RUNS, **{name: value})
+
+
+def test_a_table_in_memory_is_no_word_of_a_call() -> None:
+    assert SHELL.call(JudgeRequest(source=RUNS, axis="depth").call) == "sweeper judge --axis depth"
+
+
+@pytest.mark.parametrize(
+    ("call", "keywords"),
+    [
+        (sweeper.judge, {"root": NO_PATH}),
+        (sweeper.judge, {"study": "x"}),
+        (sweeper.judge, {"series": "x"}),
+        *[
+            (sweeper.compare, {"by": value, "baseline": "a"})
+            for value in (np.array([1, 2]), pd.Series([1]), RUNS, pd.NA, np.int64(3), 5)
+        ],
+        (sweeper.compare, {"by": "seed", "baseline": "0", "root": NO_PATH}),
+    ],
+)
+def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None:
+    names = [name for name in keywords if name != "baseline"]
+    assert names[-1] in refused(call, RUNS, **keywords)

@@ -1,7 +1,5 @@
 """A validation's runs as a table: judged from it, the verdict is the same to the last digit."""
 
-from __future__ import annotations
-
 import csv
 import math
 from dataclasses import replace
