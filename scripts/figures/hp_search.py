@@ -59,6 +59,7 @@ CONFIRMED = {
 }
 FRESH = range(1, 6)
 """Seeds of training on which what the searches found is compared: none was selected on."""
+ABOUT = "Every search ran once: an interval has the spread of training, not that of searches."
 COLORS = {"random": "#777777", "independent": "#31688e"}
 
 
@@ -107,7 +108,7 @@ def main() -> None:
         for name in PARAMETERIZATIONS
     }
     _search_claims(lab, searched)
-    lab.finish(lambda: _figure(along, rules, searched))
+    lab.finish(lambda: _figure(along, rules, searched), ABOUT)
 
 
 def _options(lab: Lab, parameterization: str) -> list[str]:
@@ -328,7 +329,7 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
                 rotation=90, fontsize=7)  # fmt: skip
     ax.set_xlabel("runs")
     ax.set_title(title)
-    ax.legend(loc="upper right", bbox_to_anchor=(0.9, 1.0))
+    ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.75))
 
 
 def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
