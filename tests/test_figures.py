@@ -39,7 +39,7 @@ rejudge = load_script("figures/rejudge.py")
 coupling: Any = load_script("figures/coupling.py")
 rms: Any = load_script("figures/rms.py")
 fp8: Any = load_script("figures/fp8.py")
-spikes = load_script("figures/strategies.py").spikes
+strategies = load_script("figures/strategies.py")
 
 
 def number(value: float, low: float, high: float) -> dict[str, float]:
@@ -127,10 +127,11 @@ def test_claims_are_kept_with_figure_command_and_size(
     config["train"] = {"steps": 3, "batch_size": 2, "seq_len": 4}
     (study / "config.yaml").write_text(json.dumps(config))
     figure_lab.claim("paper, Fig. 1", "it | stays", "+0.1", "cannot say")
-    figure, _ = lab.panels(1, 1)
-    figure_lab.finish(figure)
+    kept = figure_lab.measured("rms", lambda: {"at": [0.12345678, math.inf]})
+    figure_lab.finish(lambda: lab.panels(1, 1)[0])
     assert "cannot say" in capsys.readouterr().out
     record = json.loads((figure_lab.folder / "claims.json").read_text())
+    assert record["numbers"] == {"rms": kept} == {"rms": {"at": [0.123457, "inf"]}}
     assert record["command"] == "python scripts/figures/x.py size=middle"
     assert record["size"] == "width 8, depth 1, 3 steps of 2 x 4"
     assert (figure_lab.folder / "x.png").exists() and (figure_lab.folder / "x.svg").exists()
@@ -234,7 +235,7 @@ def test_means_over_pairs_have_the_spread_of_a_mean() -> None:
 )
 def test_a_spike_is_a_stretch_above_the_least_before(stretches: list[float], count: int) -> None:
     curve = [loss for loss in stretches for _ in range(5)] + [0.0] * (100 - 5 * len(stretches))
-    assert spikes(curve) == count
+    assert strategies.spikes(strategies.curve_means(curve)) == count
 
 
 def record(sizes: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
-from sweeper.search.grids import row_optima
+from sweeper.search.grids import row_optima, transfer_error
 from sweeper.stats.estimate import Estimate
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
@@ -30,23 +30,33 @@ DRAWS = 10_000
 def main() -> None:
     """Grids over all pairs of both parameterizations, around the best learning rate of each."""
     lab = Lab.of("coupling")
-    found = {s: lab.search(s, f"parameterization={s}") for s in PARAMETERIZATIONS}
+    found = {s: _grids(lab, s) for s in PARAMETERIZATIONS}
     errors = {s: _errors(found[s]) for s in PARAMETERIZATIONS}
     cut = {
-        s: {tuple(g["names"]) for g in found[s]["pairs"] if cut_off(g["losses"])}
-        for s in PARAMETERIZATIONS
+        s: {tuple(g["names"]) for g in found[s] if cut_off(g["losses"])} for s in PARAMETERIZATIONS
     }
     _less_coupled(
         lab, errors, {parameterization: len(pairs) for parameterization, pairs in cut.items()}
     )
     for pair in NAMED:
         _stands_out(lab, pair, errors["mup"], cut=pair in cut["mup"])
-    lab.finish(_figure(found, errors))
+    lab.finish(lambda: _figure(found, errors))
 
 
-def _errors(found: Document) -> dict[tuple[str, ...], float]:
+def _grids(lab: Lab, parameterization: str) -> Sequence[Document]:
+    """The losses of every pair's grid, +inf where one diverged."""
+
+    def measure() -> object:
+        pairs = lab.search(parameterization, f"parameterization={parameterization}")["pairs"]
+        return [{key: grid[key] for key in ("names", "values_log2", "losses")} for grid in pairs]
+
+    kept = lab.measured(parameterization, measure)
+    return [{**grid, "losses": [[*map(float, row)] for row in grid["losses"]]} for grid in kept]
+
+
+def _errors(grids: Sequence[Document]) -> dict[tuple[str, ...], float]:
     """Transfer error (nats) by pair; without pairs of which nothing can be told."""
-    every = {tuple(grid["names"]): float(grid["transfer_error"]) for grid in found["pairs"]}
+    every = {tuple(grid["names"]): transfer_error(grid["losses"]) for grid in grids}
     return {pair: error for pair, error in every.items() if math.isfinite(error)}
 
 
@@ -129,7 +139,8 @@ def _stands_out(
 
 @rc_context(STYLE)
 def _figure(
-    found: Mapping[str, Document], errors: Mapping[str, Mapping[tuple[str, ...], float]]
+    found: Mapping[str, Sequence[Document]],
+    errors: Mapping[str, Mapping[tuple[str, ...], float]],
 ) -> Figure:
     """The most coupled pairs as heat maps by parameterization, all transfer errors as bars."""
     figure, axes = panels(len(PARAMETERIZATIONS), SHOWN + 1)
@@ -142,9 +153,7 @@ def _figure(
         for ax, pair in zip(
             maps, _telling(parameterization, errors[parameterization]), strict=False
         ):
-            grid = next(
-                one for one in found[parameterization]["pairs"] if tuple(one["names"]) == pair
-            )
+            grid = next(one for one in found[parameterization] if tuple(one["names"]) == pair)
             drawn = _map(ax, grid)
             ax.set_title(f"{errors[parameterization][pair]:.3f} nats", fontsize=8)
         figure.colorbar(drawn, ax=maps, label=f"{LOSS_LABEL}, above the least", extend="max")

@@ -50,7 +50,7 @@ def main() -> None:
         searched = lab.search(rule, *words)
         found[rule] = lab.transfer(rule, searched["base"]["width"])
     judge(lab, found)
-    lab.finish(draw(found))
+    lab.finish(lambda: draw(found))
 
 
 def judge(lab: Lab, found: Mapping[str, Document]) -> None:

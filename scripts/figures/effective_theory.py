@@ -44,7 +44,7 @@ def main() -> None:
     lab = Lab.of("effective_theory")
     found = {name: tuned_strategy(lab, name) for name in CENTRES}
     judge(lab, found)
-    lab.finish(draw(found), ABOUT)
+    lab.finish(lambda: draw(found), ABOUT)
 
 
 def judge(lab: Lab, found: Mapping[str, Strategy]) -> None:

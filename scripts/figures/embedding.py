@@ -49,7 +49,7 @@ def main() -> None:
     judge(lab, found)
     eta = found["log2_hps"]["eta"]
     about = f"u-muP at its defaults, with η = 2^{eta:g}, the best that its search found."
-    lab.finish(draw(found), about)
+    lab.finish(lambda: draw(found), about)
 
 
 def judge(lab: Lab, found: Document) -> None:

@@ -48,7 +48,7 @@ def main() -> None:
     judge_falls(lab, found[ONE_RATE])
     for name in FAMILY:
         judge_stays(lab, found[name])
-    lab.finish(draw(found), ABOUT)
+    lab.finish(lambda: draw(found), ABOUT)
 
 
 def _marginal(lab: Lab, found: Mapping[str, Strategy]) -> None:
@@ -84,8 +84,7 @@ def _cost(one: Strategy) -> list[float]:
     curve = by_eta(one.found, one.size(base=True))
     best = min(curve, key=lambda eta: mean(curve[eta]))
     low = min(curve, key=lambda eta: abs(eta - (best - LOWER)))
-    pairs = zip(one.runs(low, base=True), one.runs(best, base=True), strict=True)
-    return [low_run.objective - best_run.objective for low_run, best_run in pairs]
+    return [more - least for more, least in zip(curve[low], curve[best], strict=True)]
 
 
 if __name__ == "__main__":

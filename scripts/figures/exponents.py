@@ -102,7 +102,7 @@ def main() -> None:
         found[name] = _setting(lab, name, f"parameterization=mean_field {words}")
     found[TUNED] = _tuned(lab)
     judge(lab, found, [name for name in MORE if sized])
-    lab.finish(draw(found))
+    lab.finish(lambda: draw(found))
 
 
 @rc_context(STYLE)

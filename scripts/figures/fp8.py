@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from lab import NOTHING, Lab, below, mean, panels, student, within
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import LOSS_LABEL, MARKERS, STYLE
 from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import LadderRule
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Result
 
@@ -25,6 +25,8 @@ PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
 CASTS = {"none": "no cast", "printed": "as printed", "later": "later version"}
 SOURCES = {"printed": "u-muP, Fig. 7", "later": "u-muP, later version"}
 FORM = "{:+.4f}"
+SHARE = LadderRule.max_loss_gap
+"""Of the loss: what the verdict on a transfer lets a learning rate cost."""
 LOOKS: dict[str, dict[str, Any]] = {
     "none": {"color": "#bbbbbb", "linewidth": 3.0, "linestyle": "-"},
     "printed": {"color": "#c44e52", "linewidth": 1.2, "linestyle": "-"},
@@ -35,15 +37,22 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A search over eta: its best log2 eta, and all results by log2 eta, one a seed."""
+    """A search over eta: its best log2 eta, and all losses by log2 eta, one a seed.
+
+    `curve` is the mean training curve at the best, in equal stretches of the run; `start` is what a
+    uniform guess loses.
+    """
 
     best: float
-    results: Mapping[float, Sequence[Result]]
+    points: Mapping[float, Sequence[float]]
+    curve: Sequence[float]
+    steps: int
+    start: float
 
     @property
-    def losses(self) -> list[float]:
+    def losses(self) -> Sequence[float]:
         """At the best eta, one a seed."""
-        return [result.objective for result in self.results[self.best]]
+        return self.points[self.best]
 
 
 Found = Mapping[tuple[str, str], Line]
@@ -57,16 +66,25 @@ def main() -> None:
         for parameterization in PARAMETERIZATIONS
         for cast in CASTS
     }
-    share = _config(lab)["transfer"]["max_loss_gap"]
     for cast, source in SOURCES.items():
-        _close(lab, source, cast, found, share)
-    _fails(lab, found, share)
+        _close(lab, source, cast, found)
+    _fails(lab, found)
     for cast in SOURCES:
         _less(lab, SOURCES[cast] if cast == "printed" else "own question", cast, found)
-    lab.finish(_figure(found))
+    lab.finish(lambda: _figure(found))
 
 
 def _line(lab: Lab, parameterization: str, cast: str) -> Line:
+    kept = lab.measured(
+        f"{parameterization} {cast}", lambda: _searched(lab, parameterization, cast)
+    )
+    points = {float(eta): [*map(float, losses)] for eta, losses in kept["losses"].items()}
+    curve, best, steps = [*map(float, kept["curve"])], kept["best"], kept["steps"]
+    return Line(best=best, points=points, curve=curve, steps=steps, start=kept["start"])
+
+
+def _searched(lab: Lab, parameterization: str, cast: str) -> Mapping[str, Any]:
+    """The search, and of its results what the claims and the picture rest on."""
     study = f"{parameterization}-{cast}"
     searched = lab.search(study, f"parameterization={parameterization}", f"fp8={cast}")
     results: dict[float, list[Result]] = {}
@@ -74,14 +92,15 @@ def _line(lab: Lab, parameterization: str, cast: str) -> Line:
         StudyRecord.read(lab.folder / study).results(), key=lambda r: r.trial.seed
     ):
         results.setdefault(result.trial.log2_hps["eta"], []).append(result)
-    return Line(best=searched["best_log2"]["eta"], results=results)
-
-
-def _config(lab: Lab) -> Mapping[str, Mapping[str, float]]:
-    """What the studies were made with; they differ in parameterization and cast alone."""
-    path = lab.folder / "umup-none" / "config.yaml"
-    config: Mapping[str, Mapping[str, float]] = yaml.safe_load(path.read_text())
-    return config
+    best = searched["best_log2"]["eta"]
+    runs = results[best]
+    return {
+        "best": best,
+        "losses": {eta: [run.objective for run in results[eta]] for eta in sorted(results)},
+        "curve": [mean(losses) for losses in zip(*(run.curve for run in runs), strict=True)],
+        "steps": runs[0].steps,
+        "start": math.log(runs[0].trial.spec.data["classes"]),
+    }
 
 
 def costs(found: Found, parameterization: str, cast: str) -> list[float]:
@@ -104,25 +123,23 @@ def at(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value)
 
 
-def _close(lab: Lab, source: str, cast: str, found: Found, share: float) -> None:
-    """Close is what the verdict on a transfer lets a learning rate cost."""
+def _close(lab: Lab, source: str, cast: str, found: Found) -> None:
     plain, cost = mean(found["umup", "none"].losses), overall(costs(found, "umup", cast))
     lab.claim(
         source,
-        f"u-muP in FP8 ({CASTS[cast]}) trains close to the baseline: within {share:.0%} of it",
-        f"{within(cost, FORM)} nats on {plain:.3f}, up to {share * plain:.4f} allowed",
-        below(cost, at(share * plain)),
+        f"u-muP in FP8 ({CASTS[cast]}) trains close to the baseline: within {SHARE:.0%} of it",
+        f"{within(cost, FORM)} nats on {plain:.3f}, up to {SHARE * plain:.4f} allowed",
+        below(cost, at(SHARE * plain)),
     )
 
 
-def _fails(lab: Lab, found: Found, share: float) -> None:
+def _fails(lab: Lab, found: Found) -> None:
     """It fails to train when less than half of what the baseline learns is learnt."""
     plain, cost = found["mup", "none"], overall(costs(found, "mup", "printed"))
-    start = math.log(plain.results[plain.best][0].trial.spec.data["classes"])
-    learnt, most = start - mean(plain.losses), share * mean(plain.losses)
+    learnt, most = plain.start - mean(plain.losses), SHARE * mean(plain.losses)
     lab.claim(
         "u-muP, Fig. 7",
-        f"muP under the plain cast (as printed) does not: it is not within {share:.0%} of it",
+        f"muP under the plain cast (as printed) does not: it is not within {SHARE:.0%} of it",
         f"{within(cost, FORM)} nats on {mean(plain.losses):.3f}, up to {most:.4f} allowed",
         below(at(most), cost),
     )
@@ -169,20 +186,17 @@ def _figure(found: Found) -> Figure:
 
 
 def _rates(ax: Axes, line: Line, cast: str, marker: str) -> None:
-    points = [(eta, mean([r.objective for r in rs])) for eta, rs in sorted(line.results.items())]
+    points = [(eta, mean(losses)) for eta, losses in sorted(line.points.items())]
     look = {**LOOKS[cast], "marker": marker, "markersize": 3.5}
     shown = [(eta, loss if math.isfinite(loss) else math.nan) for eta, loss in points]
     ax.plot(*zip(*shown, strict=True), label=CASTS[cast], **look)
 
 
 def _training(ax: Axes, line: Line, cast: str) -> None:
-    """The mean over the seeds; a result's curve has equal stretches of the run."""
-    runs = line.results[line.best]
-    values = [mean(losses) for losses in zip(*(run.curve for run in runs), strict=True)]
-    stretch = runs[0].steps / max(1, len(values))
-    steps = [(index + 0.5) * stretch for index in range(len(values))]
+    stretch = line.steps / max(1, len(line.curve))
+    steps = [(index + 0.5) * stretch for index in range(len(line.curve))]
     label = f"{CASTS[cast]}, 2^{line.best:g}"
-    ax.plot(steps, values, label=label, **LOOKS[cast])
+    ax.plot(steps, line.curve, label=label, **LOOKS[cast])
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
     width = 4 * searched["base"]["width"]
     found = {name: lab.transfer("gammas", width, hyperparameter=name) for name in GAMMAS}
     judge(lab, found)
-    lab.finish(draw(found))
+    lab.finish(lambda: draw(found))
 
 
 def judge(lab: Lab, found: Mapping[str, Document]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lab import (
@@ -58,21 +59,29 @@ CONFIRMED = {
 }
 FRESH = range(1, 6)
 """Seeds of training on which what the searches found is compared: none was selected on."""
+ABOUT = "Every search ran once: an interval has the spread of training, not that of searches."
 COLORS = {"random": "#777777", "independent": "#31688e"}
 
 
 @dataclass(kw_only=True)
 class Searched:
-    """Both searches of a parameterization, and the losses by fresh seed of what they found."""
+    """Both searches of a parameterization, of `runs` each.
 
-    independent: Document
-    random: Document
-    losses: dict[str, list[float]] = field(default_factory=dict)
+    `ends` are those of the independent one's phases. `losses` are, by fresh seed, of what both
+    found, `combined` of what the independent one combined and of its best single change. A curve
+    has the best loss after so many runs.
+    """
+
+    runs: int
+    ends: Mapping[str, int]
+    losses: Mapping[str, Sequence[float]]
+    combined: Mapping[str, Sequence[float]]
+    curves: Mapping[str, Sequence[tuple[float, float]]]
 
     @property
     def start(self) -> float:
         """The expected loss of one random configuration (nats)."""
-        return float(self.random["best_loss_curve"][0][1])
+        return float(self.curves["random"][0][1])
 
     @property
     def best(self) -> str:
@@ -95,10 +104,11 @@ def main() -> None:
     along, rules = _embedding(lab), _rules(lab)
     _embedding_claims(lab, along, rules)
     searched = {
-        parameterization: _searched(lab, parameterization) for parameterization in PARAMETERIZATIONS
+        name: Searched(**lab.measured(name, partial(_searched, lab, name)))
+        for name in PARAMETERIZATIONS
     }
     _search_claims(lab, searched)
-    lab.finish(_figure(along, rules, searched))
+    lab.finish(lambda: _figure(along, rules, searched), ABOUT)
 
 
 def _options(lab: Lab, parameterization: str) -> list[str]:
@@ -168,13 +178,12 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
     )
 
 
-def _searched(lab: Lab, parameterization: str) -> Searched:
+def _searched(lab: Lab, parameterization: str) -> Document:
     """Both searches with as many runs, and fresh runs of what each of them found."""
     words = _options(lab, parameterization)
     independent = lab.search(f"{parameterization}-independent", *words, *SMALL * _small(lab))
     runs = f"search.runs={independent['runs']}"
     random = lab.search(f"{parameterization}-random", *words, "search=random", runs)
-    found = Searched(independent=independent, random=random)
     eta = next(line["optimum_log2"] for line in independent["lines"] if line["name"] == "eta")
     combination = independent["combination"]
     hps = {
@@ -184,22 +193,24 @@ def _searched(lab: Lab, parameterization: str) -> Searched:
         "single": combination["single_log2"],
         "combined": combination["combined_log2"],
     }
-    random["best_loss_curve"] = expected_best(
-        [result.objective for result in _results(lab, f"{parameterization}-random")]
-    )
+    tried = [result.objective for result in _results(lab, f"{parameterization}-random")]
     strategy = IndependentSearch()
     seeds = 1 if _small(lab) else strategy.seeds
     combine_seeds = 4 if _small(lab) else strategy.combine_seeds
-    independent["best_loss_curve"] = independent_curve(
+    curve = independent_curve(
         _results(lab, f"{parameterization}-independent"),
         hps["line"],
         seeds,
         [hps["combined"], hps["single"]],
         combine_seeds,
     )
-    for name in CONFIRMED:
-        found.losses[name] = _confirm(lab, parameterization, hps[name])
-    return found
+    return {
+        "runs": independent["runs"],
+        "ends": independent["phase_ends"],
+        "losses": {name: _confirm(lab, parameterization, hps[name]) for name in CONFIRMED},
+        "combined": {name: combination[f"{name}_objectives"] for name in ("combined", "single")},
+        "curves": {"random": expected_best(tried), "independent": curve},
+    }
 
 
 def _results(lab: Lab, study: str) -> list[Result]:
@@ -238,19 +249,19 @@ def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
         below(mup.share(), umup.share()),
     )
     for parameterization, found in searched.items():
-        runs, first, second = found.independent["runs"], "single", "random"
-        better = found.less(first, second)
+        better = found.less("single", "random")
         other = parameterization == "mup"
         lab.claim(
             "u-muP, Fig. 2 (right)",
             f"{PARAMETERIZATIONS[parameterization]}: the independent search "
             + ("is no match for a random one" if other else "beats a random one of as many runs"),
-            f"the independent one's loss {compared(better)}, {runs} runs each",
+            f"the independent one's loss {compared(better)}, {found.runs} runs each",
             below(NOTHING, better) if other else below(better, NOTHING),
         )
+    # What combining costs (nats; below 0: gains), paired over the search's own fresh seeds.
     harm = {
-        parameterization: _harm(found.independent["combination"])
-        for parameterization, found in searched.items()
+        name: paired(*([*map(float, found.combined[key])] for key in ("combined", "single")))
+        for name, found in searched.items()
     }
     lab.claim(
         "u-muP, Fig. 2 (right)",
@@ -265,13 +276,6 @@ def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
         f"muP {compared(harm['mup'])}",
         below(harm["umup"], harm["mup"]),
     )
-
-
-def _harm(combination: Document) -> Estimate:
-    """What combining costs (nats; below 0: gains), paired over the search's own fresh seeds."""
-    names = ("combined_objectives", "single_objectives")
-    combined, single = ([float(loss) for loss in combination[name]] for name in names)
-    return paired(combined, single)
 
 
 @rc_context(STYLE)
@@ -309,11 +313,11 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
 
     The independent one's rises where fresh seeds correct what a lucky one selected.
     """
-    phases = found.independent["phase_ends"]
+    phases = found.ends
     last, tops = max(phases.values()), [0.0]
-    for name, search in (("random", found.random), ("independent", found.independent)):
-        points = [(float(run), float(loss)) for run, loss in search["best_loss_curve"]]
-        shown = [(run, loss) for run, loss in points if math.isfinite(loss) and run <= last]
+    for name, points in found.curves.items():
+        pairs = [(float(run), float(loss)) for run, loss in points]
+        shown = [(run, loss) for run, loss in pairs if math.isfinite(loss) and run <= last]
         ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
         tops.append(shown[-1][1])
         tops += [loss for run, loss in shown if run >= phases["eta"]]
@@ -325,7 +329,7 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
                 rotation=90, fontsize=7)  # fmt: skip
     ax.set_xlabel("runs")
     ax.set_title(title)
-    ax.legend(loc="upper right", bbox_to_anchor=(0.9, 1.0))
+    ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.75))
 
 
 def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:

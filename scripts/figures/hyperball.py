@@ -76,7 +76,7 @@ def main() -> None:
         lab.drifts_not("own question", f"{name} over width", found[name])
     for part, title in PARTS.items():
         lab.drifts_not("own question", f"MuonH, {title}", parts[part])
-    lab.finish(draw(found, parts), ABOUT)
+    lab.finish(lambda: draw(found, parts), ABOUT)
 
 
 def _ladders(lab: Lab, name: str) -> Document:

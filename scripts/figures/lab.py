@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.files import write_json
+from sweeper.files import json_text, write_json
 from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
 from sweeper.stats.estimate import Estimate, mean_estimate
 
@@ -73,6 +73,8 @@ class Lab:
     claims: list[Claim] = field(default_factory=list)
     ladders: dict[str, Document] = field(default_factory=dict)
     """What was validated, by study and hyperparameter: verdicts and the losses behind them."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """What else was measured that claims rest on, by name."""
 
     @classmethod
     def of(cls, name: str) -> Lab:
@@ -117,6 +119,11 @@ class Lab:
         found: Document = json.loads(path.read_text())
         self.ladders[" ".join([study, *other])] = found
         return found
+
+    def measured(self, name: str, measure: Callable[[], object]) -> Any:
+        """What `measure` finds, as the record keeps it under `name`: JSON, in six digits."""
+        self.numbers[name] = json.loads(json_text(_rounded(measure()), summed=False))
+        return self.numbers[name]
 
     def sweeper(self, *words: str) -> Document:
         """One command of sweeper; its document. The command is printed, and so is its progress."""
@@ -174,7 +181,7 @@ class Lab:
             near(slope(found), 0.0, DRIFT),
         )
 
-    def finish(self, figure: Figure, about: str = "") -> None:
+    def finish(self, draw: Callable[[], Figure], about: str = "") -> None:
         """Print the claims, and keep them with the figure; `about` tells constants and the like."""
         size = self._size()
         made = Table(box=box.SIMPLE_HEAD, title=f"{self.name}: {size}", title_justify="left")
@@ -187,23 +194,27 @@ class Lab:
         # Where trials are trained and kept changes nothing.
         words = [word for word in self.passed if not word.startswith(("launcher", "runner"))]
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
-        record = {"figure": self.name, "size": size, "command": command, "claims": claims}
-        record |= {"about": about} if about else {}
-        # With the losses every verdict can be computed again: rejudge.py.
+        record: dict[str, Any] = {"figure": self.name, "size": size, "command": command}
+        record |= {"claims": claims} | ({"about": about} if about else {})
+        # With the losses every claim can be judged again: rejudge.py.
         ladders = {name: kept_ladder(found) for name, found in self.ladders.items()}
-        record |= {"ladders": ladders} if ladders else {}
+        record |= {"ladders": ladders, "numbers": self.numbers}
         write_json(self.folder / "claims.json", record, summed=False)
-        picture, _ = save(figure, self.folder / self.name)
+        picture, _ = save(draw(), self.folder / self.name)
         print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
+
+
+def _rounded(value: Any) -> Any:
+    """JSON with its numbers in six digits."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return round(value, 6) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def kept_ladder(validation: Document) -> Document:
     """Of a validation what its verdicts follow from, and what they said."""
-    curves = [
-        one | {"losses": {eta: [round(x, 6) for x in losses] for eta, losses in points.items()}}
-        for one in validation["curves"]
-        for points in [one["losses"]]
-    ]
     said = [
         {
             "axis": one["axis"],
@@ -215,7 +226,7 @@ def kept_ladder(validation: Document) -> Document:
         for one in validation["axes"]
     ]
     kept = {name: validation[name] for name in ("log2_hps", "planned_log2")}
-    return {**kept, "axes": said, "curves": curves}
+    return {**kept, "axes": said, "curves": _rounded(validation["curves"])}
 
 
 def arguments(words: Sequence[str], helped: str) -> Sequence[str]:

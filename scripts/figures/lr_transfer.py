@@ -23,6 +23,7 @@ from lab import (
     verdict,
     within,
 )
+from matplotlib.figure import Figure
 
 PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP", "standard": "standard"}
 AXES = {"width": "Fig. 1", "depth": "Fig. 6", "batch_size": "Fig. 6", "steps": "Fig. 6"}
@@ -41,6 +42,11 @@ def main() -> None:
     # The standard parameterization is the contrast: there eta has to move.
     lab.moves("u-muP, 2.1; muP", "standard", verdict(found["standard"], "width"))
     _better(lab, found)
+    lab.finish(lambda: _figure(found))
+
+
+def _figure(found: Mapping[str, Document]) -> Figure:
+    """A row of curves for each parameterization, a column a ladder."""
     figure, axes = panels(len(PARAMETERIZATIONS), len(AXES), share=True)
     for index, (parameterization, axis) in enumerate(
         (s, a) for s in PARAMETERIZATIONS for a in AXES
@@ -52,7 +58,7 @@ def main() -> None:
     axes[-1].set_ylim(low, high + 0.25 * (high - low))  # one line climbs to the key of its row
     figure.supxlabel("learning rate, log2 η")
     figure.supylabel("training loss (nats)")
-    lab.finish(figure)
+    return figure
 
 
 def _stays(lab: Lab, parameterization: str, axis: str, source: str, found: Document) -> None:

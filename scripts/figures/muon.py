@@ -94,7 +94,7 @@ def main() -> None:
         ("own-readout", "standard"),
     ):
         _lower(lab, first, second, found)
-    lab.finish(_figure(found))
+    lab.finish(lambda: _figure(found))
 
 
 def _ladder(lab: Lab, name: str, one: Candidate) -> Document:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lab import Document, Lab, arguments, shift_at_the_end
 from matplotlib.figure import Figure
@@ -55,6 +56,10 @@ class Kept(Lab):
 
     record: Document
 
+    def measured(self, name: str, measure: Callable[[], object]) -> Any:
+        """The numbers that the record keeps."""
+        return self.record["numbers"][name]
+
     def search(self, study: str, *overrides: str) -> Document:
         """Of a search what a ladder needs of it: its base."""
         names = [name for name in self.record["ladders"] if name.split()[0] == study]
@@ -67,7 +72,7 @@ class Kept(Lab):
         other = [] if hyperparameter == "eta" else [f"transfer.hyperparameter={hyperparameter}"]
         return judged_again(self.record["ladders"][" ".join([study, *other])])
 
-    def finish(self, figure: Figure, about: str = "") -> None:
+    def finish(self, draw: Callable[[], Figure], about: str = "") -> None:
         """The picture is that of the losses, which are the same."""
 
 

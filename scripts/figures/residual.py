@@ -61,7 +61,7 @@ def main() -> None:
         searched = lab.search(study, *words, *[eta] * small, *ALONE)
         found[name] = lab.transfer(study, searched["base"]["width"])
     judge(lab, found)
-    lab.finish(draw(found))
+    lab.finish(lambda: draw(found))
 
 
 def judge(lab: Lab, found: Mapping[str, Document]) -> None:

@@ -66,13 +66,9 @@ Runs = Sequence[Run]
 
 def main() -> None:
     """A search and three runs each; then u-muP's with one thing larger at a time."""
-    lab, found, best = Lab.of("rms"), {}, {}
-    for parameterization in PARAMETERIZATIONS:
-        best[parameterization] = lab.search(
-            parameterization, f"parameterization={parameterization}"
-        )["best_log2"]["eta"]
-    config = yaml.safe_load((lab.folder / "umup" / "config.yaml").read_text())
-    steps = f"check.scale_steps={config['train']['steps']}"
+    lab, found = Lab.of("rms"), {}
+    best, trained, ends = lab.measured("searched", lambda: _searched(lab)).values()
+    steps = f"check.scale_steps={trained}"
     for parameterization in PARAMETERIZATIONS:
         found[parameterization] = _runs(
             lab, parameterization, parameterization, best[parameterization], steps
@@ -81,16 +77,53 @@ def main() -> None:
     for parameterization, name in PARAMETERIZATIONS.items():
         _grows(lab, name, found[parameterization])
     changed = {f"η x {2**RIGHT:g}": _runs(lab, "eta", "umup", best["umup"] + RIGHT, steps)}
-    for axis, (small, large) in _ends(config).items():
+    for axis, (small, large) in ends.items():
         runs = _runs(lab, axis, "umup", best["umup"], steps, f"{KEYS[axis]}={large}")
         changed[f"{axis.replace('_size', '')} x {large / small:g}"] = runs
     effects = {tensor: _effects(found["umup"], changed, tensor) for tensor in TENSORS}
     for tensor, effect in effects.items():
         _depends(lab, TENSORS[tensor], effect)
-    lab.finish(_figure(found, effects))
+    lab.finish(lambda: _figure(found, effects))
+
+
+def _searched(lab: Lab) -> Document:
+    """The best eta of each; the steps of the searches, and both ends of what is made larger."""
+    best = {
+        name: lab.search(name, f"parameterization={name}")["best_log2"]["eta"]
+        for name in PARAMETERIZATIONS
+    }
+    config = yaml.safe_load((lab.folder / "umup" / "config.yaml").read_text())
+    return {"best": best, "steps": config["train"]["steps"], "ends": _ends(config)}
 
 
 def _runs(lab: Lab, name: str, parameterization: str, eta: float, *changed: str) -> Runs:
+    """The runs of every seed, of those that are held against others as much as that takes."""
+
+    def measure() -> object:
+        every = _scales(lab, name, parameterization, eta, *changed)
+        if name not in PARAMETERIZATIONS:
+            every = [{t[1]: [_last(run, t)] for t in TENSORS} for run in every]
+        return [
+            {
+                operand: {one.product: [one.start, one.end, one.lost] for one in own}
+                for operand, own in run.items()
+            }
+            for run in every
+        ]
+
+    return [
+        {
+            operand: [
+                Operand(product=product, start=float(start), end=float(end), lost=float(lost))
+                for product, (start, end, lost) in own.items()
+            ]
+            for operand, own in run.items()
+        }
+        for run in lab.measured(name, measure)
+    ]
+
+
+def _scales(lab: Lab, name: str, parameterization: str, eta: float, *changed: str) -> Runs:
     """`sweeper check --scales` of every seed; what is there already is not run again."""
     runs = []
     for seed in SEEDS:
@@ -240,11 +273,11 @@ def _ends(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return {axis: (base, tops[axis]) for axis, base in bases.items() if tops[axis] > base}
 
 
-def _end(run: Run, tensor: tuple[str, str]) -> float:
-    """log2 of a tensor's RMS at the end, in the last layer."""
+def _last(run: Run, tensor: tuple[str, str]) -> Operand:
+    """A tensor in the last layer."""
     kind, operand = tensor
     own = [one for one in run[operand] if one.kind == kind]
-    return max(own, key=lambda one: int(layer_of(one.product) or 0)).end
+    return max(own, key=lambda one: int(layer_of(one.product) or 0))
 
 
 Effects = Mapping[str, Sequence[float]]
@@ -253,7 +286,10 @@ Effects = Mapping[str, Sequence[float]]
 
 def _effects(base: Runs, changed: Mapping[str, Runs], tensor: tuple[str, str]) -> Effects:
     return {
-        name: [_end(new, tensor) - _end(old, tensor) for new, old in zip(runs, base, strict=True)]
+        name: [
+            _last(new, tensor).end - _last(old, tensor).end
+            for new, old in zip(runs, base, strict=True)
+        ]
         for name, runs in changed.items()
     }
 

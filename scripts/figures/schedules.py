@@ -25,6 +25,7 @@ from lab import (
     verdict,
     within,
 )
+from matplotlib.figure import Figure
 
 from sweeper.stats.estimate import Estimate
 
@@ -48,13 +49,18 @@ def main() -> None:
         _same_rate(lab, schedule, found)
     for schedule in SCHEDULES[1:]:
         _better(lab, schedule, found)
+    lab.finish(lambda: _figure(found))
+
+
+def _figure(found: Mapping[str, Document]) -> Figure:
+    """A panel of curves for each schedule."""
     figure, axes = panels(2, 2)
     for ax, schedule in zip(axes, SCHEDULES, strict=True):
         answer = verdict(found[schedule], "width")["answer"]
         curves(ax, found[schedule], "width", f"{schedule}: {answer}")
     figure.supxlabel("learning rate, log2 η")
     figure.supylabel("training loss (nats)")
-    lab.finish(figure)
+    return figure
 
 
 def _same_rate(lab: Lab, schedule: str, found: Mapping[str, Document]) -> None:

@@ -56,7 +56,7 @@ def main() -> None:
         _stays(lab, rule, found[rule])
     _falls(lab, found["root_max"])
     _faster(lab, found)
-    lab.finish(_figure(found))
+    lab.finish(lambda: _figure(found))
 
 
 def _ladder(lab: Lab, rule: str) -> Document:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import fmean
 
@@ -39,7 +39,6 @@ from sweeper.report.drawing import STYLE
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.stats.estimate import Estimate
 from sweeper.study.study import StudyRecord
-from sweeper.trial import Result
 
 ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"
 CENTRES = {ONE_RATE: -7, TANGENT: 0, HYBRID: -1, MAXIMAL: -2}
@@ -55,13 +54,26 @@ mean before it; neighbouring ones are one spike."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a ladder does not have of a run: held-out loss, accuracy, the training curve's means."""
+
+    width: int
+    eta: float
+    seed: int
+    heldout: float
+    accuracy: float | None
+    means: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """What one strategy's study holds: its search, its validation, all of its runs."""
+    """One strategy: the best of its search, its grid, its validation, the runs of its curves."""
 
     name: str
-    searched: Document
+    best: Mapping[str, float]
+    grid: Document
     found: Document
-    results: Sequence[Result]
+    every: Sequence[Run]
 
     def size(self, *, base: bool) -> Document:
         """The size that was searched, or the one farthest from it."""
@@ -70,20 +82,13 @@ class Strategy:
         size: Document = (near if base else farthest(judged))["size"]
         return size
 
-    def runs(self, eta: float, *, base: bool) -> list[Result]:
+    def runs(self, eta: float, *, base: bool) -> list[Run]:
         """The runs of one point of a curve, by seed: all but eta as it was tuned."""
-        hps, size = {**self.searched["best_log2"], "eta": eta}, self.size(base=base)
-        # The search's last runs, on fresh seeds, are no points of a curve.
-        chosen = [
-            r
-            for r in self.results
-            if r.trial.log2_hps == hps
-            and r.trial.width == size["width"]
-            and r.trial.seed < FINAL_SEED
-        ]
-        return sorted(chosen, key=lambda run: run.trial.seed)
+        width = self.size(base=base)["width"]
+        chosen = [run for run in self.every if (run.width, run.eta) == (width, eta)]
+        return sorted(chosen, key=lambda run: run.seed)
 
-    def best_runs(self, *, base: bool) -> list[Result]:
+    def best_runs(self, *, base: bool) -> list[Run]:
         """The runs, one a seed, at the eta of the least training loss."""
         curve = by_eta(self.found, self.size(base=base))
         return self.runs(min(curve, key=lambda eta: mean(curve[eta])), base=base)
@@ -101,13 +106,12 @@ class Strategy:
         """Spikes a run, one number a seed, over the runs with eta at most a factor of 2 off."""
         tuned = self.found["log2_hps"]["eta"]
         etas = [eta for eta in by_eta(self.found, self.size(base=base)) if abs(eta - tuned) <= 1]
-        counts = [[spikes(r.curve) for r in self.runs(eta, base=base)] for eta in etas]
+        counts = [[spikes(run.means) for run in self.runs(eta, base=base)] for eta in etas]
         return [fmean(seed) for seed in zip(*counts, strict=True)]
 
 
-def spikes(curve: Sequence[float]) -> int:
+def spikes(means: Sequence[float]) -> int:
     """How often the loss rises by `RISE` nats above the least mean of a stretch before."""
-    means = curve_means(curve)
     above = [means[i] > min(means[:i]) + RISE for i in range(1, len(means))]
     return sum(now and not before for before, now in pairwise([False, *above]))
 
@@ -122,8 +126,35 @@ def tuned_strategy(lab: Lab, name: str) -> Strategy:
     """A line over lr, a grid over (lr, wd) around its optimum, then curves over width."""
     searched = lab.search(name, *_words(lab, name), *ALONE)
     found = lab.transfer(name, 4 * searched["base"]["width"])
-    results = StudyRecord.read(lab.folder / name).results()
-    return Strategy(name=name, searched=searched, found=found, results=results)
+    kept = lab.measured(name, lambda: _measured(lab, name, searched))
+    every = [
+        Run(**{**run, "means": [*map(float, run["means"])], "heldout": float(run["heldout"])})
+        for run in kept["runs"]
+    ]
+    return Strategy(name=name, best=kept["best"], grid=kept["grid"], found=found, every=every)
+
+
+def _measured(lab: Lab, name: str, searched: Document) -> Document:
+    """What is not in a ladder: the tuned point, its grid, and what else the runs gave."""
+    best, (grid,) = searched["best_log2"], searched["pairs"]
+    runs = [
+        Run(
+            width=result.trial.width,
+            eta=result.trial.log2_hps["eta"],
+            seed=result.trial.seed,
+            heldout=result.heldout,
+            accuracy=result.accuracy,
+            means=curve_means(result.curve),
+        )
+        for result in StudyRecord.read(lab.folder / name).results()
+        # The search's last runs, on fresh seeds, are no points of a curve.
+        if {**result.trial.log2_hps, "eta": best["eta"]} == best and result.trial.seed < FINAL_SEED
+    ]
+    return {
+        "best": best,
+        "grid": {key: grid[key] for key in ("names", "values_log2", "losses")},
+        "runs": [asdict(run) for run in runs],
+    }
 
 
 def _words(lab: Lab, name: str) -> list[str]:
@@ -159,9 +190,9 @@ def judge_extreme(
 
 def judge_product(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
     """Two points within their grids, each known to a factor of 2."""
-    best = {name: found[name].searched["best_log2"] for name in (ONE_RATE, TANGENT)}
+    best = {name: found[name].best for name in (ONE_RATE, TANGENT)}
     products = [one["eta"] + one["weight_decay"] + UNIT for one in best.values()]
-    inside = all(_within_grid(found[name].searched) for name in best)
+    inside = all(_within_grid(found[name]) for name in best)
     gap = products[1] - products[0]
     apart = Estimate(value=gap, low=gap - 2, high=gap + 2)
     lab.claim(
@@ -173,11 +204,10 @@ def judge_product(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
     )
 
 
-def _within_grid(searched: Document) -> bool:
+def _within_grid(one: Strategy) -> bool:
     """Whether the best point has neighbours on all sides of its grid."""
-    best, (grid,) = searched["best_log2"], searched["pairs"]
-    axes = zip(grid["names"], grid["values_log2"], strict=True)
-    return all(values[0] < best[name] < values[-1] for name, values in axes)
+    axes = zip(one.grid["names"], one.grid["values_log2"], strict=True)
+    return all(values[0] < one.best[name] < values[-1] for name, values in axes)
 
 
 def judge_rate(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
@@ -238,9 +268,8 @@ def draw(found: Mapping[str, Strategy]) -> Figure:
         ax.set_xlabel("learning rate, log2 η")
         runs = one.runs(one.found["log2_hps"]["eta"], base=False)
         for index, run in enumerate(runs):
-            means = curve_means(run.curve)
-            shares = [100 * (place + 0.5) / len(means) for place in range(len(means))]
-            below_it.plot(shares, means, color=shade(index, len(runs)), linewidth=1)
+            shares = [100 * (place + 0.5) / len(run.means) for place in range(len(run.means))]
+            below_it.plot(shares, run.means, color=shade(index, len(runs)), linewidth=1)
         below_it.set_title(f"width {one.size(base=False)['width']}, {len(runs)} seeds")
         below_it.set_xlabel("% of the steps")
     upper[0].set_yscale("log")
