@@ -45,11 +45,13 @@ def test_the_validation_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> 
     assert "nothing is validated" in printed and "FAILED" not in printed
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     stages = {record["stage"]: record for record in records if "stage" in record}
-    assert [*stages] == ["machine", "tests", "time-tiny", "profile-tiny", "search"]
+    searches = ["search-lr", "search-default", "search-own"]
+    assert [*stages] == ["machine", "tests", *searches, "peer", "time-tiny", "profile-tiny"]
     assert all(stage["exit"] == 0 for stage in stages.values())
     [times] = [record["times"] for record in records if "times" in record]
     assert times["batched-compiled"]["2"] > 0 and times["processes"]["2"] > 0
-    assert stages["search"]["found"][-1]["trials"] >= 7
+    assert all(stages[name]["found"][-1]["trials"] >= 7 for name in searches)
+    assert [line["peer"] for line in stages["peer"]["found"]] == ["lr", "default"]
     assert "| tiny |" in (tmp_path / "table.md").read_text()
 
 

@@ -2,7 +2,8 @@
 
 Every side trains the same u-muP decoder with AdamW on the same batches, in one run, one side after
 the other: a plain loop with torch's own AdamW, eager and compiled; N such processes that share
-the device; and K batched trials, eager and compiled. Ratios are against one compiled process
+the device; and K batched trials, launched one operation after the other, as a graph of the GPU, and
+compiled, as a graph there. Ratios are against one compiled process
 and against the best number of processes. What is called compiled was compiled, whole, or the side
 has failed and says why. `--out` is written after every number.
 
@@ -32,7 +33,8 @@ from rich.table import Table
 from torch._dynamo.utils import counters
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.engine.batched import BatchedRun, BatchedTrials, Compile, Feed
+from sweeper.engine.batched import BatchedRun, BatchedTrials, Feed
+from sweeper.engine.graph import GRAPH
 from sweeper.engine.program import quiet_attention
 from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
 
@@ -46,7 +48,7 @@ SIZES = {  # width, depth, vocabulary, sequence, batch
 }
 HPS = ("eta", "alpha_attn", "alpha_ffn_act", "alpha_residual")
 HPS += ("alpha_residual_attn_ratio", "alpha_loss_softmax")
-SIDES = ("eager", "compiled", "processes", "batched", "batched-compiled")
+SIDES = ("eager", "compiled", "processes", "batched", "batched-graph", "batched-compiled")
 READY, GO = "ready", "go"
 
 
@@ -146,18 +148,23 @@ class Batched:
     """`count` trials as one model."""
 
     def __init__(
-        self, size: str, precision: str, device: str, folder: Path, count: int, compile: Compile
+        self, size: str, precision: str, device: str, folder: Path, count: int, side: str
     ) -> None:
-        """Compiled from the first step on where `compile` is "on"."""
+        """Compiled from the first step on, a graph of the GPU, or neither, as `side` says."""
         trials = tuple(trial(size, precision, seed) for seed in range(count))
         batched = BatchedTrials(trials=trials, corpus=corpus(folder, SIZES[size][2]))
-        self.run, self.compiled = BatchedRun(batched, device, compile=compile), compile == "on"
+        self.compiled = side == "batched-compiled"
+        self.run = BatchedRun(batched, device, compile="on" if self.compiled else "off")
         self.step = self.run.step
+        # The program is that of all sides.
+        self.run.program.unsupported.pop(GRAPH, None)
+        self.refused = {GRAPH: "not asked for"} if side == "batched" else {}
+        self.run.program.unsupported |= self.refused
 
     def check(self) -> None:
-        """NotCompiledError with the reason where a part runs eagerly after all."""
+        """NotCompiledError with the reason where a part runs otherwise after all."""
         unsupported = self.run.program.unsupported
-        if self.compiled and (unsupported or not self.run.compiled):
+        if unsupported != self.refused or self.compiled != self.run.compiled:
             raise NotCompiledError("; ".join(f"{k}: {v}" for k, v in unsupported.items()) or "off")
 
 
@@ -240,13 +247,12 @@ def measure(
         found["processes"][count] = value = shared(options, size, folder, count)
         say.print(f"  {size} {count} processes: {1000 * value:.4f} ms", highlight=False)
         save()
-    modes: dict[str, Compile] = {"batched-compiled": "on", "batched": "off"}
-    for side in [mode for mode in modes if mode in options.sides]:
+    for side in [each for each in options.sides if each.startswith("batched")]:
         found[side] = {}
         for count in options.batched[size]:
             found[side][count] = timed(
                 f"{side}, K={count}",
-                lambda count=count, side=side: Batched(*common, count, modes[side]),  # type: ignore[misc]
+                lambda count=count, side=side: Batched(*common, count, side),  # type: ignore[misc]
                 count,
             )
             save()
@@ -261,8 +267,8 @@ def summary(found: list[dict[str, Any]]) -> Table:
     for row in found:
         best = min(
             (
-                (value, f"K={count}{', compiled' * (side == 'batched-compiled')}")
-                for side in ("batched", "batched-compiled")
+                (value, f"K={count}{side.removeprefix('batched').replace('-', ', ')}")
+                for side in SIDES[3:]
                 for count, value in row.get(side, {}).items()
                 if value == value
             ),
@@ -304,7 +310,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--sizes", default="s0,s1")
     parser.add_argument("--batched", default="1,2,4,8,16", help="of all sizes, or s0=512,s1=336")
-    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--sides", default=",".join(SIDES), help="of %(default)s")
     parser.add_argument("--processes", default="2")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="")

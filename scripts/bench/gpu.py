@@ -34,6 +34,8 @@ BATCHED = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
 GOALS = {"s0": 0.010, "s1": 0.045, "s2": 0.55, "s3": 2.2, "s4": 4.0}
 """Milliseconds per trial and step."""
 PROFILED = ("s1", "s3", "s4")
+SEARCHES = {"lr": 60.0, "default": 150.0, "own": 60.0}
+"""Whole searches of `gpu_stages.py`, and the seconds that each may take."""
 FAKE_SIZE = "tiny"
 
 
@@ -188,37 +190,36 @@ def validate(validation: Validation, wheels: Path | None) -> int:
     device = ["--device", validation.device]
     validation.run(Stage(name="machine", command=own("machine", *device), limit=60))
     validation.run(*first_stages(validation, sizes))
+    # What a user waits for comes first, while there is time.
+    for kind, seconds in SEARCHES.items():
+        room = min(seconds, validation.left() - 32)
+        words = ["--kind", kind, "--seconds", str(max(1.0, room))]
+        # It has ten seconds to save itself, and some to say how far it came.
+        command = own("search", *device, *words)
+        validation.run(Stage(name=f"search-{kind}", command=command, limit=room + 17))
+    words = ["--processes", "2" if validation.fake else "14"]
+    validation.run(Stage(name="peer", command=own("peer", *device, *words), limit=110))
     for size in sizes:
         # At s1 fourteen processes begin as well.
-        limit = 100 if size == "s1" else 60
+        limit = 75 if size == "s1" else 50
         validation.run(Stage(name=f"time-{size}", command=timing(validation, size), limit=limit))
         keep_times(validation, size)
     for size in sizes if validation.fake else PROFILED:
         words = ["--size", size, "--count", "2" if validation.fake else str(BATCHED[size])]
         validation.run(
-            Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=60)
+            Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=40)
         )
-    # It has ten seconds to save itself, and some to say how far it came.
-    words = ["--seconds", str(max(1.0, validation.left() - 32))]
-    validation.run(
-        Stage(name="search", command=own("search", *device, *words), limit=validation.left() - 15)
-    )
     tell(validation)
     return verdict(validation)
 
 
 def timing(validation: Validation, size: str) -> Sequence[str]:
-    """All that is timed at one size; at s1 many processes and eager batched trials as well."""
-    sides = "batched-compiled" if validation.fake else "eager,compiled,batched-compiled"
-    words = []
+    """All that is timed at one size, at s1 many processes as well."""
+    sides, words = "compiled,batched,batched-graph,batched-compiled", list[str]()
     if validation.fake or size == "s1":
-        sides, words = (
-            f"{sides},processes,batched",
-            ["--processes", "2" if validation.fake else "14"],
-        )
-    return batching(
-        validation, size, sides, 0.1 if validation.fake else 3.0, f"{size}.json", *words
-    )
+        sides, words = f"{sides},processes", ["--processes", "2" if validation.fake else "14"]
+    seconds = 0.1 if validation.fake else 2.0
+    return batching(validation, size, sides, seconds, f"{size}.json", *words)
 
 
 def first_stages(validation: Validation, sizes: Sequence[str]) -> list[Stage]:
@@ -227,8 +228,9 @@ def first_stages(validation: Validation, sizes: Sequence[str]) -> list[Stage]:
     s2 waits for s0: the trials of all sizes at once would not fit into the GPU's memory.
     """
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    tests = ROOT / "tests/engine" / ("test_gpu.py" if validation.fake else "")
-    pytest += [str(tests), f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}"]
+    tests = ["tests/engine/test_gpu.py"] if validation.fake else ["tests/engine", "tests/models"]
+    pytest += [*(str(ROOT / path) for path in tests), f"--rootdir={ROOT}"]
+    pytest += [f"-c{ROOT / 'pyproject.toml'}"]
     stages = [Stage(name="tests", command=pytest, limit=150)]
 
     def warm(size: str, then: Stage | None = None) -> Stage:
@@ -256,7 +258,7 @@ def verdict(validation: Validation) -> int:
         name, code = record.get("stage", ""), record.get("exit")
         if name.startswith("warm"):
             continue  # the timed stage compiles what is not in the cache
-        if "stage" in record and code != 0 and not (name == "search" and code is None):
+        if "stage" in record and code != 0 and not (name.startswith("search") and code is None):
             problems.append(f"{name}: {'cut at its limit' if code is None else f'exit {code}'}")
         if name == "tests" and not validation.fake and not ran_tests(validation):
             problems.append("tests: none was run on the GPU, or some were skipped")
@@ -292,14 +294,8 @@ def tell(validation: Validation) -> None:
     notes = [*notes_of(validation), f"{time.monotonic() - validation.started:.0f} s in all"]
     if validation.fake:
         notes.append("--fake: a CPU, and nothing is validated")
-    columns = [
-        "size",
-        "ms, batched compiled",
-        "goal",
-        "x one compiled process",
-        "TB/s",
-        "best else",
-    ]
+    columns = ["size", "ms alone, compiled", "batched", "as a graph", "compiled, as a graph"]
+    columns += ["goal", "x alone, compiled", "TB/s"]
     Findings(
         title="per trial and step",
         columns=columns,
@@ -316,20 +312,19 @@ def has_traffic() -> bool:
 
 def table_row(row: Mapping[str, Any], counted: Mapping[str, Any]) -> list[str]:
     """One size; blank where nothing was measured."""
-    size, best = row["size"], min(known(row.get("batched-compiled")), default=None)
+    size, alone = row["size"], row.get("compiled")
+    forms = ("batched", "batched-graph", "batched-compiled")
+    batched = [min(known(row.get(form)), default=None) for form in forms]
+    best = min((value for value in batched if value), default=None)
     if best is None:
-        return [size, "; ".join(row["failures"].values())[:60] or "not measured", "", "", "", ""]
-    [*alone] = known({"": row.get("compiled")})
-    others = [*known(row.get("processes")), *known(row.get("batched")), *alone]
+        return [size, "; ".join(row["failures"].values())[:60] or "not measured", *[""] * 6]
     met = ("met" if 1000 * best <= GOALS[size] else "missed") if size in GOALS else ""
-    rate = f"{counted['bytes'] / best / 1e12:.2f}" if counted else ""
     return [
         size,
-        f"{1000 * best:.4f}",
+        *(f"{1000 * value:.4f}" if value else "" for value in (alone, *batched)),
         f"{GOALS.get(size, '')} {met}",
-        f"{alone[0] / best:.0f}" if alone else "",
-        rate,
-        f"{1000 * min(others):.4f}" if others else "",
+        f"{alone / best:.1f}" if alone and alone == alone else "",
+        f"{counted['bytes'] / best / 1e12:.2f}" if counted else "",
     ]
 
 
@@ -345,11 +340,17 @@ def notes_of(validation: Validation) -> list[str]:
         name, found = record.get("stage", ""), record.get("found") or []
         if name == "tests":
             notes.append(f"GPU tests: {closing_line(validation)}")
-        elif name == "search":
+        elif name.startswith("search"):
             last = found[-1] if found else {}
             done, seconds = last.get("trials"), last.get("seconds")
-            end = {0: "to its end", None: "cut by the deadline"}.get(last.get("exit"), "it failed")
-            notes.append(f"search: {done} trials in {seconds} s, {end}")
+            end = {0: "to its end", None: "cut by its limit"}.get(last.get("exit"), "it failed")
+            notes.append(f"{name}: {done} trials in {seconds} s, {end}")
+        elif name == "peer":
+            notes += [
+                f"{line['trials']} trials of search-{line['peer']} take as many processes as were "
+                f"trained ({line['trained']}) {line['seconds']} s"
+                for line in found
+            ]
         elif name.startswith(("machine", "profile")):
             notes += [f"{name}: {json.dumps(line)}" for line in found]
     return notes
