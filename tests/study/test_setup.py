@@ -10,6 +10,7 @@ from sweeper.study.setup import changes, check_setup, read_setup, trials_of, wri
 from sweeper.study.study import StudyRecord
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
 from tests.golden import Golden
+from tests.refusals import refused
 from tests.specs import spec_of
 
 BASE = spec_of()
@@ -159,9 +160,9 @@ def test_long_values_and_many_changes_are_cut(tmp_path: Path, golden: Golden) ->
     runner = {"name": "command", "numerics": 0, "command": ["python", "x" * 99]}
     runner |= {f"key{i}": i for i in range(9)}
     runner["modules"] = {"my.model": "0" * 64}
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as caught:
         check_setup(study.folder, replace(BASE, runner=runner))
-    message = str(refused.value)
+    message = str(caught.value)
     golden.says(message)
     assert "x" * 50 not in message
     # A digest is no value to show.
