@@ -71,9 +71,9 @@ def test_what_is_a_key_of_slurm_sets_it_and_the_rest_is_passed_on(
     assert isinstance(launcher, Slurm)
     assert (launcher.time, launcher.cpus, launcher.memory) == (30, 2, "1536M")
     script = launcher.script(tmp_path, 1)
-    for option in ("--time=30", "--mem=1536M", "--cpus-per-task=2", "--comment='a b'",
-                 "--mail-hours=2", "--exclude=node7"):  # fmt: skip
-        assert f"#SBATCH {option}\n" in script, option
+    for option in ("--time=30\n", "--mem=1536M\n", "--cpus-per-task=2\n",
+                 "--comment='a b sweeper-", "--mail-hours=2\n", "--exclude=node7\n"):  # fmt: skip
+        assert f"#SBATCH {option}" in script, option
     assert "module load a\n" in script and "--export=ALL" in script and "wckey" not in script
 
 
