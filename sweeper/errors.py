@@ -45,7 +45,6 @@ class Call:
     command: tuple[str, ...]
 
     def __init__(self, verb: str, *arguments: Keyword | str, command: Sequence[str] = ()) -> None:
-        """Take what `verb` is given, in the order in which it is to be typed."""
         object.__setattr__(self, "verb", verb)
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "command", tuple(command))
@@ -153,7 +152,6 @@ class SweeperError(Exception):
     """
 
     def __init__(self, *parts: str | Keyword | Call) -> None:
-        """Build the message from its parts."""
         super().__init__(*parts)
 
     def spelled(self, spelling: Spelling) -> str:
@@ -175,7 +173,6 @@ class ConfigError(BadInput):
     """
 
     def __init__(self, key: str | Keyword, value: object, allowed: str | Text) -> None:
-        """Build the message from the `key`, the refused `value` and what is `allowed`."""
         self.subject = key if isinstance(key, str) else Keyword(key.name, ...)
         self.value, self.remedy = value, as_text(allowed)
         super().__init__(self.subject, "=", Keyword("", value), " is refused: ", *self.remedy)
@@ -208,7 +205,6 @@ class MissingValue(ConfigError):
     """A value that is needed, and that nobody gave."""
 
     def __init__(self, key: str | Keyword, advice: str | Text = "") -> None:
-        """Build the message from the `key`; `advice` says what to do."""
         self.advice = as_text(advice)
         super().__init__(key, None, ("it needs a value", *self.advice))
         # In place of "key=None is refused": nobody wrote None.

@@ -68,7 +68,6 @@ class TrainSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
         check_bounds(self)
         object.__setattr__(self, "schedule", complete(self.schedule))
         if self.batch_size % self.accumulate:
@@ -207,7 +206,6 @@ class Axis:
     step: Annotated[float | None, Bounds(least=2.0**-6, most=16)] = None
 
     def __post_init__(self) -> None:
-        """Refuse an empty range, or one too large for the arithmetic of a float32."""
         check_bounds(self)
         if self.low > self.high:
             raise ConfigError("low", self.low, f"at most high, which is {self.high:g}")

@@ -98,7 +98,6 @@ class CommandGroup(TyperGroup):
 
 
 def _say_usage(error: Any, advice: str) -> int:
-    """Print what is wrong with a command line; its help where nothing was given."""
     # By its name, since Typer exports this class of its click no more than UsageError.
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())

@@ -98,7 +98,6 @@ class Command:
     failures: AtLeastOne = 3
 
     def __post_init__(self) -> None:
-        """Refuse what could never run."""
         if not self.command:
             example = ("the words of a command, as in ", Call("search", command=("WORDS",)))
             raise ConfigError("command", [], example)
@@ -302,7 +301,6 @@ class Command:
 
 
 def _template(value: Any, key: str) -> Any:
-    """A text as a template; any other value as it is."""
     return Template.parse(value, key) if isinstance(value, str) else value
 
 
@@ -310,7 +308,6 @@ class CommandRunner:
     """Commands as jobs; see `Runner`."""
 
     def __init__(self, settings: Command, folder: Path) -> None:
-        """Nothing is written yet."""
         self.settings, self.folder = settings, folder.absolute() / "trials"
         # A job may run from another folder, and must take the very code of the trials' keys.
         self.there = replace(settings, cwd=str(settings.folder))
@@ -493,7 +490,6 @@ def clips_scales(tree: Mapping[str, Any]) -> str:
 
 
 def _command_and_text(tree: Mapping[str, Any]) -> tuple[Sequence[str], str]:
-    """A configuration's command, and its script's text; empty where there is none."""
     command: Sequence[str] = tree["runner"].get("command") or ()
     cwd = Path(tree["runner"].get("cwd") or ".").expanduser()
     texts = [(cwd / name).read_bytes() for name in command_files(command, None, cwd)]

@@ -320,9 +320,6 @@ def present(where: str, what: str, names: Iterable[str], wanted: str) -> str:
     return f"{where} has no {wanted}; {what}: {listed or 'none'}"
 
 
-# Lines of files that grow while they are read.
-
-
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
 LONGEST_LINE = 1 << 16

@@ -218,9 +218,6 @@ class Scheduled(Protocol):
         """Remove what is kept of jobs, by id, whose folders are gone."""
 
 
-# A runner: trials in, jobs out.
-
-
 Batch = tuple[Trial, ...]
 """Trials that one job runs."""
 PrunerOf = Callable[[Trial], "Pruner | None"]

@@ -106,7 +106,6 @@ class JobFailure:
     blames_trials: bool = True
 
     def __str__(self) -> str:
-        """All that is known, for the trial that fails of it."""
         return f"{self.reason}:\n{self.details}" if self.details else self.reason
 
 

@@ -340,9 +340,6 @@ def arrays(study: Path) -> list[Array]:
     ]
 
 
-# On the node: the job in its folder is run, to its end or until it is told to leave.
-
-
 class Superseded(Exception):
     """A newer copy of this job runs elsewhere: this one is of no use any more."""
 
@@ -387,7 +384,6 @@ class Run:
     """One run of a submission by Slurm, a worker's source; `restart`: how often it ran before."""
 
     def __init__(self, submission: Submission) -> None:
-        """Signals are heard from here on."""
         self.submission, self.signals = submission, list[int]()
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
@@ -490,7 +486,6 @@ class Run:
             self._note(replace(saved, requeue=False))
 
     def _stands_still(self) -> bool:
-        """Whether so many runs in a row came no further that more would go on for ever."""
         folder = self.submission.folder
         runs = [(earlier.began, earlier.fraction) for earlier in earlier_runs(self.submission)]
         for number in range(self.restart):
@@ -502,9 +497,6 @@ class Run:
     def _note(self, note: Note) -> None:
         note = replace(note, at=time.strftime("%Y-%m-%dT%H:%M:%S"))
         write_json(self.submission.folder / f"{note.file}-{self.restart}.json", note)
-
-
-# In the driver: why a job is gone without a result, from what it left.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -242,9 +242,6 @@ def outside_a_job() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-# What a machine lacks that a job needs, by what the job said at its end.
-
-
 @dataclass(frozen=True)
 class NodeLack:
     """What is wrong, the line that says so, and what may help."""

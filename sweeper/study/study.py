@@ -116,7 +116,6 @@ class StudyRecord:
         return study
 
     def __enter__(self) -> StudyRecord:
-        """The study itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,11 +141,9 @@ class StudyRecord:
                     write_json(folder / COUNTS, kept)
 
     def __contains__(self, key: object) -> bool:
-        """Whether the trial of this key has a result, a failure included."""
         return key in self._results
 
     def __len__(self) -> int:
-        """How many results there are."""
         return len(self._results)
 
     def keys(self) -> KeysView[str]:
@@ -213,7 +210,6 @@ class StudyRecord:
         self._optuna.tell(list(new.values()))
 
     def _lost_files(self) -> list[Path]:
-        """Result files that are gone, or are shorter than this driver left them."""
         folder = self.folder / "results"
         lost = [
             folder / name for name, n in self._lines.items() if n and not (folder / name).exists()
@@ -353,7 +349,6 @@ def check_folder(folder: Path) -> None:
 
 
 def _other_version(folder: Path, version: int) -> BadInput:
-    """The error for a study that another version of sweeper wrote."""
     age = "an older" if version < FORMAT else "a newer"
     return BadInput(
         f"the study in {folder} was written by {age} version of sweeper (its format is {version}, "
@@ -494,7 +489,6 @@ class _Parser:
 
 
 def _number(value: Any) -> Any:
-    """Infinities and NaN are texts in JSON."""
     return float(value) if isinstance(value, str) else value
 
 

@@ -101,7 +101,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
 
 
 def _check_asked(request: CheckRequest, settings: Settings) -> None:
-    """BadInput for what does not go together, or what the runner cannot measure."""
     scales, kernels = Keyword("scales"), Keyword("kernels")
     coordinates = not (request.scales or request.kernels)
     if request.strict and not coordinates:
@@ -134,7 +133,6 @@ def _by_engine(settings: Settings) -> tuple[str | Call, ...]:
 
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
-    """The sizes to check along every axis; BadInput without any."""
     climbed = settings.ladders()
     # Not over batch and steps: the check's runs have a batch and steps of their own.
     ladders: dict[str, list[Size]] = {
@@ -171,7 +169,6 @@ def _coordinates(
 def _scales(
     experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
 ) -> list[OperandScale]:
-    """Train the base for some steps, and measure the operands of all matrix products."""
     rule, base = experiment.settings.check, experiment.settings.base
     trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
     record: list[Any] = measured(experiment, folder, [trial], watcher)[trial.key]
@@ -185,7 +182,6 @@ def _scales(
 def _kernels(
     experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
 ) -> list[KernelRow]:
-    """Draw the base's weights with several seeds, and put their kernels beside the theory's."""
     rule, base = experiment.settings.check, experiment.settings.base
     trials = [
         short_run(experiment, base, log2_hps, seed, "kernels", steps=1)
@@ -198,7 +194,6 @@ def _kernels(
 
 
 def _make_folder(settings: Settings, folder: Path) -> None:
-    """Make the folder to write to before anything is trained; BadInput when it cannot be."""
     try:
         private_folder(settings.folder)
         private_folder(folder)

@@ -120,7 +120,6 @@ def _findings(root: Path) -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """What sweeper asks for, the extras included; empty where it was never installed."""
     try:
         return [Requirement(text) for text in metadata.requires("sweeper") or ()]
     except metadata.PackageNotFoundError:
@@ -128,7 +127,6 @@ def _requirements() -> list[Requirement]:
 
 
 def _package(requirement: Requirement) -> tuple[bool, str]:
-    """Whether a package is there in a version that is taken, and what is there."""
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
@@ -191,7 +189,6 @@ def _torch() -> Iterator[Finding]:
 
 
 def _root(root: Path) -> Iterator[Finding]:
-    """Whether a study can be kept there: its lock, its record and Optuna's journal."""
     # Nothing is left behind: the root itself is not made, its nearest folder that exists is tried.
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())

@@ -59,7 +59,6 @@ class Request:
     ] = None
 
     def __init_subclass__(cls, panel: str) -> None:
-        """Name the verb by the class."""
         cls.verb, cls.panel = cls.__name__.removesuffix("Request").lower(), panel
 
     @property

@@ -324,7 +324,6 @@ def check_asked(request: TransferRequest) -> None:
 
 
 def _asked(request: TransferRequest) -> TargetOptions:
-    """What is asked of the target beside its width and depth."""
     from sweeper.sweep.ladders import Settle
     from sweeper.sweep.planning import TargetOptions
 
@@ -374,7 +373,6 @@ def _cost(
 def _write_plan(
     target: TransferTarget, ladders: Validated, folder: Path
 ) -> tuple[TransferPlan, Sequence[StaleVerdict]]:
-    """Write the plan into the target's `folder`; verdicts on another one are removed."""
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target
 
@@ -394,7 +392,6 @@ def _planned(
     invocation: Invocation,
     watcher: Watcher,
 ) -> TransferAnswer:
-    """Write the plan, and look at the rules behind it."""
     from sweeper.decide.validation import Validation
     from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of

@@ -33,7 +33,6 @@ class Scalars(MetricSource):
     """Scalars of a tag in one event file."""
 
     def __init__(self, tag: str, path: Path) -> None:
-        """Nothing is read yet."""
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
         self.tag, self._loader = tag, EventFileLoader(str(path))

@@ -50,8 +50,6 @@ QUIET: dict[str, Any] = {
 
 @dataclass(kw_only=True)
 class _Session:
-    """What is known of W&B in this process."""
-
     ledgers: Ledgers = field(default_factory=Ledgers)
     unreachable: bool = False
     failed: list[Exception] = field(default_factory=list)
@@ -75,7 +73,6 @@ class WandB:
     _session: _Session = field(default_factory=_Session, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """ConfigError for a project or a timeout that cannot be."""
         if self.timeout <= 0:
             raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
         if not self.project or any(mark in "/\\#?%:" for mark in self.project):
@@ -224,6 +221,5 @@ class WandB:
 
 
 def _remove(folder: Path, runs: str) -> None:
-    """Delete run folders by their pattern: older ones of a run that is written anew."""
     for old in (folder / "wandb").glob(runs):
         shutil.rmtree(old, ignore_errors=True)
