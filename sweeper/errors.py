@@ -72,7 +72,7 @@ class Shell:
         if not keyword.name:
             as_typed = [word for value, word in _WORDS if keyword.value is value]
             return as_typed[0] if as_typed else _one_line(keyword.value).replace("\\\\", "\\")
-        return " ".join(flag_words(keyword))
+        return shlex.join(_flag_parts(keyword))
 
     def call(self, call: Call) -> str:
         """The line, every word quoted where a shell needs it."""
@@ -113,11 +113,6 @@ def call_words(call: Call) -> list[str]:
     for each in call.arguments:
         line += [each] if isinstance(each, str) else _flag_parts(each)
     return [*line, *(["--", *call.command] if call.command else [])]
-
-
-def flag_words(keyword: Keyword) -> list[str]:
-    """A flag and its value as the words of a command line, quoted."""
-    return [shlex.quote(word) for word in _flag_parts(keyword)]
 
 
 def _flag_parts(keyword: Keyword) -> list[str]:
@@ -255,10 +250,7 @@ def first_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> list[str]:
-    """Where the user's own code raised `error`, one line a call, the innermost last.
-
-    Calls within sweeper and torch say nothing that helps, and are left out.
-    """
+    """Where the user's own code raised `error`, one line a call, the innermost last."""
     user_code = users_own(traceback.extract_tb(error.__traceback__))
     return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]
 

@@ -255,9 +255,8 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title and the columns; no cell is ever broken.
 
-        Where they do not fit, the first column's cells are lines of their
-        own above the others. Print it with crop=False: what is still too wide goes on in the
-        terminal's next line.
+        Where they do not fit, the first column's cells are lines of their own above the others.
+        Print it with crop=False: what is still too wide goes on in the terminal's next line.
         """
         if self.title:
             yield Text(printable(self.title), style="bold", overflow="ignore", no_wrap=True)
@@ -443,10 +442,5 @@ def _page_cell(value: Value, column: Column) -> PageCell:
     else:
         text = cell_text(cell, column.form)
     return PageCell(
-        text=text,
-        small=small,
-        detail=cell.detail,
-        tone=cell.tone,
-        link=cell.link,
-        left=column.left,
+        text=text, small=small, detail=cell.detail, tone=cell.tone, link=cell.link, left=column.left
     )

@@ -93,7 +93,6 @@ class CommandGroup(TyperGroup):
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(stopped_to_go_on(), INTERRUPTED))
-        # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
 
 

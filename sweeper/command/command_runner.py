@@ -182,10 +182,7 @@ class Command:
         }
 
     def check_use(self, hyperparameters: Sequence[str], *, scaled_by_user: bool) -> None:
-        """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
-
-        Unless they are `scaled_by_user`, hyperparameters reach the script by the plan.
-        """
+        """ConfigError for a placeholder that nothing fills, or a value that nothing takes."""
         if clash := sorted(RESERVED & set(hyperparameters)):
             allowed = f"another name: {{{clash[0]}}} is a placeholder of every command"
             raise ConfigError("parameterization.space", clash[0], allowed)
@@ -274,7 +271,6 @@ class Command:
 
     def parameters(self, spec: TrialSpec) -> None:
         """Not known."""
-        return
 
     def flops(self, spec: TrialSpec) -> float:
         """What FLOPs are in proportion to in most models: width^2 x depth x tokens."""
@@ -475,10 +471,7 @@ OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
 def clips_scales(tree: Mapping[str, Any]) -> str:
-    """What to say of clipping by a command's script, which undoes a plan's scales.
-
-    Its text, its words or arguments name it, and none of these turns it off.
-    """
+    """What to say of clipping by a command's script, which undoes a plan's scales."""
     command, script = _command_and_text(tree)
     arguments = flat(tree["runner"].get("arguments") or {})
     line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])

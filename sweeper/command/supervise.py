@@ -427,7 +427,6 @@ _OF_LAUNCHERS = re.compile(r"torch\.distributed\.elastic\.\S*Error\b")
 
 
 def _end_of(code: int) -> str:
-    """How a command ended, in words: a shell reports a signal as 128 + its number."""
     number = -code if code < 0 else code - 128
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     name += ", as where a machine is short of memory" * (number == signal.SIGKILL)

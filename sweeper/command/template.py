@@ -162,7 +162,6 @@ def templates_in(value: Any) -> list[Template]:
 
 
 def _check_number(value: object) -> None:
-    """ValueError for what no command could read as a number."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("it is not finite")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:

@@ -77,7 +77,6 @@ class _Watch:
 
     def _now(self) -> int:
         """A number that grows whenever a parameter is written to: by a step of the optimizer."""
-        # torch counts every write in place, and an optimizer's step is one.
         return sum(p._version for p in self.model.parameters())
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -1,7 +1,4 @@
-"""Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth.
-
-`Local` is the launcher; `LocalExecutor` hands jobs to pools of workers (`pool.py`).
-"""
+"""Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import (
@@ -30,9 +27,6 @@ from sweeper.launch.parameters import Parameters
 from sweeper.launch.pool import Pool, Worker
 from sweeper.launch.worker import GRACE, Message
 from sweeper.records import Bounds, check_bounds, to_json
-
-if TYPE_CHECKING:
-    pass
 
 MAX_WORKERS = 1024
 """More is a slip of the pen: each is a process, and takes half a gigabyte."""

@@ -302,12 +302,7 @@ class Pool:
                 WorkerJob(address, log, self.preload, paths, {**before, **slot.env})
             )
         worker = Worker(
-            slot=slot,
-            job=job,
-            own=own,
-            listener=listener,
-            log=log,
-            last_heard=time.monotonic(),
+            slot=slot, job=job, own=own, listener=listener, log=log, last_heard=time.monotonic()
         )
         self.workers.append(worker)
         return worker

@@ -510,7 +510,7 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         node=entry.node if entry and entry.node else (started.node if started else ""),
         since=entry.since if entry else (started.at if started else ""),
         trials=len(trials) if isinstance(trials, list) else 0,
-        fraction=member.fraction,
+        fraction=member.progress.fraction,
         error=error,
     )
 
@@ -639,10 +639,7 @@ class SlurmExecutor:
             return set()
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder, and its array's once that has no other job.
-
-        One that is still in the queue is not wanted any more, and is taken out of it.
-        """
+        """Remove the job's folder, and its array's once that has no other job."""
         for submitted in [other for other in self.submitted if other.id == job]:
             if outcome_of(submitted.job_dir) is None:
                 with suppress(SchedulerError):
@@ -702,7 +699,6 @@ class SlurmExecutor:
         return True
 
     def _confirm(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
-        """Accept the unconfirmed arrays that are in the queue; discard the others."""
         arrived = {name: entry.array for (name, _), entry in entries.items()}
         for array in list(self.unconfirmed):
             if (number := arrived.get(array.name)) is not None:
@@ -800,7 +796,7 @@ class SlurmExecutor:
     def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
         trouble = ""
         if entry.state == "RUNNING":
-            self.context.progress(job.id, job.member.fraction)
+            self.context.progress(job.id, job.member.progress.fraction)
             trouble = _silent(job, entry)
         elif "held" in entry.reason.lower():
             trouble = (

@@ -59,7 +59,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     settings, ladders = resolve(tree, placed), dict[str, list[Size]]()
     _check_asked(request, settings)
-    # Asked for nothing else, it is the coordinate check.
     if not (request.scales or request.kernels):
         ladders = _ladders(settings)
     operands, kernels = list[OperandScale](), list[KernelRow]()
@@ -73,7 +72,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         planned = planned_optimum(experiment, study)
         log2_hps, unfinished = planned.conclusion.best_log2, planned.unfinished
         notes += study.notices
-    # The user's own eta goes before what the study has found.
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     if ladders:

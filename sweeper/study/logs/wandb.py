@@ -121,11 +121,8 @@ class WandB:
             run.log_artifact(artifact)
             run.summary.update({f"transfer over {axis}": code for axis, code in verdict.items()})
 
-        about = {
-            "name": target.name,
-            "job_type": "plan",
-            "config": {"hps": plan_document.get("hps") or {}},
-        }
+        config = {"hps": plan_document.get("hps") or {}}
+        about = {"name": target.name, "job_type": "plan", "config": config}
         return self._once(folder, f"plan {target.name}", plan_line(target), about, fill)
 
     def _once(
