@@ -159,9 +159,9 @@ def test_long_values_and_many_changes_are_cut(tmp_path: Path, golden: Golden) ->
     runner = {"name": "command", "numerics": 0, "command": ["python", "x" * 99]}
     runner |= {f"key{i}": i for i in range(9)}
     runner["modules"] = {"my.model": "0" * 64}
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as raised:
         check_setup(study.folder, replace(BASE, runner=runner))
-    message = str(refused.value)
+    message = str(raised.value)
     golden.says(message)
     assert "x" * 50 not in message
     # A digest is no value to show.
