@@ -74,7 +74,6 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, once."""
     if name not in _MODULES:
         from sweeper.gone import gone
 
@@ -94,5 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All names, those not yet imported too."""
     return __all__

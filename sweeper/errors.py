@@ -45,7 +45,6 @@ class Call:
     command: tuple[str, ...]
 
     def __init__(self, verb: str, *arguments: Keyword | str, command: Sequence[str] = ()) -> None:
-        """Take what `verb` is given, in the order in which it is to be typed."""
         object.__setattr__(self, "verb", verb)
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "command", tuple(command))
@@ -73,7 +72,7 @@ class Shell:
         if not keyword.name:
             as_typed = [word for value, word in _WORDS if keyword.value is value]
             return as_typed[0] if as_typed else _one_line(keyword.value).replace("\\\\", "\\")
-        return " ".join(flag_words(keyword))
+        return shlex.join(_flag_parts(keyword))
 
     def call(self, call: Call) -> str:
         """The line, every word quoted where a shell needs it."""
@@ -116,11 +115,6 @@ def call_words(call: Call) -> list[str]:
     return [*line, *(["--", *call.command] if call.command else [])]
 
 
-def flag_words(keyword: Keyword) -> list[str]:
-    """A flag and its value as the words of a command line, quoted."""
-    return [shlex.quote(word) for word in _flag_parts(keyword)]
-
-
 def _flag_parts(keyword: Keyword) -> list[str]:
     value = keyword.value
     if value is True or isinstance(value, EllipsisType):
@@ -153,7 +147,6 @@ class SweeperError(Exception):
     """
 
     def __init__(self, *parts: str | Keyword | Call) -> None:
-        """Build the message from its parts."""
         super().__init__(*parts)
 
     def spelled(self, spelling: Spelling) -> str:
@@ -175,7 +168,6 @@ class ConfigError(BadInput):
     """
 
     def __init__(self, key: str | Keyword, value: object, allowed: str | Text) -> None:
-        """Build the message from the `key`, the refused `value` and what is `allowed`."""
         self.subject = key if isinstance(key, str) else Keyword(key.name, ...)
         self.value, self.remedy = value, as_text(allowed)
         super().__init__(self.subject, "=", Keyword("", value), " is refused: ", *self.remedy)
@@ -208,7 +200,6 @@ class MissingValue(ConfigError):
     """A value that is needed, and that nobody gave."""
 
     def __init__(self, key: str | Keyword, advice: str | Text = "") -> None:
-        """Build the message from the `key`; `advice` says what to do."""
         self.advice = as_text(advice)
         super().__init__(key, None, ("it needs a value", *self.advice))
         # In place of "key=None is refused": nobody wrote None.
@@ -259,10 +250,7 @@ def first_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> list[str]:
-    """Where the user's own code raised `error`, one line a call, the innermost last.
-
-    Calls within sweeper and torch say nothing that helps, and are left out.
-    """
+    """Where the user's own code raised `error`, one line a call, the innermost last."""
     user_code = users_own(traceback.extract_tb(error.__traceback__))
     return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]
 

@@ -148,7 +148,6 @@ class Expression:
 
 
 def _is_condition(node: ast.expr) -> bool:
-    """Whether a part of an expression is true or false, rather than a value."""
     negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
     return negated or isinstance(node, _CONDITIONS)
 

@@ -66,7 +66,6 @@ class RecordError(ValueError):
     """A record in a file that cannot be read: `key` is the path of the field within it."""
 
     def __init__(self, error: ConfigError) -> None:
-        """The error of the field."""
         self.key, self.value, self.allowed = error.key, error.value, error.allowed
         text = str(error) if error.key else f"it is {error.value!r}, not {error.allowed}"
         super().__init__(text if len(text) <= 300 else f"{text[:299]}…")
@@ -145,13 +144,11 @@ class Bounds:
     allowed: str = ""
 
     def __contains__(self, value: object) -> bool:
-        """Whether a number is in the range; infinities and NaN never are, None and texts are."""
         if not isinstance(value, int | float):
             return True
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        """What is allowed, in words."""
         ends = {"at least": self.least, "above": self.above}
         ends |= {"at most": self.most, "below": self.below}
         return self.allowed or ", ".join(
@@ -186,13 +183,11 @@ class Bounded:
     """A base class of records that have no other checks than `check_bounds`."""
 
     def __post_init__(self) -> None:
-        """ConfigError for a number that is out of its bounds."""
         check_bounds(self)
 
 
 @cache
 def _bounds(kind: type) -> list[tuple[str, Bounds, Reader]]:
-    """The fields with bounds, those of a tuple's items included, and what reads one number."""
     numbers = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
         for name, hint in _hints(kind).items()
@@ -221,7 +216,6 @@ def allowed_values(target: Callable[..., Any]) -> dict[str, str]:
 
 
 def _described_range(hint: Any) -> str:
-    """The bounds or the choices in an annotation, in words; "" without any."""
     origin, members = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return ", ".join(str(member) for member in members[1:] if isinstance(member, Bounds))
@@ -393,7 +387,6 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 @cache
 def _reader(hint: Any, file: bool) -> Reader:
-    """What reads values of this annotation, from a `file` or from a config."""
     # A reader is made once for an annotation (cache), and called for every value: a study has
     # thousands of records of a few kinds.
     while isinstance(hint, NewType):
@@ -563,7 +556,6 @@ def _has_parts(option: Any, value: Any) -> bool:
 
 
 def _describe(option: Any) -> str:
-    """What a hint allows, in words."""
     origin, members = typing.get_origin(option), typing.get_args(option)
     if origin is Annotated:
         return _describe(members[0])

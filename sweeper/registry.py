@@ -104,7 +104,6 @@ def takes_eps(optimizer: str, arguments: Mapping[str, Any]) -> bool:
 
 @cache
 def _optimizers_with_eps() -> Mapping[str, bool]:
-    """Whether its config has an eps, of each optimizer."""
     configs = (conf_folder() / "optimizer").glob("*.yaml")
     return {path.stem: "\neps:" in path.read_text(encoding="utf-8") for path in configs}
 
@@ -120,8 +119,6 @@ def with_targets(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """`config` with its class and those of the plugins within it renamed."""
-
     def renamed(key: object, value: Any) -> Any:
         if isinstance(value, Mapping):
             return _retargeted(value, rename)
@@ -212,9 +209,6 @@ def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:
         if not instead or package.partition(".")[0] != "sweeper":
             raise
         raise ConfigError(key, target, f"{error.allowed}{instead}") from error.__cause__
-
-
-# Build a plugin from its config: `_target_` names the class, the other keys its arguments.
 
 
 def build_plugin(

@@ -123,7 +123,6 @@ class Wsds(Bounded):
     shape: Shape = "linear"
 
     def __post_init__(self) -> None:
-        """ConfigError for horizons that do not rise."""
         super().__post_init__()
         if list(self.horizons) != sorted(set(self.horizons)):
             raise ConfigError("horizons", list(self.horizons), "shares of the run that rise")
@@ -141,7 +140,6 @@ class Wsds(Bounded):
         return self._decays(span)[-1][0]
 
     def _decays(self, span: Span) -> list[tuple[int, int]]:
-        """The first step of every decay, and the one behind its last."""
         decays, before = list[tuple[int, int]](), span.warmup
         ends = [round(share * span.steps) for share in self.horizons]
         for end in dict.fromkeys([*ends, span.steps]):

@@ -24,8 +24,6 @@ from sweeper.stats.estimate import Estimate
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
-# Values as text.
-
 
 def short(value: float) -> str:
     """Four significant digits."""
@@ -97,9 +95,6 @@ def duration(seconds: float) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-# The table.
 
 
 Tone = Literal["", "good", "bad", "open"]
@@ -217,7 +212,6 @@ class Table:
         self.section_ends.add(len(self.rows))
 
     def __str__(self) -> str:
-        """The title and all columns as plain text, from its first letter to its last."""
         with _PLAIN.capture() as capture:
             _PLAIN.print(self._rich(range(len(self.columns))), crop=False)
         # A box has an edge, a blank here.
@@ -246,7 +240,6 @@ class Table:
         ]
 
     def _widths(self) -> list[int]:
-        """How wide each column is, with every cell in one piece."""
         return [
             max(
                 cell_len(line)
@@ -262,9 +255,8 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title and the columns; no cell is ever broken.
 
-        Where they do not fit, the first column's cells are lines of their
-        own above the others. Print it with crop=False: what is still too wide goes on in the
-        terminal's next line.
+        Where they do not fit, the first column's cells are lines of their own above the others.
+        Print it with crop=False: what is still too wide goes on in the terminal's next line.
         """
         if self.title:
             yield Text(printable(self.title), style="bold", overflow="ignore", no_wrap=True)
@@ -283,7 +275,6 @@ class Table:
             yield from (*line, Segment.line())
 
     def _rich(self, kept: Sequence[int]) -> RichTable:
-        """The table of some of its columns."""
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=True, padding=(0, 1, 0, 0))
         for column in (self.columns[index] for index in kept):
             justify: Literal["left", "right"] = "left" if column.left else "right"
@@ -451,10 +442,5 @@ def _page_cell(value: Value, column: Column) -> PageCell:
     else:
         text = cell_text(cell, column.form)
     return PageCell(
-        text=text,
-        small=small,
-        detail=cell.detail,
-        tone=cell.tone,
-        link=cell.link,
-        left=column.left,
+        text=text, small=small, detail=cell.detail, tone=cell.tone, link=cell.link, left=column.left
     )

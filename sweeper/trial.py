@@ -68,7 +68,6 @@ class TrainSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
         check_bounds(self)
         object.__setattr__(self, "schedule", complete(self.schedule))
         if self.batch_size % self.accumulate:
@@ -157,10 +156,8 @@ def numerics_beside(
         versions["body"] = 2
     if "adafactor" in names and {"spectral_mup", "moe"}.intersection(names):
         versions["relative"] = 2
-    by_side, apart = (
-        {"muon", "muonh", "shampoo", "soap", "adafactor", "adamh"},
-        {"umup", "spectral"},
-    )
+    by_side = {"muon", "muonh", "shampoo", "soap", "adafactor", "adamh"}
+    apart = {"umup", "spectral"}
     if by_side.intersection(names) and not {*UNSTACKED, *apart, "spectral_mup"}.intersection(names):
         versions["sides"] = 2
     return versions | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
@@ -207,7 +204,6 @@ class Axis:
     step: Annotated[float | None, Bounds(least=2.0**-6, most=16)] = None
 
     def __post_init__(self) -> None:
-        """Refuse an empty range, or one too large for the arithmetic of a float32."""
         check_bounds(self)
         if self.low > self.high:
             raise ConfigError("low", self.low, f"at most high, which is {self.high:g}")
@@ -443,14 +439,13 @@ class Result:
     """The outcome of a trial.
 
     `objective` is the training loss in nats averaged over the last stretch that was trained, or
-    where `train.objective` says so the `heldout` one of a complete run; +inf
-    when the run diverged and NaN only when it failed for another reason (`error`). `heldout`
-    is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
-    training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
-    batch's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
-    `accuracy` is the share of held-out samples whose class is the likeliest (top-1), of classifiers
-    that tell.
-    `clipped` is the share of steps in which `train.clip` was active; None where there is no clip.
+    where `train.objective` says so the `heldout` one of a complete run; +inf when the run diverged
+    and NaN only when it failed for another reason (`error`). `heldout` is the loss on held-out text
+    at the end, NaN when a run was pruned before it; `curve` is the training loss, averaged over
+    equal stretches of the run; `seconds` is this trial's share of its batch's time on `device`.
+    `measurements` is what a run that measures returns, as plain JSON. `accuracy` is the share of
+    held-out samples whose class is the likeliest (top-1), of classifiers that tell. `clipped` is
+    the share of steps in which `train.clip` was active; None where there is no clip.
     """
 
     status: Status

@@ -20,7 +20,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.pool", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics.wandb_key", "evidence.runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.tracker_files", "evidence.runs.trackers"},
     "optuna": {
         *(f"search.optuna.{name}" for name in OPTUNA),
         "search.random_grid",

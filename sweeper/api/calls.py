@@ -169,7 +169,6 @@ def folder_of(study: Study | Place | None, root: Place | None) -> Path:
 
 
 def _check_loaded(model: Model | None) -> None:
-    """ConfigError where files of the user's changed that this process has imported before."""
     if edited := edited_modules():
         value = dotted("model", model) if callable(model) else edited[0]
         allowed = f"{', '.join(edited)} changed on the disk since it was imported: restart the "

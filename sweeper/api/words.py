@@ -143,9 +143,6 @@ def dotted(key: str, named: Any) -> str:
     raise ConfigError(key, path, allowed)
 
 
-# The other way: the command that comes next, as a cell of a notebook has it.
-
-
 def in_notebook() -> bool:
     """Whether this process is a notebook's kernel, which shows HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -92,7 +92,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _open_streams() -> None:
-    """Make stdout and stderr take every word: each may be closed, as stdin, or know ASCII alone."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         # So Python has a stream that the caller closed, as `>&-` and daemons do.

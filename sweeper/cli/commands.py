@@ -93,12 +93,10 @@ class CommandGroup(TyperGroup):
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(stopped_to_go_on(), INTERRUPTED))
-        # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
 
 
 def _say_usage(error: Any, advice: str) -> int:
-    """Print what is wrong with a command line; its help where nothing was given."""
     # By its name, since Typer exports this class of its click no more than UsageError.
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())

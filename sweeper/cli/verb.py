@@ -66,7 +66,6 @@ def say(message: str, code: int) -> int:
 
 
 def _without_password(line: str) -> str:
-    """A line that may quote the URL of a storage, without its password."""
     if "://" not in line:
         return line
     from sweeper.search.optuna.url import redact
@@ -129,7 +128,6 @@ _outputs: list[Output] = []
 
 
 def _shown(work: Callable[[], int]) -> int:
-    """Do the work, and print what it had to show, also where it ends with an error."""
     try:
         return work()
     finally:

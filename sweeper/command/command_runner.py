@@ -98,7 +98,6 @@ class Command:
     failures: AtLeastOne = 3
 
     def __post_init__(self) -> None:
-        """Refuse what could never run."""
         if not self.command:
             example = ("the words of a command, as in ", Call("search", command=("WORDS",)))
             raise ConfigError("command", [], example)
@@ -183,10 +182,7 @@ class Command:
         }
 
     def check_use(self, hyperparameters: Sequence[str], *, scaled_by_user: bool) -> None:
-        """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
-
-        Unless they are `scaled_by_user`, hyperparameters reach the script by the plan.
-        """
+        """ConfigError for a placeholder that nothing fills, or a value that nothing takes."""
         if clash := sorted(RESERVED & set(hyperparameters)):
             allowed = f"another name: {{{clash[0]}}} is a placeholder of every command"
             raise ConfigError("parameterization.space", clash[0], allowed)
@@ -275,7 +271,6 @@ class Command:
 
     def parameters(self, spec: TrialSpec) -> None:
         """Not known."""
-        return
 
     def flops(self, spec: TrialSpec) -> float:
         """What FLOPs are in proportion to in most models: width^2 x depth x tokens."""
@@ -302,7 +297,6 @@ class Command:
 
 
 def _template(value: Any, key: str) -> Any:
-    """A text as a template; any other value as it is."""
     return Template.parse(value, key) if isinstance(value, str) else value
 
 
@@ -310,7 +304,6 @@ class CommandRunner:
     """Commands as jobs; see `Runner`."""
 
     def __init__(self, settings: Command, folder: Path) -> None:
-        """Nothing is written yet."""
         self.settings, self.folder = settings, folder.absolute() / "trials"
         # A job may run from another folder, and must take the very code of the trials' keys.
         self.there = replace(settings, cwd=str(settings.folder))
@@ -478,10 +471,7 @@ OFF = r"[=\s]+(0|0\.0|inf|none|null)\s"
 
 
 def clips_scales(tree: Mapping[str, Any]) -> str:
-    """What to say of clipping by a command's script, which undoes a plan's scales.
-
-    Its text, its words or arguments name it, and none of these turns it off.
-    """
+    """What to say of clipping by a command's script, which undoes a plan's scales."""
     command, script = _command_and_text(tree)
     arguments = flat(tree["runner"].get("arguments") or {})
     line = " ".join([*command, *(f"{key}={value}" for key, value in arguments.items()), ""])
@@ -493,7 +483,6 @@ def clips_scales(tree: Mapping[str, Any]) -> str:
 
 
 def _command_and_text(tree: Mapping[str, Any]) -> tuple[Sequence[str], str]:
-    """A configuration's command, and its script's text; empty where there is none."""
     command: Sequence[str] = tree["runner"].get("command") or ()
     cwd = Path(tree["runner"].get("cwd") or ".").expanduser()
     texts = [(cwd / name).read_bytes() for name in command_files(command, None, cwd)]

@@ -150,7 +150,6 @@ def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> lis
 
 
 def _notes(evidence: Evidence, source: Log) -> list[str]:
-    """A note on lines with several losses, and on steps that stand in other lines."""
     notes = list[str]()
     for _, reading in evidence.kinds.values():
         values = [match["loss"] for match in of_loss(source.pattern).finditer(reading.line)]
@@ -168,7 +167,6 @@ def _notes(evidence: Evidence, source: Log) -> list[str]:
 
 
 def _quoted(reading: Reading) -> str:
-    """The line, or of a long one what stands around its loss."""
     line = reading.line.strip()
     if len(line) <= QUOTED:
         return repr(line)

@@ -36,7 +36,6 @@ class CurrentTrial:
     _stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Hear SIGTERM, where nobody else does."""
         try:
             # A script that saves on SIGTERM by itself keeps its handler.
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

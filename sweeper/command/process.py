@@ -25,15 +25,11 @@ from sweeper.trial import digest
 MARK = "SWEEPER_DIR"
 """A variable in the environment of every process of a trial: its folder."""
 USUAL = (
-    # The user and the shell.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM"),
     *("TMPDIR", "HOSTNAME", "XDG_*", "SSL_CERT_*"),
-    # Python and the libraries that it finds.
     *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "LD_LIBRARY_PATH", "LD_PRELOAD"),
-    # Devices, the network between them, threads.
     *("CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "NCCL_*", "GLOO_*", "FI_*", "UCX_*", "TORCH*"),
     *("OMP_*", "MKL_*", "GOMP_*", "KMP_*", "TRITON_*", "PYTORCH_*", "XLA_*"),
-    # The cluster.
     *("SLURM_*", "SRUN_*", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables without which few commands run, by pattern: they are left where others are not."""

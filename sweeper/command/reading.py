@@ -132,11 +132,8 @@ class Files(MetricSource):
 
     def beyond(self) -> Beyond:
         """Behind the last loss of the last file."""
-        return (
-            self._sources[max(self._sources, key=self.order)].beyond()
-            if self._sources
-            else Beyond()
-        )
+        last = max(self._sources, key=self.order, default=None)
+        return Beyond() if last is None else self._sources[last].beyond()
 
 
 class Metric(Protocol):
@@ -162,10 +159,7 @@ class Metric(Protocol):
         """
 
     def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """What is there where no loss was found; `advice` is for a file that is not there.
-
-        Nothing of a kind that reads the log, which says by itself what it has.
-        """
+        """What is there where no loss was found; `advice` is for a file that is not there."""
         return ""
 
 
@@ -318,9 +312,6 @@ def present(where: str, what: str, names: Iterable[str], wanted: str) -> str:
         return f"{where} has {wanted}, but no number under it"
     listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
     return f"{where} has no {wanted}; {what}: {listed or 'none'}"
-
-
-# Lines of files that grow while they are read.
 
 
 CHUNK = 1 << 22

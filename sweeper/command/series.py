@@ -22,7 +22,6 @@ class Series:
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self.steps, self.losses = array("q"), array("d")
         self.counted, self.returns = False, 0
         self._not_finite = 0

@@ -86,7 +86,6 @@ class Supervisor:
     def __init__(
         self, trial: Trial, command: Command, folder: Path, control: Control, pruner: Pruner | None
     ) -> None:
-        """Nothing is started yet; the trial's files are in `folder`."""
         self.trial, self.command, self.folder = trial, command, folder
         self.control, self.pruner, self.train = control, pruner, trial.spec.train
         self.log, self.watched = self.folder / "log.txt", self.folder / "watched.json"
@@ -185,7 +184,6 @@ class Supervisor:
             group.clean()
 
     def _watch(self, group: Group) -> tuple[str, int]:
-        """Read losses until the command ends or must be ended."""
         grace, hang = self.command.grace, self.command.hang
         quiet_since, size_before, begun = time.monotonic(), -1, False
         while True:
@@ -222,11 +220,9 @@ class Supervisor:
                 return "hung", group.end(grace)
 
     def _printed(self) -> int:
-        """Bytes of output so far."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def _should_prune(self) -> bool:
-        """Whether the pruner stops it at a rung that it has just passed."""
         # Losses without a step: nobody knows which one is at a rung.
         if self.pruner is None or not len(self.losses) or self.losses.counted:
             return False
@@ -323,7 +319,6 @@ class Supervisor:
         return ""
 
     def _hides_an_error(self) -> bool:
-        """Whether the log ends in an error, and nothing says that the run had come to its end."""
         reached = self.losses.reaches(self.train.steps, self.train.window())
         # Without steps as many losses say so: of a log with one a step.
         whole = not self.losses.counted or len(self.losses) >= self.train.steps
@@ -355,7 +350,6 @@ class Supervisor:
         return JobOutcome(results=(result,), notices=(notice,))
 
     def _measured(self, code: int, seconds: float) -> JobOutcome:
-        """What the script's own `sweeper.watch` wrote."""
         try:
             measurements = read_json(self.watched)
         except (OSError, ValueError):
@@ -393,7 +387,6 @@ class Supervisor:
         return f"{wanted}; {there}"
 
     def _failure(self, reason: str, code: int) -> JobOutcome:
-        """The reason with the log's last lines; nothing is run again for it."""
         lines = [line[:300] for line in last_lines(last_text(self.log), failed=code != 0)]
         # A `python` of another environment than the one that sweeper lies in: none was activated.
         other = os.path.basename(self._program).startswith("python")
@@ -434,7 +427,6 @@ _OF_LAUNCHERS = re.compile(r"torch\.distributed\.elastic\.\S*Error\b")
 
 
 def _end_of(code: int) -> str:
-    """How a command ended, in words: a shell reports a signal as 128 + its number."""
     number = -code if code < 0 else code - 128
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     name += ", as where a machine is short of memory" * (number == signal.SIGKILL)

@@ -162,14 +162,10 @@ def templates_in(value: Any) -> list[Template]:
 
 
 def _check_number(value: object) -> None:
-    """ValueError for what no command could read as a number."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("it is not finite")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError("it is too large")
-
-
-# Arguments as trainers take them: as flags of several kinds, or in a file.
 
 
 Style = Literal["equals", "spaces", "hydra", "json", "yaml", "toml"]
@@ -230,9 +226,6 @@ _FILES: Mapping[str, Callable[[Any], str]] = {
     "yaml": lambda tree: str(yaml.safe_dump(tree, sort_keys=False)),
     "toml": tomli_w.dumps,
 }
-
-
-# What placeholders stand for in a trial, and its command under torchrun.
 
 
 SIZES = ("width", "depth", "batch_size", "seq_len", "steps")
@@ -308,7 +301,6 @@ def under_torchrun(argv: Sequence[str], values: Values, options: Sequence[str] =
 
 
 def _first_host() -> str:
-    """The address of this allocation's first node; this machine's name outside of one."""
     nodes = os.environ.get("SLURM_JOB_NODELIST")
     if not nodes:
         return socket.gethostname()

@@ -65,8 +65,6 @@ def watch(watched: Any, plan: TransferPlan | None = None) -> Any:
 
 
 class _Watch:
-    """The hook on a model's call, and what it has seen."""
-
     def __init__(self, model: nn.Module, path: Path, steps: int) -> None:
         self.model, self.path, self.steps = model, path, steps
         self.start = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -79,7 +77,6 @@ class _Watch:
 
     def _now(self) -> int:
         """A number that grows whenever a parameter is written to: by a step of the optimizer."""
-        # torch counts every write in place, and an optimizer's step is one.
         return sum(p._version for p in self.model.parameters())
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -92,7 +89,6 @@ class _Watch:
             self._busy = False
 
     def _look(self, args: Any, kwargs: Any) -> None:
-        """At the first call keep the batch; at the first one after a step measure the step."""
         if self.first is None:
             # A copy: loaders may fill the same tensors with the next batch.
             batch = deepcopy((args, kwargs))

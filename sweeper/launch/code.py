@@ -50,9 +50,6 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# Modules: what a class of the user's imports.
-
-
 @cache
 def user_modules(name: str) -> dict[str, str]:
     """Digests of the module `name` and of all user modules that it imports, by their dotted names.
@@ -253,9 +250,6 @@ def changed_modules(submitted: Mapping[str, str]) -> list[str]:
     return sorted(name for name in submitted if submitted[name] != now.get(name))
 
 
-# Files: what a command runs.
-
-
 def command_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: Path) -> list[str]:
     """Paths, from `cwd`, of the files that count: those of `patterns`, or the command's script."""
     if patterns is None:
@@ -289,7 +283,6 @@ def _script(command: Sequence[str], cwd: Path) -> list[str]:
 
 
 def _started(script: str, cwd: Path) -> list[str]:
-    """The scripts that a shell script runs, and those that these run."""
     scripts = [os.path.normpath(script)]
     for name in scripts:
         data = b""
@@ -304,7 +297,6 @@ def _started(script: str, cwd: Path) -> list[str]:
 
 
 def _named(text: str, cwd: Path, *folders: Path) -> list[str]:
-    """The scripts that a shell's text names, from `cwd`, or one of the `folders` there."""
     names = list[str]()
     for variable, name in re.findall(r"""(\$\w+|[})"'`]*)([\w./-]+\.(?:py|sh|bash)\b)""", text):
         # In "$HERE/train.py" nobody knows the folder: it is likely that of the script.
@@ -316,7 +308,6 @@ def _named(text: str, cwd: Path, *folders: Path) -> list[str]:
 
 
 def _of_module(name: str) -> list[str]:
-    """The paths of which a module may be the file."""
     path = Path(*name.split("."))
     return [f"{path}.py", str(path / "__main__.py")]
 

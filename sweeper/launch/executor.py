@@ -129,19 +129,17 @@ class Executor(Protocol):
 class Launcher(Protocol):
     """Where jobs run; a plugin.
 
-    A job that is lost runs again, at most `retries` times; failures after which it had
-    come further need not count. Where `pins_gpus`, a job sees no GPU but those it has to itself.
     One with a key `ahead` has at most so many trials at a time that nobody has asked for yet: None
     for as many as take nothing from others, 0 for none, as of one without the key.
     """
 
     @property
     def retries(self) -> int:
-        """See above."""
+        """How often a lost job runs again; failures after coming further need not count."""
 
     @property
     def pins_gpus(self) -> bool:
-        """See above."""
+        """Whether a job sees no GPU but those it has to itself."""
 
     @property
     def device(self) -> str | None:
@@ -218,9 +216,6 @@ class Scheduled(Protocol):
         """Remove what is kept of jobs, by id, whose folders are gone."""
 
 
-# A runner: trials in, jobs out.
-
-
 Batch = tuple[Trial, ...]
 """Trials that one job runs."""
 PrunerOf = Callable[[Trial], "Pruner | None"]
@@ -258,14 +253,11 @@ class Runner(Protocol):
 
 
 class RunnerSettings(Protocol):
-    """The settings of a runner; a plugin.
-
-    After `failures` equal failures of trials in a row a sweep stops.
-    """
+    """The settings of a runner; a plugin."""
 
     @property
     def failures(self) -> int:
-        """See above."""
+        """After so many equal failures of trials in a row a sweep stops."""
 
     def measures(self, kind: str) -> bool:
         """Whether trials can measure a kind of `measurements.MEASUREMENTS` beside their loss."""

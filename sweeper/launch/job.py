@@ -106,7 +106,6 @@ class JobFailure:
     blames_trials: bool = True
 
     def __str__(self) -> str:
-        """All that is known, for the trial that fails of it."""
         return f"{self.reason}:\n{self.details}" if self.details else self.reason
 
 
@@ -214,10 +213,7 @@ def read_job(job_dir: Path) -> Job:
 
 
 def trials_of(job_dir: Path) -> tuple[Trial, ...]:
-    """The trials of the job in the folder `job_dir`; none when nobody could read and run it.
-
-    Its task is not built.
-    """
+    """The trials of the job in the folder `job_dir`; none when nobody could read and run it."""
     # To build the task would import what it names: torch, or a module of the user's own.
     try:
         record = read_json(job_dir / "job.json")

@@ -1,7 +1,4 @@
-"""Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth.
-
-`Local` is the launcher; `LocalExecutor` hands jobs to pools of workers (`pool.py`).
-"""
+"""Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import (
@@ -30,9 +27,6 @@ from sweeper.launch.parameters import Parameters
 from sweeper.launch.pool import Pool, Worker
 from sweeper.launch.worker import GRACE, Message
 from sweeper.records import Bounds, check_bounds, to_json
-
-if TYPE_CHECKING:
-    pass
 
 MAX_WORKERS = 1024
 """More is a slip of the pen: each is a process, and takes half a gigabyte."""
@@ -65,7 +59,6 @@ class Local:
     submitit: Parameters = field(default_factory=Parameters)
 
     def __post_init__(self) -> None:
-        """ConfigError for what is out of its bounds, or not a user's to set."""
         check_bounds(self)
         self.submitit.local()
 
@@ -94,7 +87,6 @@ class LocalExecutor:
     """Hands jobs to workers as these are free; one job a worker may be written ahead."""
 
     def __init__(self, context: Context, launcher: Local) -> None:
-        """See what a driver that died has left; no worker is started yet."""
         self.context, self.launcher = context, launcher
         self.folder = context.folder.absolute() / "jobs"
         workers, gpus = launcher.workers, len(context.machine.gpus)
@@ -124,7 +116,6 @@ class LocalExecutor:
         return self._pool_of(self._layout)
 
     def _pool_of(self, layout: int) -> Pool:
-        """The pool of so many workers, made when first asked for."""
         if layout not in self._pools:
             if not self._pools:
                 for log in self.folder.glob("worker-*.log"):
@@ -213,7 +204,6 @@ class LocalExecutor:
             self._pool.give(worker, {"job": str(job_dir), "attempt": attempt}, job_dir)
 
     def _heard(self, worker: Worker, message: Message | None) -> Event | None:
-        """What a worker's message means for its job; None where the loop need not know."""
         job_dir: Path | None = worker.task
         if message is None:
             return self._died(worker, job_dir)
@@ -250,7 +240,6 @@ class LocalExecutor:
         return None if job_dir is None else self._lost(job_dir, worker.fate, tail)
 
     def _lost(self, job_dir: Path, fate: str, tail: str = "") -> Event:
-        """`Lost` for a job whose worker died at it; the loop decides whether it runs again."""
         self._losses[job_dir] += 1
         attempts = self._losses[job_dir]
         times = f", {attempts} times" if attempts > 1 else ""

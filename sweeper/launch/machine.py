@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sweeper.launch.executor import Machine
 
-# This machine's GPUs, by the names that processes know them by.
-
 
 def visible_gpus(device: str) -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES should be for each GPU that `device` ("cuda" or "cuda:i") names."""
@@ -35,9 +33,6 @@ def visible_gpus(device: str) -> tuple[str, ...]:
 def has_gpus() -> bool:
     """Whether a GPU's driver is here; torch, which counts GPUs, takes seconds to import."""
     return any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd", "dxg"))
-
-
-# How a machine is shared out among workers: its GPUs, its cores, its threads.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,9 +114,6 @@ def set_blas_threads() -> None:
         os.environ.update(dict.fromkeys(BLAS, "1"))
 
 
-# How long torch's threads spin, waiting for their next work, before they sleep.
-
-
 SPIN = "GOMP_SPINCOUNT"
 IDLE, BUSY = "20001", "1001"
 """Odd values, by which ours are told from the user's."""
@@ -162,8 +154,6 @@ def _others() -> int:
         return 0
 
 
-# Python's collector of circular garbage.
-
 _USUALLY, RARELY = gc.get_threshold(), (100_000, 10, 10)
 
 
@@ -182,8 +172,6 @@ def collect_as_usual() -> None:
         gc.freeze()  # what was loaded so far stays: no collection goes over it
         gc.set_threshold(*_USUALLY)
 
-
-# A user's own modules, in the folder worked in.
 
 LOOKUPS = ("sweeper.records", "sweeper.launch.code")
 """What imports a class by its name, and what reads the files that it needs."""

@@ -104,7 +104,6 @@ class Parameters:
     values: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """See the class. `values` are those that are set."""
         check_bounds(self)
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         values = {name: value for name, value in values.items() if value is not None}

@@ -267,14 +267,12 @@ class Pool:
                 worker.own.remove()
 
     def _await_departed(self, seconds: float) -> None:
-        """Until submitit's jobs of all workers that are parted with have ended."""
         end = time.monotonic() + seconds
         while self._departed and time.monotonic() < end:
             self._see_off()
             time.sleep(0.005 if self._departed else 0)
 
     def _see_off(self) -> None:
-        """Forget those that are parted with and have ended, and what they were given."""
         for worker in self._departed:
             if worker.job.done():
                 worker.own.remove()
@@ -304,12 +302,7 @@ class Pool:
                 WorkerJob(address, log, self.preload, paths, {**before, **slot.env})
             )
         worker = Worker(
-            slot=slot,
-            job=job,
-            own=own,
-            listener=listener,
-            log=log,
-            last_heard=time.monotonic(),
+            slot=slot, job=job, own=own, listener=listener, log=log, last_heard=time.monotonic()
         )
         self.workers.append(worker)
         return worker

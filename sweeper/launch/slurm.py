@@ -161,7 +161,6 @@ class Slurm:
     submitit: Parameters = field(default_factory=Parameters)
 
     def __post_init__(self) -> None:
-        """Refuse what no cluster could mean."""
         for key, value in self.submitit.slurm_keys().items():
             object.__setattr__(self, key, value)
         check_bounds(self)
@@ -183,7 +182,6 @@ class Slurm:
             _check_option(name, value)
 
     def _check_memory(self) -> None:
-        """ConfigError for memory that is given in two ways, of which Slurm takes one."""
         ours, theirs = self.sbatch, self.submitit.slurm()
         sizes = {"memory": self.memory}
         sizes |= {f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")}
@@ -337,7 +335,6 @@ class Slurm:
     def _executor(
         self, folder: Path, name: str, resources: Resources = DEFAULT, avoid: Sequence[str] = ()
     ) -> Submitter:
-        """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", *long_options(version=None))
         python = shlex.join(self.python or (sys.executable,))
         executor = Submitter(folder, max_num_timeout=UNCOUNTED, python=python)
@@ -411,7 +408,6 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _check_word(key: str, value: str | None) -> None:
-    """ConfigError for what cannot stand in one line of a batch script."""
     if value is not None and not re.fullmatch(r"[\w.,:;&|()\[\]*@=+/!-]+", value):
         raise ConfigError(key, value, "null, or one word as sbatch takes it")
 
@@ -426,9 +422,6 @@ def _check_option(name: str, value: Any) -> None:
         raise ConfigError(key, value, "the driver sets it itself")
     if not isinstance(value, str | int) or value is False or "\n" in str(value):
         raise ConfigError(key, value, "a text of one line, a number, or true for an option alone")
-
-
-# The driver of one study's jobs.
 
 
 @dataclass(kw_only=True)
@@ -482,7 +475,6 @@ def end(study: Path, entries: Sequence[QueueEntry]) -> list[str]:
 
 
 def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> JobState:
-    """How a job stands that has this entry in the queue; `numbered`: Slurm is known to have it."""
     member, started = job.member, job.member.last(Started)
     # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
     task = try_json(job.job_dir / "job.json").get("task")
@@ -518,14 +510,12 @@ def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> Jo
         node=entry.node if entry and entry.node else (started.node if started else ""),
         since=entry.since if entry else (started.at if started else ""),
         trials=len(trials) if isinstance(trials, list) else 0,
-        fraction=member.fraction,
+        fraction=member.progress.fraction,
         error=error,
     )
 
 
 def _silent(job: SubmittedJob, entry: QueueEntry) -> str:
-    """What to say of a job that Slurm takes for running and that wrote nothing for long."""
-
     def written() -> Iterator[Path]:
         yield from job.member.folder.iterdir()
         yield from job.array.folder.glob(f"{job.array.task_id(job.index)}_*_log.*")
@@ -569,7 +559,6 @@ class SlurmExecutor:
     layouts = range(0)
 
     def __init__(self, context: Context, launcher: Slurm) -> None:
-        """Read what earlier drivers submitted; Slurm is not asked yet."""
         self.context, self.launcher = context, launcher
         self.study = context.folder
         self.recovered: dict[str, tuple[Trial, ...]] = {}
@@ -650,10 +639,7 @@ class SlurmExecutor:
             return set()
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder, and its array's once that has no other job.
-
-        One that is still in the queue is not wanted any more, and is taken out of it.
-        """
+        """Remove the job's folder, and its array's once that has no other job."""
         for submitted in [other for other in self.submitted if other.id == job]:
             if outcome_of(submitted.job_dir) is None:
                 with suppress(SchedulerError):
@@ -677,10 +663,7 @@ class SlurmExecutor:
             if not submissions(job_dir):
                 shutil.rmtree(job_dir, ignore_errors=True)
 
-    # What earlier drivers left
-
     def _adopt(self, array: Array) -> None:
-        """Find the jobs of an array that is on record, as far as they can still be used."""
         if array.cancelled:  # its jobs are forgotten; what had finished is still collected
             for member in array.members:
                 if member.newest() and outcome_of(member.job_dir) is None:
@@ -716,7 +699,6 @@ class SlurmExecutor:
         return True
 
     def _confirm(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
-        """Accept the unconfirmed arrays that are in the queue; discard the others."""
         arrived = {name: entry.array for (name, _), entry in entries.items()}
         for array in list(self.unconfirmed):
             if (number := arrived.get(array.name)) is not None:
@@ -733,10 +715,7 @@ class SlurmExecutor:
                 array.discard()
             self.unconfirmed.remove(array)
 
-    # Sending
-
     def _send(self) -> None:
-        """Submit what is to be submitted in as few arrays as may be."""
         while self.to_submit and not self.unconfirmed and time.monotonic() >= self._not_before:
             try:
                 self._largest_array = self._largest_array or largest_array()
@@ -778,12 +757,9 @@ class SlurmExecutor:
         return tuple(sorted(self._unfit | unfit_nodes(job_dir)))
 
     def _leave_alone(self, error: SchedulerError) -> None:
-        """Do not send for a while, longer each time."""
         self._pause = min(MAX_PAUSE, max(self.launcher.poll, 2 * self._pause))
         self._not_before = time.monotonic() + self._pause
         self.context.notify(f"nothing could be submitted for a while, it was tried again: {error}")
-
-    # Watching
 
     def _look(self) -> list[Event]:
         if not (self.submitted or self._recovered_jobs or self.unconfirmed):
@@ -811,7 +787,6 @@ class SlurmExecutor:
         return events
 
     def _end_strays(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
-        """End jobs of this study that nobody waits for: their array was given up."""
         names = {job.array.name for job in (*self.submitted, *self._recovered_jobs.values())}
         names |= {array.name for array in self.unconfirmed}
         strays = [e for (name, _), e in entries.items() if e.active and name not in names]
@@ -821,7 +796,7 @@ class SlurmExecutor:
     def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
         trouble = ""
         if entry.state == "RUNNING":
-            self.context.progress(job.id, job.member.fraction)
+            self.context.progress(job.id, job.member.progress.fraction)
             trouble = _silent(job, entry)
         elif "held" in entry.reason.lower():
             trouble = (

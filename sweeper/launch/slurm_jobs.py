@@ -197,16 +197,10 @@ class Submission:
         return int(self.folder.name.rpartition("-")[2])
 
     @property
-    def fraction(self) -> float:
-        """The fraction of the job that was last told to be done."""
-        progress = recorded(JobProgress, self.folder / "progress.json")
-        return progress.fraction if progress else 0.0
-
-    @property
-    def began(self) -> float | None:
-        """The fraction that was done when its last run began; None where that is not known."""
-        progress = recorded(JobProgress, self.folder / "progress.json")
-        return progress.began if progress else None
+    def progress(self) -> JobProgress:
+        """What its last run told, if only that nothing is done."""
+        told = recorded(JobProgress, self.folder / "progress.json")
+        return told or JobProgress(fraction=0.0)
 
     def runs(self) -> int:
         """How often Slurm ran it, as far as it came to tell."""
@@ -340,9 +334,6 @@ def arrays(study: Path) -> list[Array]:
     ]
 
 
-# On the node: the job in its folder is run, to its end or until it is told to leave.
-
-
 class Superseded(Exception):
     """A newer copy of this job runs elsewhere: this one is of no use any more."""
 
@@ -387,7 +378,6 @@ class Run:
     """One run of a submission by Slurm, a worker's source; `restart`: how often it ran before."""
 
     def __init__(self, submission: Submission) -> None:
-        """Signals are heard from here on."""
         self.submission, self.signals = submission, list[int]()
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
@@ -459,7 +449,6 @@ class Run:
             write_json(self.submission.folder / "progress.json", progress)
 
     def _is_superseded(self) -> bool:
-        """Whether the job was submitted again, or Slurm runs this submission again."""
         return not self.submission.newest() or self.submission.runs() > self.restart + 1
 
     def _leave(self) -> None:
@@ -490,9 +479,9 @@ class Run:
             self._note(replace(saved, requeue=False))
 
     def _stands_still(self) -> bool:
-        """Whether so many runs in a row came no further that more would go on for ever."""
-        folder = self.submission.folder
-        runs = [(earlier.began, earlier.fraction) for earlier in earlier_runs(self.submission)]
+        folder, job_dir = self.submission.folder, self.submission.job_dir
+        before = [s.progress for s in submissions(job_dir) if s.number < self.submission.number]
+        runs = [(each.began, each.fraction) for each in before]
         for number in range(self.restart):
             saved = recorded(SavedAndLeft, folder / f"left-{number}.json")
             runs = [*runs, (saved.began, saved.fraction)] if saved else []
@@ -502,9 +491,6 @@ class Run:
     def _note(self, note: Note) -> None:
         note = replace(note, at=time.strftime("%Y-%m-%dT%H:%M:%S"))
         write_json(self.submission.folder / f"{note.file}-{self.restart}.json", note)
-
-
-# In the driver: why a job is gone without a result, from what it left.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -582,7 +568,8 @@ def _last_lines(array: Array, index: int) -> tuple[list[str], str]:
 
 def attempts(job_dir: Path) -> int:
     """How often running the job in `job_dir` ended without coming further than before."""
-    count, anew = without_progress([(each.began, each.fraction) for each in submissions(job_dir)])
+    told = [each.progress for each in submissions(job_dir)]
+    count, anew = without_progress([(each.began, each.fraction) for each in told])
     # That the first run came somewhere was no progress, as is known since the next began anew.
     return count + anew
 
@@ -601,8 +588,3 @@ def without_progress(runs: Sequence[tuple[float | None, float]]) -> tuple[int, b
         count, some_anew = (0, False) if further else (count + 1, some_anew or anew)
         best, before = max(best, fraction), fraction
     return count, some_anew
-
-
-def earlier_runs(submission: Submission) -> list[Submission]:
-    """The submissions of the same job before this one."""
-    return [each for each in submissions(submission.job_dir) if each.number < submission.number]

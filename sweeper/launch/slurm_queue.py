@@ -151,9 +151,7 @@ def cancel(ids: Sequence[str], signal: str | None = None) -> None:
 
     Those that have ended already are passed over. SchedulerError when Slurm does not answer.
     """
-    options = (
-        long_options(quiet=None) if signal is None else long_options(quiet=None, signal=signal)
-    )
+    options = long_options(quiet=None, **({} if signal is None else {"signal": signal}))
     for start in range(0, len(ids), 200):  # a command line has a longest length
         try:
             ask("scancel", *options, *ids[start : start + 200])
@@ -242,9 +240,6 @@ def outside_a_job() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-# What a machine lacks that a job needs, by what the job said at its end.
-
-
 @dataclass(frozen=True)
 class NodeLack:
     """What is wrong, the line that says so, and what may help."""
@@ -304,8 +299,6 @@ def lack_of(text: str) -> NodeLack | None:
         for at in reversed(range(len(lines))):
             if re.search(pattern, lines[at]):
                 # Before our own line about it stands what the line of setup has said.
-                quoted = (
-                    lines[max(0, at - 1) : at + 1] if what == KINDS[0][0] else lines[at : at + 1]
-                )
-                return NodeLack(what, " | ".join(quoted), remedy)
+                first = max(0, at - 1) if what == KINDS[0][0] else at
+                return NodeLack(what, " | ".join(lines[first : at + 1]), remedy)
     return None

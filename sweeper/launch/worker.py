@@ -86,14 +86,10 @@ def serve(source: WorkSource) -> None:
             source.done(answer)
 
 
-# Of this machine: work that comes over a socket.
-
-
 class Link:
     """The worker's end of the socket; a thread of its own notices at once when it closes."""
 
     def __init__(self, fd: int) -> None:
-        """Take over the open socket `fd`."""
         os.set_inheritable(fd, False)  # or a child of a task would keep it open after us
         self._pipe = Connection(fd)
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
@@ -269,7 +265,6 @@ class WorkerJob:
                 self._remove()
 
     def _remove(self) -> None:
-        """Remove the job's folder: the driver, which else does so, is gone."""
         shutil.rmtree(self.address.parent, ignore_errors=True)
 
     def checkpoint(self) -> None:
@@ -282,7 +277,6 @@ class WorkerJob:
 
 
 def _say(pipe: Connection, message: Message) -> bool:
-    """Whether the driver was there to hear it."""
     try:
         pipe.send_bytes(json.dumps(message).encode())
     except OSError:

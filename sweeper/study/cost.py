@@ -83,9 +83,6 @@ def cost_table(
     return table
 
 
-# How long a run takes: learned from those that finished, and from what runs.
-
-
 ONE_SIZE = 0.5
 """The power of its work by which another size's time goes, where one size alone has finished.
 
@@ -108,7 +105,6 @@ class TrialSeconds:
         results: Iterable[Result] = (),
         rate: float | None = None,
     ) -> None:
-        """Learn from what has finished already."""
         self._work, self._rate = work, rate
         self._seen: dict[float, deque[float]] = {}
         self._guessed: dict[float, float] = {}
@@ -117,7 +113,6 @@ class TrialSeconds:
             self.add(result)
 
     def _units(self, trial: Trial) -> tuple[float, int]:
-        """A unit's work, and the units of a trial: its steps, where it is nothing but steps."""
         units = 1 if self._rate is None else trial.spec.train.steps
         return self._work(trial) / units, units
 

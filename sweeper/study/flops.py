@@ -67,9 +67,6 @@ def relative_flops(spec: TrialSpec) -> float:
     return float(spec.width**2 * spec.depth * tokens) if math.isnan(count) else count
 
 
-# How fast trials trained: tokens a second, and the fraction of the device's peak.
-
-
 PEAK_FLOPS = {
     "B200": 2250e12,
     "H200 NVL": 835e12,

@@ -21,10 +21,8 @@ T = TypeVar("T")
 READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError)
 """What a document of another shape raises."""
 CONFIG, PLAN, VALIDATION = "config.yaml", "plan.json", "validation.json"
-_SEARCH, _PROGRESS, _CHECK, _PLANS_CHECK = (
-    *("search.json", "progress.json"),
-    *("check.json", "transfer.json"),
-)
+_SEARCH, _PROGRESS = "search.json", "progress.json"
+_CHECK, _PLANS_CHECK = "check.json", "transfer.json"
 _VALIDATE = Call("transfer", Keyword("validate"))
 _REMEDIES: Mapping[str, Text] = {
     _SEARCH: ("the same ", Call("search"), " command writes it again, and trains nothing anew"),

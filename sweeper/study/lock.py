@@ -51,7 +51,6 @@ class Holder:
     started: float
 
     def __str__(self) -> str:
-        """The holder as a message shows it."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.started))
         return f"process {self.pid} on {self.host}, since {since}"
 
@@ -67,7 +66,6 @@ class StudyLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the lock of the study in `folder`, which entering creates if need be."""
         self.folder = folder.absolute()
         self.path = self.folder / "lock"
         self.previous: Holder | None = None
@@ -77,7 +75,6 @@ class StudyLock:
         self._thread: Thread | None = None
 
     def __enter__(self) -> StudyLock:
-        """Take the lock, or raise BadInput that names the driver that has it."""
         check_contents(self.folder)
         try:
             private_folder(self.folder)
@@ -131,7 +128,6 @@ class StudyLock:
             )
 
     def _claim(self, fd: int) -> None:
-        """Lock and sign the open file; BadInput when another driver lives."""
         # Locked here (False) does not say that no other host has it, and without locks (None)
         # nothing is said at all: then the signature in the file and its age decide.
         blocked = _try_lock(fd)
@@ -156,7 +152,6 @@ class StudyLock:
         self.previous, self._holder = rival, holder
 
     def _refusal(self, rival: Holder | None, hint: str = "") -> BadInput:
-        """The error for a study that `rival` drives."""
         who = rival or "one that is just starting"
         return BadInput(
             f"study {self.folder.name} already has a driver: {who} ({self.path}): "
@@ -286,7 +281,6 @@ def _has_heartbeat(fd: int, path: Path) -> bool:
 
 
 def _read(fd: int) -> Holder | None:
-    """The driver that the lock file names; None when empty or unreadable."""
     try:
         record = json.loads(os.pread(fd, _RECORD_BYTES, 0))
         holder = Holder(
@@ -326,9 +320,6 @@ def check_held(folder: Path) -> None:
     for lock in _HELD_LOCKS:
         if lock.folder == folder.absolute():
             lock.check()
-
-
-# A request to the driver, from any process: to end.
 
 
 def request_cancel(folder: Path) -> None:

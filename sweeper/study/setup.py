@@ -190,7 +190,6 @@ def _short(value: object) -> str:
 
 
 def _last_searched(results: Iterable[Result]) -> TrialSpec | None:
-    """The specification of the last trial of a search: the setup, where no file keeps it."""
     searched = _searched(results)
     return searched[-1] if searched else None
 
@@ -213,9 +212,6 @@ def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
     return replace(spec, width=setup.width, depth=setup.depth, train=train) == setup
 
 
-# Why trials failed.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Trials that failed for one reason: how many, and the last one's error."""
@@ -234,9 +230,6 @@ def failures_of(results: Iterable[Result], runner: Mapping[str, Any]) -> list[Fa
     kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
     last = dict(zip(kinds, tried, strict=True))
     return [Failure(count=count, error=last[kind]) for kind, count in Counter(kinds).most_common()]
-
-
-# Where a study's numbers come from: versions, machine, code.
 
 
 PACKAGES = ("torch", "numpy", "optuna", "hydra-core")

@@ -116,7 +116,6 @@ class StudyRecord:
         return study
 
     def __enter__(self) -> StudyRecord:
-        """The study itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,11 +141,9 @@ class StudyRecord:
                     write_json(folder / COUNTS, kept)
 
     def __contains__(self, key: object) -> bool:
-        """Whether the trial of this key has a result, a failure included."""
         return key in self._results
 
     def __len__(self) -> int:
-        """How many results there are."""
         return len(self._results)
 
     def keys(self) -> KeysView[str]:
@@ -172,8 +169,7 @@ class StudyRecord:
         One result is kept for each trial: a failure gives way to any newer result, and a pruned
         trial to one that was trained to its end. Optuna is told; trouble with it becomes a notice.
         SweeperError when they cannot be written, or the study is not this driver's any more, and
-        ValueError for a result that could not be
-        read back; then nothing was recorded.
+        ValueError for a result that could not be read back; then nothing was recorded.
         """
         if self._optuna is None:
             raise RuntimeError("this study was opened for reading only")
@@ -213,7 +209,6 @@ class StudyRecord:
         self._optuna.tell(list(new.values()))
 
     def _lost_files(self) -> list[Path]:
-        """Result files that are gone, or are shorter than this driver left them."""
         folder = self.folder / "results"
         lost = [
             folder / name for name, n in self._lines.items() if n and not (folder / name).exists()
@@ -228,7 +223,6 @@ class StudyRecord:
             self._optuna.describe(attributes)
 
     def _load(self, repair: bool, *, curves: bool = True) -> None:
-        """Read all result files, oldest first; what is damaged is set aside if `repair`."""
         parse = _Parser(curves=curves)
         folder = self.folder / "results"
         written = _written(folder)
@@ -266,9 +260,7 @@ class StudyRecord:
     ) -> dict[int, Exception]:
         """Take in the results in one file; the errors, by the number of the line (from 0).
 
-        `count` lines were there when it was closed, and the sum of so many is kept.
-
-        BadInput when another version of sweeper wrote the file: its lines are not damaged.
+        `count` lines were there when it was closed. BadInput when another version wrote the file.
         """
         damage: dict[int, Exception] = {}
         self._lines[path.name], content = 0, hashlib.sha256()
@@ -353,7 +345,6 @@ def check_folder(folder: Path) -> None:
 
 
 def _other_version(folder: Path, version: int) -> BadInput:
-    """The error for a study that another version of sweeper wrote."""
     age = "an older" if version < FORMAT else "a newer"
     return BadInput(
         f"the study in {folder} was written by {age} version of sweeper (its format is {version}, "
@@ -413,13 +404,11 @@ def find_study(name: str | None, root: Path) -> str:
 
 
 def _closed(root: Path) -> list[Path]:
-    """The folders in `root` that this user may not look into."""
     folders = (path for path in sorted(root.glob("[!.]*/")) if path.is_dir())
     return [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]
 
 
 def _replaces(new: Result, old: Result | None) -> bool:
-    """Whether `new` is kept in place of `old`, the result of the same trial so far."""
     if old is None:
         return True
     if old.status == "failed":
@@ -494,7 +483,6 @@ class _Parser:
 
 
 def _number(value: Any) -> Any:
-    """Infinities and NaN are texts in JSON."""
     return float(value) if isinstance(value, str) else value
 
 

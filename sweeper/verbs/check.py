@@ -59,7 +59,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     settings, ladders = resolve(tree, placed), dict[str, list[Size]]()
     _check_asked(request, settings)
-    # Asked for nothing else, it is the coordinate check.
     if not (request.scales or request.kernels):
         ladders = _ladders(settings)
     operands, kernels = list[OperandScale](), list[KernelRow]()
@@ -73,7 +72,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         planned = planned_optimum(experiment, study)
         log2_hps, unfinished = planned.conclusion.best_log2, planned.unfinished
         notes += study.notices
-    # The user's own eta goes before what the study has found.
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     if ladders:
@@ -101,7 +99,6 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
 
 
 def _check_asked(request: CheckRequest, settings: Settings) -> None:
-    """BadInput for what does not go together, or what the runner cannot measure."""
     scales, kernels = Keyword("scales"), Keyword("kernels")
     coordinates = not (request.scales or request.kernels)
     if request.strict and not coordinates:
@@ -134,7 +131,6 @@ def _by_engine(settings: Settings) -> tuple[str | Call, ...]:
 
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
-    """The sizes to check along every axis; BadInput without any."""
     climbed = settings.ladders()
     # Not over batch and steps: the check's runs have a batch and steps of their own.
     ladders: dict[str, list[Size]] = {
@@ -171,7 +167,6 @@ def _coordinates(
 def _scales(
     experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
 ) -> list[OperandScale]:
-    """Train the base for some steps, and measure the operands of all matrix products."""
     rule, base = experiment.settings.check, experiment.settings.base
     trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
     record: list[Any] = measured(experiment, folder, [trial], watcher)[trial.key]
@@ -185,7 +180,6 @@ def _scales(
 def _kernels(
     experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
 ) -> list[KernelRow]:
-    """Draw the base's weights with several seeds, and put their kernels beside the theory's."""
     rule, base = experiment.settings.check, experiment.settings.base
     trials = [
         short_run(experiment, base, log2_hps, seed, "kernels", steps=1)
@@ -198,7 +192,6 @@ def _kernels(
 
 
 def _make_folder(settings: Settings, folder: Path) -> None:
-    """Make the folder to write to before anything is trained; BadInput when it cannot be."""
     try:
         private_folder(settings.folder)
         private_folder(folder)

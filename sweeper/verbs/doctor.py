@@ -99,7 +99,6 @@ def _findings(root: Path) -> Iterator[Finding]:
     get = "apt-get install g++ python3-dev"
     yield Finding(name="compiler", here=not lacks, what=what, get=get)
     yield from _root(root)
-    # Whether the launchers whose jobs a scheduler runs would find one that answers.
     for target in plugins().get("launcher", {}).values():
         kind: object = import_target(target)
         if isinstance(kind, Scheduled):
@@ -108,7 +107,6 @@ def _findings(root: Path) -> Iterator[Finding]:
                 yield Finding(name=name, here=True, what=kind.available())
             except (SweeperError, OSError, subprocess.SubprocessError) as error:
                 yield Finding(name=name, here=False, what=str(error))
-    # Optional packages, by the extra that brings them.
     for requirement in _requirements():
         for extra in EXTRAS:
             # Of the extra alone: its marker holds with the extra, and not without.
@@ -120,7 +118,6 @@ def _findings(root: Path) -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """What sweeper asks for, the extras included; empty where it was never installed."""
     try:
         return [Requirement(text) for text in metadata.requires("sweeper") or ()]
     except metadata.PackageNotFoundError:
@@ -128,7 +125,6 @@ def _requirements() -> list[Requirement]:
 
 
 def _package(requirement: Requirement) -> tuple[bool, str]:
-    """Whether a package is there in a version that is taken, and what is there."""
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
@@ -143,7 +139,6 @@ def _install(requirement: Requirement) -> str:
 
 
 def _packages() -> Iterator[Finding]:
-    """The packages that every search needs: a line for each that is missing, or one for all."""
     plain = [
         requirement
         for requirement in _requirements()
@@ -191,7 +186,6 @@ def _torch() -> Iterator[Finding]:
 
 
 def _root(root: Path) -> Iterator[Finding]:
-    """Whether a study can be kept there: its lock, its record and Optuna's journal."""
     # Nothing is left behind: the root itself is not made, its nearest folder that exists is tried.
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())

@@ -56,12 +56,7 @@ def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
     # A misspelt setting is refused before torch loads.
     from sweeper.config.settings import resolve
 
-    return _explained(request, resolve(tree, placed), invocation)
-
-
-def _explained(
-    request: ExplainRequest, settings: Settings, invocation: Invocation
-) -> ExplainAnswer:
+    settings = resolve(tree, placed)
     from sweeper.plan.explanation import explain as prescriptions
     from sweeper.plan.explanation import tied_readouts
     from sweeper.plan.factors import tied_weight
@@ -73,7 +68,6 @@ def _explained(
         raise ConfigError(
             "parameterization", "own", "a parameterization that says something of parameters"
         )
-    assert request.to_width is not None
     base = settings.base
     target = Size(width=request.to_width, depth=request.to_depth or base.depth)
     check_target(settings, target)

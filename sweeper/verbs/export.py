@@ -88,7 +88,6 @@ def export(request: ExportRequest, watcher: Watcher) -> ExportAnswer:
 
 
 def _asked_plan(request: ExportRequest, study: str | None, root: Path) -> tuple[Path, TransferPlan]:
-    """The plan and its file; BadInput for one that cannot be exported."""
     if request.plan and study is not None:
         raise BadInput(
             Keyword("plan", ...), " is the plan: ", Keyword("study", ...), " chooses another"
@@ -120,7 +119,6 @@ def _write(
     lacks: Sequence[Lack],
     path: Path,
 ) -> tuple[Path, ...]:
-    """Write all files of the plan at `path`; BadInput, and none written, where one cannot be."""
     # All texts before the first is written: what fails here leaves nothing behind.
     files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
     folder = request.out or path.parent / "export" / str(request.to)
@@ -151,7 +149,6 @@ def _check_place(files: Mapping[str, str], folder: Path) -> None:
 
 
 def _plan_of_study(name: str | None, root: Path) -> Path:
-    """The plan of the study; BadInput where there is none, or more than one."""
     study = find_study(name, root)
     plans = sorted(StudyFolder(root / study).plans())
     if len(plans) == 1:

@@ -59,7 +59,6 @@ class Request:
     ] = None
 
     def __init_subclass__(cls, panel: str) -> None:
-        """Name the verb by the class."""
         cls.verb, cls.panel = cls.__name__.removesuffix("Request").lower(), panel
 
     @property
@@ -83,12 +82,8 @@ class Request:
 
 _WORDS: tuple[type, ...] = (str, int, float, Path, tuple, Mapping)
 """What a line can say of a keyword's value."""
-TUNE, MODEL, STUDY, MACHINE = (
-    "Tune, transfer, validate",
-    "Rules of a model",
-    "Studies",
-    "This machine",
-)
+TUNE, MODEL = "Tune, transfer, validate", "Rules of a model"
+STUDY, MACHINE = "Studies", "This machine"
 """The groups of the verbs in the help."""
 
 COMMON = ("trust", "root")
@@ -97,36 +92,21 @@ COMMON = ("trust", "root")
 AT_LEAST_ONE = Bounds(least=1)
 POSITIVE = Bounds(above=0)
 
-Overrides = Annotated[
-    tuple[str, ...],
-    Flag(
-        "Settings to change, as key=value in Hydra's syntax, for instance "
-        "parameterization=umup model.width=128 search=lr",
-        metavar="OVERRIDES",
-        positional=True,
-    ),
-]
-Changes = Annotated[
-    tuple[str, ...],
-    Flag(
-        "Settings to change, as key=value in Hydra's syntax, for instance "
-        "transfer.widths=[64,128,256] transfer.seeds=4",
-        metavar="OVERRIDES",
-        positional=True,
-    ),
-]
+
+def _settings(example: str) -> Flag:
+    text = f"Settings to change, as key=value in Hydra's syntax, for instance {example}"
+    return Flag(text, metavar="OVERRIDES", positional=True)
 
 
-Study = Annotated[
-    str | None, Flag("The study; the latest if not given.", metavar="NAME", completes="study")
-]
+def _study(text: str) -> Flag:
+    return Flag(text, metavar="NAME", completes="study")
+
+
+Overrides = Annotated[tuple[str, ...], _settings("parameterization=umup model.width=128 search=lr")]
+Changes = Annotated[tuple[str, ...], _settings("transfer.widths=[64,128,256] transfer.seeds=4")]
+Study = Annotated[str | None, _study("The study; the latest if not given.")]
 NewStudy = Annotated[
-    str | None,
-    Flag(
-        "The study's name; made from the configuration if not given.",
-        metavar="NAME",
-        completes="study",
-    ),
+    str | None, _study("The study's name; made from the configuration if not given.")
 ]
 StudyName = Annotated[
     tuple[str, ...],
@@ -134,11 +114,7 @@ StudyName = Annotated[
 ]
 StudyInPlace = Annotated[
     str | None,
-    Flag(
-        "A study whose configuration and optimum to take, in place of the defaults.",
-        metavar="NAME",
-        completes="study",
-    ),
+    _study("A study whose configuration and optimum to take, in place of the defaults."),
 ]
 ConfigDir = Annotated[
     Path | None, Flag("A folder of your own configs, laid out as GROUP/OPTION.yaml.")
@@ -272,8 +248,7 @@ class ExportRequest(Request, panel=TUNE):
     """Write a study's plan as files that another trainer takes, and say what they leave to you."""
 
     to: Annotated[
-        str | None,
-        Flag("The trainer: hf, megatron, pytorch or torchtitan; others read plan.json."),
+        str | None, Flag("The trainer: hf, megatron, pytorch or torchtitan; others read plan.json.")
     ] = None
     options: Annotated[
         tuple[str, ...],
@@ -407,7 +382,6 @@ def options_of(request: Any) -> Mapping[str, Option]:
 def _options_of(request: Any) -> Mapping[str, Option]:
     hints = typing.get_type_hints(request, include_extras=True)
     options = {}
-    # What all verbs take stands behind what is a verb's own.
     for field in sorted(dataclasses.fields(request), key=lambda field: field.name in COMMON):
         kind, *extras = typing.get_args(hints[field.name])
         options[field.name] = Option(

@@ -105,7 +105,6 @@ def _read(folder: Path, *, alone: bool) -> StatusAnswer:
 
 
 def _appeared(name: str | None, root: Path, watcher: Watcher, until: float) -> str:
-    """The study's name, once there is one; BadInput where there is none `until` then."""
     waits = False
     while True:
         try:

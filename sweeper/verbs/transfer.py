@@ -144,7 +144,6 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)
 
-    # What ladders say: trained now where asked for, else as far as the study holds them.
     if request.validate:
         private_folder(folder)
         settle, wait = _asked(request).settle, not request.detach
@@ -182,7 +181,6 @@ def _several(request: TransferRequest) -> list[str] | None:
 
 
 def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> EachTransferAnswer:
-    """A ladder of each hyperparameter; of `all`, those that may gain anything."""
     from sweeper.stats.line import FLAT
     from sweeper.study.searched import read_searched
 
@@ -231,23 +229,18 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
         overrides = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
         wanted = asked(name)
         wanted = replace(wanted, overrides=(*wanted.overrides, *overrides))
-        answers[name] = _answered(wanted, watcher)
+        answer = transfer(wanted, watcher)
+        assert isinstance(answer, AnswerAtTarget)
+        answers[name] = answer
     # Exit codes grow: where one ladder is not validated, all of them are not.
-    outcomes = [answer.outcome for answer in answers.values()]
     return EachTransferAnswer(
-        outcome=max(outcomes),
+        outcome=max(answer.outcome for answer in answers.values()),
         notes=tuple(dict.fromkeys(note for answer in answers.values() for note in answer.notes)),
         request=request,
         folder=folder,
         answers=answers,
         gainless=gainless,
     )
-
-
-def _answered(request: TransferRequest, watcher: Watcher) -> AnswerAtTarget:
-    answer = transfer(request, watcher)
-    assert isinstance(answer, AnswerAtTarget)
-    return answer
 
 
 def _horizons(
@@ -324,7 +317,6 @@ def check_asked(request: TransferRequest) -> None:
 
 
 def _asked(request: TransferRequest) -> TargetOptions:
-    """What is asked of the target beside its width and depth."""
     from sweeper.sweep.ladders import Settle
     from sweeper.sweep.planning import TargetOptions
 
@@ -374,7 +366,6 @@ def _cost(
 def _write_plan(
     target: TransferTarget, ladders: Validated, folder: Path
 ) -> tuple[TransferPlan, Sequence[StaleVerdict]]:
-    """Write the plan into the target's `folder`; verdicts on another one are removed."""
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target
 
@@ -394,18 +385,13 @@ def _planned(
     invocation: Invocation,
     watcher: Watcher,
 ) -> TransferAnswer:
-    """Write the plan, and look at the rules behind it."""
     from sweeper.decide.validation import Validation
     from sweeper.study.flops import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
     from sweeper.sweep.planning import unvalidated
 
-    experiment, settings, files = (
-        ladders.experiment,
-        ladders.experiment.settings,
-        TargetFolder(folder),
-    )
+    settings, files = ladders.experiment.settings, TargetFolder(folder)
     plan, removed = _write_plan(target, ladders, folder)
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
     notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
@@ -415,7 +401,7 @@ def _planned(
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and target.size.width != settings.base.width:
         # A target as wide as the base uses no rule for the width, which is what this looks at.
-        check = quick_check(experiment, ladders.planned, invocation, watcher)
+        check = quick_check(ladders.experiment, ladders.planned, invocation, watcher)
     results = type(target.study).read(settings.folder).results()
     keep_flops(settings.folder, [each.trial.spec for each in results])
     holds = all(

@@ -178,11 +178,11 @@ def test_runs_of_a_submission(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"fraction": "x"}', '{"fraction": 7}', "[0.5]"])
 def test_progress_that_cannot_be_read_is_none(text: str, tmp_path: Path) -> None:
     submission = Submission(folder=tmp_path)
-    assert submission.fraction == 0
+    assert submission.progress.fraction == 0
     (tmp_path / "progress.json").write_text(text)
-    assert submission.fraction == 0
+    assert submission.progress.fraction == 0
     (tmp_path / "progress.json").write_text('{"fraction": 0.5}')
-    assert submission.fraction == 0.5
+    assert submission.progress.fraction == 0.5
 
 
 # A job that is ended again and again: a command without a checkpoint begins anew each time, and is

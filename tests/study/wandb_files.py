@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.command.metrics import wandb_key
+from sweeper.command.metrics import tracker_files
 
 SETTLE_SECONDS = 10.0
 
@@ -37,7 +37,7 @@ def read_whole(path: Path) -> Run:
 
 def read_run(path: Path) -> Run:
     run = Run()
-    for record in wandb_key._parsed(path):
+    for record in tracker_files._parsed(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             saved = record.run

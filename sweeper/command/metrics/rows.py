@@ -23,8 +23,6 @@ from sweeper.command.reading import (
 )
 from sweeper.errors import Keyword
 
-# A key in a file of JSON objects, one a line.
-
 
 @dataclass(frozen=True)
 class JsonRows(InFile):
@@ -51,7 +49,6 @@ class Rows(MetricSource):
     _rows: RowReader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing is read yet."""
         self._rows = RowReader(self.key)
 
     def read(self, *, ended: bool = False) -> Iterator[Reading]:
@@ -70,7 +67,6 @@ class Rows(MetricSource):
 
 
 def _record(text: str) -> dict[str, Any] | None:
-    """A JSON object; None for what is none."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -79,12 +75,8 @@ def _record(text: str) -> dict[str, Any] | None:
 
 
 def _keys(lines: Iterable[str]) -> list[str]:
-    """The keys of the last line that is a JSON object; none where none is."""
     records = (_record(line) for line in reversed([*lines]))
     return [*next((record for record in records if record is not None), {})]
-
-
-# A column of a CSV file whose first row names the columns.
 
 
 @dataclass(frozen=True)
@@ -132,9 +124,6 @@ def columns(lines: Iterable[str]) -> list[str]:
     return [name.strip() for name in next(csv.reader(lines), [])]
 
 
-# A column of the metrics.csv that Lightning's CSVLogger writes.
-
-
 @dataclass(frozen=True)
 class Lightning(Below):
     """A column of `version_N/metrics.csv`, wherever it lies below the run's folder.
@@ -165,9 +154,6 @@ class Lightning(Below):
 def _version(path: Path) -> tuple[int, str]:
     number = re.fullmatch(r"version_(\d+)", path.parent.name)
     return int(number[1]) if number else -1, str(path)
-
-
-# The `trainer_state.json` of transformers' Trainer: one document, rewritten at every save.
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from weakref import finalize
 
 from sweeper.command.metrics import metric_of
 from sweeper.command.metrics.pattern import Log
-from sweeper.command.metrics.wandb_key import Online
+from sweeper.command.metrics.tracker_files import Online
 from sweeper.command.reading import MetricSource, Reading, as_number, end_of
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.evidence.runs.table import UNPACKED, unpacked_blocks

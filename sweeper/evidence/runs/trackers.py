@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.metrics import metric_of, tensorboard_tag, wandb_key
+from sweeper.command.metrics import metric_of, tracker_files
 from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
@@ -107,19 +107,19 @@ def _tensorboard_frame(
     # Tags are found by reading a file whole: some files tell the usual one, and only
     # where no run has it all are read, for the message.
     named = asked or choose(
-        (t for p in paths[:8] for t in tensorboard_tag.tags(p)), asked, str(folder)
+        (t for p in paths[:8] for t in tracker_files.tags(p)), asked, str(folder)
     )
     series: dict[Path, Series] = {}
     for run in by_run:
         series[run] = Series()
-        series[run].add(Files(run, "*tfevents*", partial(tensorboard_tag.Scalars, named)).read())
+        series[run].add(Files(run, "*tfevents*", partial(tracker_files.Scalars, named)).read())
     if not any(map(len, series.values())):
-        choose((t for p in paths for t in tensorboard_tag.tags(p)), asked, str(folder))
+        choose((t for p in paths for t in tracker_files.tags(p)), asked, str(folder))
     # SummaryWriter.add_hparams writes into a folder below its run's, Keras above the series'.
     settings: dict[Path, dict[str, Any]] = {}
     for run, files in by_run.items():
         values = {
-            key: value for path in files for key, value in tensorboard_tag.hparams(path).items()
+            key: value for path in files for key, value in tracker_files.hparams(path).items()
         }
         above = next((p for p in run.parents if p in series and len(series[p])), run)
         place = run if len(series[run]) or above == run else above
@@ -144,15 +144,15 @@ def _wandb_frame(
 ) -> tuple[pandas.DataFrame, list[str]]:
     table = RunRows(objective)
     named = asked or choose(
-        (k for p in paths[:8] for k in wandb_key.history_keys(p)), asked, str(folder)
+        (k for p in paths[:8] for k in tracker_files.history_keys(p)), asked, str(folder)
     )
     for path in paths:
-        name, config, state = wandb_key.facts(path)
+        name, config, state = tracker_files.facts(path)
         series = Series()
-        series.add(Files(path.parent, path.name, partial(wandb_key.OfflineRun, named)).read())
+        series.add(Files(path.parent, path.name, partial(tracker_files.OfflineRun, named)).read())
         table.add(name, {**named_values(name), **flat(config), "state": state}, series)
     if not table.rows:
-        choose((k for p in paths for k in wandb_key.history_keys(p)), asked, str(folder))
+        choose((k for p in paths for k in tracker_files.history_keys(p)), asked, str(folder))
     return table.frame(named, str(folder))
 
 

@@ -16,8 +16,6 @@ from sweeper.records import to_json
 from sweeper.study.folder import TargetFolder
 from sweeper.trial import Result, digest
 
-# What logs share: what they have taken already, and what they make of a study's records.
-
 
 class Ledger:
     """A file of lines that only grows, each of them in it once: what a log has taken.
@@ -26,7 +24,6 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what the file at `path` holds, if there is one."""
         self.path = path
         data = path.read_bytes() if path.exists() else b""
         complete = data[: data.rfind(b"\n") + 1]
@@ -36,7 +33,6 @@ class Ledger:
         self._lines = {hash(line) for line in complete.splitlines()}
 
     def __contains__(self, line: str) -> bool:
-        """Whether the file has this line."""
         return hash(line.encode()) in self._lines
 
     def add(self, line: str) -> None:

@@ -36,7 +36,6 @@ class TensorBoard:
     _ledgers: Ledgers = field(default_factory=Ledgers, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """ConfigError without the package, which is an optional dependency."""
         if importlib.util.find_spec("tensorboard") is None:
             need = "it needs the package tensorboard: pip install 'sweeper[tensorboard]'"
             raise ConfigError("_target_", f"{__name__}.TensorBoard", need)
@@ -86,7 +85,6 @@ def _write(
     scalars: list[tuple[int, dict[str, float]]],
     texts: Mapping[str, str],
 ) -> None:
-    """One run's event file, complete when this returns."""
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(place))
@@ -108,7 +106,6 @@ def _add(writer: EventFileWriter, summary: Any, when: float, step: int) -> None:
 
 
 def _scalars(values: Mapping[str, float]) -> Any:
-    """A summary of numbers; NaN means that there is none."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     finite = {name: value for name, value in values.items() if not math.isnan(value)}
@@ -134,7 +131,6 @@ def _hyperparameters(hps: Mapping[str, Choice], when: float) -> Any:
 
 
 def _text(name: str, text: str) -> Any:
-    """A summary of a text, as TensorBoard's text plugin reads it."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

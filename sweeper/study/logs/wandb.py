@@ -50,8 +50,6 @@ QUIET: dict[str, Any] = {
 
 @dataclass(kw_only=True)
 class _Session:
-    """What is known of W&B in this process."""
-
     ledgers: Ledgers = field(default_factory=Ledgers)
     unreachable: bool = False
     failed: list[Exception] = field(default_factory=list)
@@ -75,7 +73,6 @@ class WandB:
     _session: _Session = field(default_factory=_Session, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """ConfigError for a project or a timeout that cannot be."""
         if self.timeout <= 0:
             raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
         if not self.project or any(mark in "/\\#?%:" for mark in self.project):
@@ -124,11 +121,8 @@ class WandB:
             run.log_artifact(artifact)
             run.summary.update({f"transfer over {axis}": code for axis, code in verdict.items()})
 
-        about = {
-            "name": target.name,
-            "job_type": "plan",
-            "config": {"hps": plan_document.get("hps") or {}},
-        }
+        config = {"hps": plan_document.get("hps") or {}}
+        about = {"name": target.name, "job_type": "plan", "config": config}
         return self._once(folder, f"plan {target.name}", plan_line(target), about, fill)
 
     def _once(
@@ -224,6 +218,5 @@ class WandB:
 
 
 def _remove(folder: Path, runs: str) -> None:
-    """Delete run folders by their pattern: older ones of a run that is written anew."""
     for old in (folder / "wandb").glob(runs):
         shutil.rmtree(old, ignore_errors=True)
