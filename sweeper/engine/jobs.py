@@ -82,20 +82,13 @@ class EngineTask:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTrials(EngineTask):
-    """The task of a job: batched trials, how to run them, and what may stop them early.
-
-    Trials of several horizons stand one horizon after the other, the longest first.
-    """
+    """The task of a job: batched trials, longest horizon first, and what may stop them early."""
 
     execution: Execution
     pruner: Pruner | None = None
 
     def run(self, control: Control) -> JobOutcome:
-        """Train, or measure, the trials; `Leave` when it was told to leave.
-
-        Trials of several horizons are trained one horizon after the other, each from the trunk
-        that it shares with the first. Raises as `_train`.
-        """
+        """Train, or measure, the trials; `Leave` when it was told to. Raises as `_train`."""
         parts = horizons(self.trials)
         branching = [NO_BRANCHES] * len(parts)
         if self.pruner is None and self.execution.checkpoints is not None:
@@ -165,7 +158,6 @@ class TrainTrials(EngineTask):
         return JobOutcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _measure(self, control: Control) -> Result:
-        """What a trial is trained for that measures more than its loss; it is a batch by itself."""
         [trial] = self.trials
         start = time.perf_counter()
         measure = MEASUREMENTS[trial.measurement]
@@ -297,7 +289,6 @@ class TryStep(EngineTask):
         )
 
     def _step(self, device: str, number: int) -> float:
-        """The loss of a step on `device`, of examples that hold the class `number`."""
         tried: Any = TryClasses(self.corpus, number)
         run = BatchedRun(replace(self._small, corpus=tried), device)
         try:
@@ -345,9 +336,6 @@ class TryStep(EngineTask):
     def _invalid_model(self, what: str, reason: str) -> ConfigError:
         allowed = f"a model that trains on these data, and {what}:\n  {reason}"
         return ConfigError("model._target_", self._target, allowed)
-
-
-# How many trials to batch: the size with the least time for each, where they will train.
 
 
 MAX_TIME_RATIO = 0.95
@@ -445,9 +433,6 @@ class MeasureSize(EngineTask):
         except UNTRAINABLE as error:
             raise_if_broken(torch.device(self.device), error)
             return None
-
-
-# How many trials a job gets, and how many jobs run at a time.
 
 
 TrialCount = int | Literal["auto"]
@@ -606,10 +591,7 @@ class TrialsPerJob:
         return UNMEASURED_SIZE if size == "auto" else size
 
     def choose_layout(self, trials: Sequence[Trial], executor: Executor) -> None:
-        """Choose how many jobs run at a time, once: what is faster for the largest of `trials`.
-
-        That is the executor's least, or as many as it can: what does more trial-steps a second.
-        """
+        """Choose, once, the executor's least number of jobs at a time, or its most where faster."""
         if self._layout is not None or not executor.layouts:
             return
         groups: dict[str, list[Trial]] = {}
@@ -673,11 +655,7 @@ class TrialsPerJob:
     def _alone_again(
         self, trials: Sequence[Trial], executor: Executor, before: MeasuredSize
     ) -> MeasuredSize:
-        """One process, timed before several were and again after them, on average.
-
-        A machine that others use, too, changes its speed from second to second: one that was slower
-        while several were timed would seem to gain nothing by them.
-        """
+        """The mean of before and now: a machine that others use, too, changes its speed."""
         key = f"{_key(trials[0], self.device, 1)} again"
         recorded = self._recorded(key, len(trials))
         if recorded is None:
@@ -704,10 +682,7 @@ class TrialsPerJob:
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
     ) -> MeasuredSize | None:
-        """The best size of at most all `trials`; None when they cannot be trained.
-
-        Measured once for a specification, and for more trials again.
-        """
+        """The best size of at most all `trials`, measured once; None if they cannot be trained."""
         key = _key(trials[0], self.device, layout)
         recorded = self._recorded(key, len(trials))
         if recorded is None:
@@ -731,9 +706,6 @@ class TrialsPerJob:
 
     def _task(self, trials: Sequence[Trial]) -> MeasureSize:
         return MeasureSize(trials=tuple(trials), corpus=self.corpus, device=self.device)
-
-
-# What a task is in a file, and which modules its process has to find.
 
 
 def modules_of(batched: BatchedTrials) -> list[str]:

@@ -113,7 +113,6 @@ def measure_modules(
 def _measure_step(
     run: BatchedRun, start: Stacked, before: Outputs
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Changes of all rows by the run's last step, and the direct ones."""
     # With all weights of now; then with those of the start, and beside them what every module makes
     # of its inputs at the start with its weights of now.
     after, _ = _evaluate(run, run.params)
@@ -311,9 +310,6 @@ class RepeatedBatch:
         return self._corpus.batch(seed, 0, batch_size, seq_len)
 
 
-# Functions: what is seen of parameters whose module is never called, and of the loss.
-
-
 CONVOLUTIONS = {f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)}
 PRODUCTS = CONVOLUTIONS | {
     *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "embedding"),
@@ -382,7 +378,6 @@ class ProductWatch(FunctionWatch):
             self.tell(key, output, with_value)
 
     def _parameters_in(self, values: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Parameters among arguments, with the view of each; vectors are mere biases."""
         if not self._by_storage:
             for name, parameter in self.parameters().items():
                 if parameter.dim() > 1:

@@ -32,10 +32,7 @@ NUMERICS = 2
 
 
 def resolve_device(name: str) -> str:
-    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had.
-
-    Nothing is put on a GPU: it would take memory there for a process that may only submit.
-    """
+    """`name`, or for "auto" the GPU if any, which is left untouched; ConfigError without it."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -153,9 +153,6 @@ def _advice_at_end(line: LineResult, axis: Axis | None, longer: str) -> str:
     return f": {change} parameterization.space.{line.name}.{'low' if low else 'high'}"
 
 
-# `search=lr`: a line in log2 eta, everything else at its default.
-
-
 LONGER = {"eta": "search.line.points or search.line.extend"}
 """What lets the line go on within its range."""
 

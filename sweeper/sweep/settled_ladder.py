@@ -30,7 +30,6 @@ class SettledLadder(Settling):
         *args: Any,
         **kw: Any,
     ):
-        """`trial` names a run's; the rest is `Settling`'s."""
         super().__init__(*args, **kw)
         self._trial, self.began_with, self.hours, self.slots = trial, began_with, hours, slots
 

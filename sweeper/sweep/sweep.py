@@ -225,7 +225,6 @@ class Sweep:
         planned: int = 0,
         follow: Callable[[], Missing] = list,
     ) -> None:
-        """Train until `ask` finds nothing missing; it is asked whenever there is room."""
         asked = self._asked = set()
 
         def pending() -> Missing:
@@ -291,7 +290,6 @@ class Sweep:
                 )
 
     def _pruner(self, trial: Trial) -> Pruner | None:
-        """What decides which trials of a job like this are stopped early."""
         if self._prune == "none":
             return None
         settings, train = self.experiment.settings, trial.spec.train

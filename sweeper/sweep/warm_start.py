@@ -90,7 +90,6 @@ def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
 
 
 def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> Any:
-    """A range around the old answer; of choices the old one is the default."""
     if old.choices or not isinstance(ours, Mapping) or "choices" in ours:
         choice = old.choices[round(best)] if old.choices else None
         can = isinstance(ours, Mapping) and choice in ours.get("choices", ())
@@ -106,7 +105,6 @@ def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> A
 
 
 def _intervals(lines: Sequence[LineResult]) -> dict[str, Estimate]:
-    """The 95 % interval of the optimum of every line, in log2."""
     # The fit asks for a size, which is a name here.
     size = LadderSize(width=1, depth=1, batch_size=1, steps=1)
     curves = {

@@ -102,9 +102,6 @@ def scale_distance_from_one(value: float, factor: float) -> float:
     return max(0.0, 1.0 - (1.0 - value) * factor)
 
 
-# What optimizers share: ranges, clipping, the decay, and Adam's step, which Muon takes as well.
-
-
 Rate = Annotated[float, Bounds(least=0, below=1, allowed="at least 0 and below 1")]
 
 
@@ -228,9 +225,6 @@ def second_root(second: Tensor, grad: Tensor, beta2: Tensor, scale: Tensor) -> T
     """The second moment moved in place towards the squared gradient, and its root times `scale`."""
     second.mul_(beside(beta2, second)).addcmul_(grad * beside(1 - beta2, second), grad)
     return second.sqrt().mul_(beside(scale, second))
-
-
-# What optimizers of hidden matrices share: which those are, and AdamW for all else.
 
 
 @dataclass(frozen=True, kw_only=True)

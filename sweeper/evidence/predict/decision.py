@@ -238,7 +238,6 @@ class LossQuestion:
     draws: int = DRAWS
 
     def __post_init__(self) -> None:
-        """ConfigError for a number that is none."""
         for name, keyword in POSITIVE.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= LARGEST:
@@ -514,7 +513,6 @@ def _far(runs: LossRuns, aim: LossTarget | None) -> list[str]:
 
 
 def _one_more(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
-    """The next run along a line, where there are too few for a law."""
     # Where size and tokens were varied apart there is no one direction in which to go on.
     if len(design.form.terms) > 1:
         return ()

@@ -83,10 +83,7 @@ class Member:
         return np.asarray(self.level[:, None] * np.sqrt(rest + self.misfit.noise_at(there) ** 2))
 
     def mean_deviation(self, params: Array, tokens: Array, trainings: int) -> Array:
-        """The deviation of the mean of runs at places, in so many trainings, about that [draws].
-
-        They are off together as far as they share a misfit; noise is each training's own.
-        """
+        """The deviation [draws] of the mean of runs in so many trainings, which share a misfit."""
         there = RunPoints.to_come(params, tokens)
         explained = self.whiten @ self.misfit.between(self.points, there)
         # Less what the runs tell: all of the prior's variance would say far too much.
@@ -204,10 +201,7 @@ class LossLaw:
 def fit_law(
     runs: LossRuns, *, draws: int = DRAWS, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
-    """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
-
-    `fixed` are parameters by name that are known.
-    """
+    """The law of `runs`, some parameters `fixed`; ValueError for fewer (N, D) than the others."""
     design = Design.of(runs)
     form = design.form
     cells = runs.cells
@@ -246,17 +240,14 @@ def fit_law(
 
 
 def _off(laws: LossLaws, runs: LossRuns) -> Array:
-    """Log of predicted over measured [laws, runs]."""
     return np.log(laws.loss(runs.params, runs.tokens)) - np.log(runs.loss)
 
 
 def _whiten(process: Process) -> Array:
-    """The factor that makes the runs' residuals independent, of the noise's variance."""
     return process.whitened(np.eye(len(process.values)))
 
 
 def _doubted(process: Process, noise: float, doubt: Array) -> Array:
-    """Factors on the noise of runs that the others say to be far off."""
     off, deviation = process.left_out()
     alone = doubt * np.abs(off[:, 0]) / (noise * deviation)
     # A run that fits the others after all gets its weight back.

@@ -146,7 +146,6 @@ def likely(points: RunPoints, off: Array, slopes: Array, doubt: Array) -> list[L
 
 
 def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
-    """Covariances that differ from one in some parts."""
     every = [misfit]
     for name in names:
         values = TILTS if name == "tilt" else GRID
@@ -155,7 +154,6 @@ def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
 
 
 def _searched(points: RunPoints) -> list[tuple[str, ...]]:
-    """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     # That noise grows below some tokens a parameter shows where runs lie on both sides of it.
     tilted = ratio.min() < UNDERTRAINED < ratio.max()

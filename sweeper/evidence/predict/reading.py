@@ -64,10 +64,7 @@ def predict_trained(
     *,
     where: str = "",
 ) -> Predicted:
-    """Fit the law of what a study has trained, each size at its best eta. Trains nothing.
-
-    `target` is the model of the run that is asked about, if one is.
-    """
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     settings = experiment.settings
     scales = Scales(experiment, settings.ladder_base)
     if question.flops is not None and scales.unit == "steps":
@@ -182,14 +179,10 @@ def _eta_change(trial: Trial, other: Trial) -> float | None:
     return change if alike and 0 < abs(change) <= 1 else None
 
 
-# A study's runs as a law of the loss needs them: parameters, tokens and FLOPs of its models.
-
-
 class Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
     def __init__(self, experiment: Experiment, base: LadderSize) -> None:
-        """The models are those of `experiment`."""
         self.experiment, self.base = experiment, base
         self.counted = not experiment.settings.scaled_by_user
         runner = experiment.settings.runner

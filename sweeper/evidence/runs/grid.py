@@ -45,7 +45,6 @@ class GridOptions:
     noise: float | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError for what is no number."""
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not 1 / HUGE <= value <= HUGE:
@@ -154,7 +153,6 @@ def _keys(axis: str, sizes: Mapping[str, Counts]) -> list[str]:
 def _keyed(
     runs: Runs, axis: str, sizes: Mapping[str, Counts], rates: Array
 ) -> list[tuple[Key, Runs]]:
-    """The ladders along the axis: sizes enough, with rates enough."""
     import pandas
 
     keys = _keys(axis, sizes)

@@ -61,7 +61,6 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
 
 
 def _goes_along(role: str, axis: str, sizes: Mapping[str, Counts]) -> bool:
-    """Whether a size goes with another by what is known of both: steps with tokens."""
     if {role, axis} == {"steps", "tokens"} or ("params" in (role, axis) and role in MODEL):
         return True
     # Batches at one number of tokens.

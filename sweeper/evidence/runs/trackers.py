@@ -67,9 +67,6 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
     return settings
 
 
-# Folders of runs.
-
-
 def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
     """The runs below a folder, with notes; BadInput where there are none, or not the series.
 
@@ -157,7 +154,6 @@ def _wandb_frame(
 
 
 def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
-    """Runs that each have a file of one name: rows of JSON, or a table with a row a step."""
     table = RunRows(objective)
     file = objective.series.partition(":")[2].rpartition(":")[0]
     for path in sorted(folder.glob(f"**/{file}")):
@@ -171,9 +167,6 @@ def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
             name, facts | (_config_of(run, folder, table.notes) if len(series) else {}), series
         )
     return table.frame(objective.series, str(folder))
-
-
-# A project of W&B, by its API.
 
 
 def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
@@ -212,9 +205,6 @@ def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Read
     for row in rows:
         if (loss := as_number(row.get(named))) is not None:
             yield Reading(as_step(row.get("_step")), loss)
-
-
-# Studies of Optuna, from a storage that others wrote.
 
 
 OURS = frozenset({"key", "phase", "result", "choices"})

@@ -28,8 +28,6 @@ Ranges = Mapping[str, BaseDistribution]
 RESULT = "result"
 """The attribute of what was measured: one, since Optuna syncs the disk for each."""
 
-# Spaces.
-
 
 def log2_range(axis: Axis) -> BaseDistribution:
     """An axis as a sampler searches it: a range of logarithms, or categories by their places."""
@@ -86,9 +84,6 @@ def _axis(key: str, distribution: Any) -> Axis:
     # With whole powers exact, and no last digits that differ.
     low, high = (round(math.log2(end), 12) for end in (distribution.low, distribution.high))
     return Axis(low=low, high=high, default=low + (high - low) // 2)
-
-
-# Trials.
 
 
 def params_of(trial: Trial, ranges: Ranges) -> dict[str, Choice]:
