@@ -173,10 +173,7 @@ class BatchedRun:
         self.program.compiled_sizes.clear()
 
     def step(self) -> Tensor:
-        """One optimizer step of every trial, as one graph where the device has such.
-
-        Losses [K] before it, on the device.
-        """
+        """One optimizer step of every trial, a graph where there are such; losses [K] before it."""
         self._send()
         recorder = RECORDERS.get(self.device.type)
         if recorder is None or GRAPH in self.program.unsupported or self.program.recomputing:

@@ -244,10 +244,7 @@ def recording(
 def _weights_of(
     name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """The values in `weights` by which a module's direct change is measured; see `recording`.
-
-    Matrices where the module has any, else what is least like a vector.
-    """
+    """A module's matrices in `weights`, else what is least like a vector; see `recording`."""
     values = {
         key: weights[f"{name}.{key}"]
         for key, _ in module.named_parameters()

@@ -36,10 +36,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, by whichever library tried it.
-
-    Libraries have their own words, and compilers wrap errors in their own; causes count.
-    """
+    """Whether an allocation failed, in the words of any library or compiler; causes count."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

@@ -71,10 +71,7 @@ class FreshSeeds(Around):
         return [*(point for point in points if point.phase != FINAL), *last]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
-        """What the strategy concludes, with the mean over those fresh seeds that have a loss.
-
-        `history` holds a result of the strategy's own.
-        """
+        """What the strategy concludes of its own results, with the mean of fresh seeds' losses."""
         seen = history.without(is_final)
         conclusion = self.strategy.conclude(space, seen)
         if self.of_command and (why := untrained(seen)):

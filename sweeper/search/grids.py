@@ -165,10 +165,7 @@ class PairsStrategy(StrategySettings):
         return pairs
 
     def _values(self, space: Space, name: str, eta: float) -> list[float]:
-        """One axis of a grid, ascending.
-
-        The line's optimum may lie past eta's range: the grid is laid around it all the same.
-        """
+        """One axis of a grid, ascending, around the optimum of eta's line even past its range."""
         axis = space[name]
         if name == "eta" and self.eta is not None:
             half = (axis.high - axis.low) / 2

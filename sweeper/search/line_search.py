@@ -138,10 +138,7 @@ def line_notes(
 
 
 def _advice_at_end(line: LineResult, axis: Axis | None, longer: str) -> str:
-    """What ends a line at its optimum, its points or its range, and what to change.
-
-    A line that was laid around another optimum has no range: `axis` is None.
-    """
+    """What ends a line at its optimum, and what to change; no `axis` where it has no range."""
     low = line.optimum_log2 == min(line.points_log2)[0]
     if axis is None:
         return f": raise {longer}"

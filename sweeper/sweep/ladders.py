@@ -186,10 +186,7 @@ def settling_of(
     lookup: Lookup,
     wording: Words,
 ) -> SettledLadder:
-    """The ladders as they stand, for training and for a dry run.
-
-    `folder` is the target's. ConfigError where the hours have no room for what they begin with.
-    """
+    """The ladders as they stand; ConfigError where the hours have no room for their beginning."""
     settings = experiment.settings
     name, files = settings.transfer.hyperparameter, TargetFolder(folder)
     earlier = read_document(files.validation_of(name), Validation, [])

@@ -46,10 +46,7 @@ def make_loop(
     planned: int = 0,
     **options: Any,
 ) -> Loop:
-    """The loop of an experiment's runner and launcher, with its files below `folder`.
-
-    `planned` are the trials of the whole sweep, as far as they are known, `options` the loop's.
-    """
+    """The loop of an experiment, its files below `folder`; `planned` are the sweep's trials."""
     settings = experiment.settings
     loop = Loop(
         runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify, planned),

@@ -198,10 +198,7 @@ def adam(
     *,
     atan2: bool = False,
 ) -> None:
-    """Adam's step with independent decay, in place; see `AdamW` for what it computes.
-
-    `hps.settings` holds beta1 and beta2.
-    """
+    """Adam's step with independent decay, in place, by beta1 and beta2 of `hps`: see `AdamW`."""
     # A plain loop, not torch._foreach: the compiler makes one kernel of all that happens to a
     # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
     # trials have settings of their own.

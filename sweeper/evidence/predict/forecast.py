@@ -179,10 +179,7 @@ class LossLaw:
         return estimates
 
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
-        """How many times the compute of (N, D) the law's loss would be `loss` at.
-
-        Both grow as the root of the compute, or along the line of the runs. inf: at none.
-        """
+        """How many times the compute of (N, D) the law's loss would be `loss` at; inf at none."""
         sizes, horizons = self.scaled(params, tokens, FACTORS)
         return _crossing(np.log(self.mean_loss(sizes, horizons)), math.log(loss))
 

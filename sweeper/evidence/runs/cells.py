@@ -94,10 +94,7 @@ def final_losses(
 def with_seeds(
     runs: Runs, table: pandas.DataFrame, notes: list[str | Text], rounded: float
 ) -> pandas.DataFrame:
-    """The runs, each once, with a number of its seed.
-
-    A run without a seed gets a number that no run of its cell has.
-    """
+    """The runs, each once, with a number of its seed, or without one a number of its own."""
     import pandas
 
     cell = [column for column in table.columns if column not in OUTCOMES]

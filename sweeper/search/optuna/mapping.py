@@ -37,10 +37,7 @@ def log2_range(axis: Axis) -> BaseDistribution:
 
 
 def ranges_of(trials: Iterable[Trial], space: Space) -> dict[str, BaseDistribution]:
-    """The hyperparameters of `trials`, in ranges that hold all their values, and the space's.
-
-    A line may leave its range, and trials of an earlier search may have other hyperparameters.
-    """
+    """The hyperparameters of `trials`, in ranges that hold all their values, and the space's."""
     numbers: dict[str, list[float]] = {}
     choices: dict[str, dict[Choice, None]] = {}
     for trial in trials:
