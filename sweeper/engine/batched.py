@@ -685,7 +685,6 @@ class Feed:
         return self._resident[1](positions.index_select(0, row)[0])
 
     def _keep(self, *values: Tensor) -> bool:
-        """Copy to where the last values lie, if there are such of these shapes."""
         if [value.shape for value in values] != [sent.shape for sent in self._sent]:
             self._sent = tuple(value.to(self.device) for value in values)
             return True

@@ -353,7 +353,6 @@ class ProductWatch(FunctionWatch):
             self._note_product(func, name, args, kwargs, result)
 
     def _note_product(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """The output of a product with a parameter, or of one added to what is larger than it."""
         output = result[0] if isinstance(result, tuple) else result
         factors = list(self._parameters_in((args, kwargs)))
         if len(factors) > 1 and name != "multi_head_attention_forward":  # a product of weights

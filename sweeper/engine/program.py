@@ -1,7 +1,4 @@
-"""A model's module, and the modes of getting losses and gradients of many trials from it.
-
-A program outlives the batches that use it, so that what was compiled for a batch serves the next.
-"""
+"""A model's module, and its modes of losses and gradients of many trials, for all batches."""
 
 from __future__ import annotations
 

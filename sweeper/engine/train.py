@@ -161,7 +161,6 @@ class Training:
             self.control.saved(False)
 
     def _active(self) -> list[int]:
-        """Indices of the trials that still train, in the order of their slices."""
         stopped = self.progress.stopped
         return [slot for slot in self.batched_run.slots if slot != PADDING and slot not in stopped]
 

@@ -57,7 +57,6 @@ def transfer_error(rows: Rows) -> float:
 
 
 def _row_transfer_error(rows: Rows, max_loss: float) -> float:
-    """The transfer error from row to row, a larger loss taken for `max_loss`."""
     usable = [row for row in rows if math.isfinite(min(row))]
     # By the column's index, so that the optimum of row j can be looked up in row i.
     columns = [column for column in row_optima(range(len(rows[0])), usable) if column is not None]

@@ -345,7 +345,6 @@ def _in_turn(lines: Sequence[Sequence[Log2Hps]]) -> list[Log2Hps]:
 
 
 def _is_fixed(axis: Axis) -> bool:
-    """Whether there is nothing to retune: one value, or a list of choices."""
     return bool(axis.choices) or axis.low == axis.high
 
 

@@ -131,7 +131,6 @@ class Settled(Around):
 
 
 def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
-    """The strategy's answer, and the configurations with the least mean losses beside it."""
     losses, configurations = dict[object, list[float]](), dict[object, Log2Hps]()
     for result in seen.results:
         key = hps_key(result.trial.log2_hps)

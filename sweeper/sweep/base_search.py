@@ -123,10 +123,7 @@ def check_place(settings: Settings, *, detach: bool) -> None:
 def search_study(
     settings: Settings, invocation: Invocation, watcher: Watcher, *, detach: bool, new_setup: bool
 ) -> Found | InJobs:
-    """Search at the base size; continue whatever the study already holds.
-
-    With `detach`, collect what jobs have finished, submit what can be named, and return.
-    """
+    """Search at the base size, on from what the study holds; with `detach`, submit and return."""
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))

@@ -527,7 +527,6 @@ def _rests_on_less(record: Validation, earlier: Validation) -> bool:
 
 
 def _prior(settings: Settings, axis: str) -> Prior:
-    """What is believed of drifts over `axis` before anything is measured."""
     parameterization = settings.plugin_spec("parameterization").name
     eta = settings.transfer.hyperparameter == "eta"
     return prior_for(axis if eta else "", parameterization, settings.transfer.theory)

@@ -36,10 +36,7 @@ LINES = ("eta", "lines", "line")
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideAnswer:
-    """A hyperparameter whose old answer lies outside.
-
-    It is the `start` in log2; the `optimum` lies at the old interval's end or beyond.
-    """
+    """A hyperparameter's `start`, and an `optimum` at the old interval's end or beyond (log2)."""
 
     name: str
     start: float

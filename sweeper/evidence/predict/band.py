@@ -84,7 +84,6 @@ class Band:
     """Where the readings of each stretch lay, as shares of the run; empty: around its middle."""
 
     def __len__(self) -> int:
-        """Stretches."""
         return len(self.mean)
 
     @property

@@ -426,7 +426,6 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
 
 
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
-    """What the user knows of the law; ConfigError for what it has no use for."""
     names = {*design.form.parameters}
     for name, value in question.fixed.items():
         exponents = sorted(names & {"alpha", "beta", "gamma"})

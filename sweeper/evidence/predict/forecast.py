@@ -253,10 +253,7 @@ def _doubted(process: Process, noise: float, doubt: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Laws that are proposed under one covariance: `scores` [laws] are their log importances.
-
-    `squares` [laws] are sums of squares of the runs' residuals, whitened.
-    """
+    """Laws under one covariance: log importances `scores`, `squares` of whitened residuals."""
 
     best: LossLaws
     proposed: LossLaws
@@ -371,10 +368,7 @@ def short_laws(
     fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLadderLaw]:
-    """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
-
-    Runs far off the law of all, `strays`, say nothing of one that goes right.
-    """
+    """Laws of shorter ladders, the longest last, against the rungs beyond that are no `strays`."""
     usable = np.ones(len(runs), bool)
     # Where more than a few are far off, it is the law that is wrong, and they stay.
     if len(strays) <= RARE * len(runs):

@@ -51,7 +51,6 @@ class RunPoints:
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.size)
 
     @cached_property
@@ -61,7 +60,6 @@ class RunPoints:
 
 
 def _alike(points: RunPoints, others: RunPoints) -> Mapping[str, Array]:
-    """Correlations [points, others] of each part."""
     apart = (points.size[:, None] - others.size) ** 2
     both = apart + (points.horizon[:, None] - others.horizon) ** 2
     correlations = {

@@ -116,7 +116,6 @@ def _with_band(
     runs: LossRuns,
     scales: Scales,
 ) -> Prediction:
-    """Adds the band of the run that is asked about, by the training curves of all `trained`."""
     if (aim := prediction.aim) is None:
         return prediction
     long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
@@ -171,7 +170,6 @@ def _with_band(
 
 
 def _eta_change(trial: Trial, other: Trial) -> float | None:
-    """Octaves by which the eta of a trial is higher, where that is all and at most one."""
     same = trial.spec == other.spec and trial.seed == other.seed
     mine, theirs = dict(trial.log2_hps), dict(other.log2_hps)
     change = mine.pop("eta", 0.0) - theirs.pop("eta", 0.0)

@@ -217,7 +217,6 @@ def _with_noise(
     rounded: float,
     unit: str,
 ) -> tuple[list[SizeCurve], str]:
-    """Curves with the noise that their own seeds do not show, and where it is from in words."""
     few = [c for c in curves if min(map(len, c.losses.values())) < 2]
     # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
     of_rounding = rounded / 12**0.5

@@ -209,7 +209,6 @@ def _of_series(
 
 
 def _of_table(runs: Runs) -> Iterator[EarlierRun]:
-    """Runs of a table with a row a step; BadInput where it has none."""
     runs = runs.with_roles({**ROLES, "loss": LAW_ROLES["loss"], "run": LAW_ROLES["run"]})
     step = step_column(runs)
     lacking = [role for role in ("run", "loss") if role not in runs.columns]
@@ -241,7 +240,6 @@ def _size_role(runs: Runs) -> str:
 
 
 def _sizes(runs: Runs) -> list[float | None]:
-    """Parameters, else the width, of every row; BadInput where one is no size."""
     column = runs.columns.get(_size_role(runs))
     if column is None:
         return [None] * len(runs)

@@ -1,7 +1,4 @@
-"""A table's runs as learning-rate curves: a curve a size, along the one size that differs.
-
-What makes a table's curves unlike a ladder's is said in `Grid.notes`.
-"""
+"""A table's runs as learning-rate curves: a curve a size, along the one size that differs."""
 
 from __future__ import annotations
 

@@ -74,7 +74,6 @@ class LossRuns:
     seconds: Array | None = None
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.loss)
 
     def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LossRuns:
@@ -213,7 +212,6 @@ class Rungs:
     names: tuple[str, ...]
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.names)
 
     @classmethod

@@ -66,7 +66,6 @@ class Runs:
     written: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.frame)
 
     def only(self, where: str) -> Runs:

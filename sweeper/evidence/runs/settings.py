@@ -75,7 +75,6 @@ def _unlike(
     place: pandas.Series,
     log2: Array,
 ) -> BadInput:
-    """The error for columns in which runs differ, and what can be done; `True`: with the size."""
     frame = runs.frame
     named = []
     for column, values, with_size in varied[:MOST_NAMED]:

@@ -1,7 +1,4 @@
-"""Runs that trackers keep, a row a run: TensorBoard, W&B, and storages of Optuna.
-
-Series are read as `metric=` reads those of a command.
-"""
+"""Runs of TensorBoard, W&B and storages of Optuna; series are read as `metric=` reads them."""
 
 from __future__ import annotations
 
