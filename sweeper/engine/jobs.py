@@ -570,7 +570,7 @@ class TrialsPerJob:
         path: Path | None = None,
         planned: int = 0,
     ) -> None:
-        """Of "auto" `size` is measured; `path` keeps what was; `planned` are the sweep's trials."""
+        """Measure an "auto" `size`; `path` keeps it, and `planned` are all trials of the sweep."""
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
         self.planned = planned
         self.record = BatchRecord(path)
