@@ -173,10 +173,7 @@ def read_model(
 
 
 def _check_starts(specs: Iterable[ParamSpec], roles: Collection[str]) -> None:
-    """BadInput for weights that the model makes of what is drawn, so that no start is prescribed.
-
-    Of a weight whose role or start the user gave, the user knows.
-    """
+    """BadInput for weights made of what is drawn, unless the user gave their role or start."""
     lines = [
         f"{spec.name} {list(spec.shape)}: {spec.reparameterized}"
         for spec in specs
@@ -220,7 +217,6 @@ def _with_inner_growth(model: nn.Module, specs: Sequence[ParamSpec]) -> list[Par
 def _overridden(
     specs: Iterable[ParamSpec], kept: Collection[str], untrained: Collection[str]
 ) -> list[ParamSpec]:
-    """The specs with what the user and the model say: frozen parameters keep their values too."""
     changed = []
     for spec in specs:
         frozen = spec.frozen or spec.name in untrained
@@ -238,9 +234,6 @@ def _overridden(
         else s
         for s in changed
     ]
-
-
-# The model of a trial's specification, which a configuration names.
 
 
 def few_rows(spec: TrialSpec, rows: int, error: BaseException) -> ConfigError:
@@ -413,7 +406,6 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
 
 @lru_cache(maxsize=64)
 def _traces(spec: TrialSpec, unit: bool) -> Traces:
-    """Traces of the model of `spec`, at any size: those of the base and of one wider serve all."""
     return {}
 
 

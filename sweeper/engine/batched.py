@@ -63,10 +63,7 @@ class BatchedTrials:
 
 
 class UpdateBrokenError(RuntimeError):
-    """A compiled update failed while it ran: it may have changed some of the weights.
-
-    The batch has to begin anew. It then does not compile its update.
-    """
+    """A compiled update failed, and may have changed weights: the batch begins anew without it."""
 
 
 class BatchedRun:
@@ -85,10 +82,7 @@ class BatchedRun:
     def __init__(
         self, batched: BatchedTrials, device: str = "cpu", *, compile: Compile = "off"
     ) -> None:
-        """Draw the weights of every trial and stack them on `device`.
-
-        `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
-        """
+        """Draw and stack the weights; "auto" compiles where a fitting size is compiled already."""
         collect_as_usual()
         self.batched, self.device = batched, torch.device(device)
         self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
@@ -127,7 +121,6 @@ class BatchedRun:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Tensors of so many slices that steps read and write; nothing is recorded of them yet."""
         count, train, at = len(self.slots), self.prepared.train, self.device
         self._block = -1  # of steps; the first of each is a multiple of its length
         self._schedule = torch.zeros(BLOCK_STEPS, count, dtype=self.dtype, device=at)
@@ -146,7 +139,6 @@ class BatchedRun:
         self._takes: Tensor | None = None
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
-        """The slots, padded to a compiled size; and whether to compile."""
         slots = list(range(len(self.batched.trials)))
         if compile == "off":
             return slots, False
@@ -181,10 +173,7 @@ class BatchedRun:
         self.program.compiled_sizes.clear()
 
     def step(self) -> Tensor:
-        """One optimizer step of every trial, as one graph where the device has such.
-
-        Losses [K] before it, on the device.
-        """
+        """One optimizer step of every trial, a graph where there are such; losses [K] before it."""
         self._send()
         recorder = RECORDERS.get(self.device.type)
         if recorder is None or GRAPH in self.program.unsupported or self.program.recomputing:
@@ -274,11 +263,9 @@ class BatchedRun:
             self._counted = self.slots, self._counted[1]
 
     def _row(self) -> Tensor:
-        """The step's row [1] in what is sent and read by blocks."""
         return self.count % BLOCK_STEPS
 
     def _backward(self) -> None:
-        """A step up to the gradients that the update takes; its losses."""
         x, y = (part[self.seed_rows] for part in self.feed.read(self._row()))
         with self.precision():
             losses, grads = self._accumulated(x, y)
@@ -294,7 +281,6 @@ class BatchedRun:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """The update of a step."""
         scale, grads, takes = self.loss_scale, self._grads, self._takes
         # A tensor: a number would be a constant of the compiled update, which would be compiled
         # anew at every step.
@@ -310,10 +296,7 @@ class BatchedRun:
             self._grads, self._takes = [], None
 
     def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Mean losses and gradients of the parts of a batch that does not fit at once.
-
-        They are computed one after the other: `train.accumulate` says in how many parts.
-        """
+        """Mean losses and gradients of a batch's `train.accumulate` parts, one after the other."""
         parts = self.prepared.train.accumulate
         # Seeds are of a part: each has a dropout of its own.
         self._part = 0
@@ -375,7 +358,6 @@ class BatchedRun:
         raise AssertionError("there is always a mode")
 
     def _gradient_modes(self) -> list[GradientMode]:
-        """Modes that may work, the fastest first."""
         size = len(self.slots)
         modes: list[GradientMode] = ["mapped", "looped"] if size > 1 else ["alone"]
         if self.compiled:
@@ -546,7 +528,6 @@ class InitialTensors:
         seeds: Sequence[int],
         device: torch.device,
     ) -> None:
-        """What the trials' hyperparameters prescribe is worked out; nothing is drawn yet."""
         self.prepared, self.trials, self.seeds, self.device = prepared, trials, seeds, device
         self.dtype = weights_dtype(prepared)
         self._trained_with = [prepared.trained_with(trial.hps) for trial in trials]
@@ -593,7 +574,6 @@ class InitialTensors:
         return values.to(self.dtype).requires_grad_()
 
     def _own_value(self, name: str) -> Tensor:
-        """A parameter [K, ...] as the model's own code sets it, in the batch's precision."""
         values = self._own_values[name].to(self.device)[self.seed_rows]
         return values.to(self.dtype) if values.is_floating_point() else values
 
@@ -705,7 +685,6 @@ class Feed:
         return self._resident[1](positions.index_select(0, row)[0])
 
     def _keep(self, *values: Tensor) -> bool:
-        """Copy to where the last values lie, if there are such of these shapes."""
         if [value.shape for value in values] != [sent.shape for sent in self._sent]:
             self._sent = tuple(value.to(self.device) for value in values)
             return True

@@ -111,10 +111,7 @@ def joined(batches: Sequence[tuple[Trial, ...]]) -> list[tuple[Trial, ...]]:
 
 
 def shared(trials: Sequence[Trial]) -> dict[str, int]:
-    """Steps that trials take from a longer one's run, by the trial's key; of no other trial.
-
-    As planned: where batches of two horizons come to hold other trials, they share nothing.
-    """
+    """Steps that trials take from a longer one's run, as planned, by key; of no other trial."""
     families: dict[str, list[Trial]] = {}
     for trial in trials:
         if name := trunk_key(trial):

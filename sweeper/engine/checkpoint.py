@@ -66,10 +66,7 @@ def trunk_of(folder: Path, trials: Sequence[Trial], step: int) -> Path:
 
 
 def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
-    """Write aside, sync, rename: a kill at any moment leaves the old checkpoint or the new one.
-
-    OSError when it cannot be written.
-    """
+    """Write aside, sync, rename: a kill leaves the old file or the new; OSError where it cannot."""
     private_folder(path.parent)
     tensors = {name: value.contiguous() for name, value in run.tensors().items()}
     tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
@@ -150,7 +147,6 @@ def load(
 
 
 def _sum(tensors: Mapping[str, torch.Tensor]) -> str:
-    """What tells tensors with their names from all others, wherever they lie."""
     content = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().reshape(-1)

@@ -106,7 +106,6 @@ class CompileDecision:
         self.run.compile(pays=gain >= MIN_GAIN and saved > self._cost())
 
     def _judge(self, compiled: float) -> None:
-        """Keep what was measured; go back where nothing is gained."""
         self.record.gain = self._eager / compiled
         # The steps between the decision and the second timing took what compiling took, and their
         # own time as well.

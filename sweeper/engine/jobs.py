@@ -77,25 +77,22 @@ class EngineTask:
 
     def modules(self) -> list[str]:
         """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(self.batched)
+        spec = self.trials[0].spec
+        dotted = (plugin.name.rpartition(".")[0] for plugin in spec.plugins)
+        of_schedule = schedule.modules(spec.train.schedule)
+        modules = {*filter(None, dotted), *of_schedule, type(self.corpus).__module__}
+        return sorted(name for name in modules if name.split(".")[0] != "sweeper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTrials(EngineTask):
-    """The task of a job: batched trials, how to run them, and what may stop them early.
-
-    Trials of several horizons stand one horizon after the other, the longest first.
-    """
+    """The task of a job: batched trials, longest horizon first, and what may stop them early."""
 
     execution: Execution
     pruner: Pruner | None = None
 
     def run(self, control: Control) -> JobOutcome:
-        """Train, or measure, the trials; `Leave` when it was told to leave.
-
-        Trials of several horizons are trained one horizon after the other, each from the trunk
-        that it shares with the first. Raises as `_train`.
-        """
+        """Train, or measure, the trials; `Leave` when it was told to. Raises as `_train`."""
         parts = horizons(self.trials)
         branching = [NO_BRANCHES] * len(parts)
         if self.pruner is None and self.execution.checkpoints is not None:
@@ -165,7 +162,6 @@ class TrainTrials(EngineTask):
         return JobOutcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _measure(self, control: Control) -> Result:
-        """What a trial is trained for that measures more than its loss; it is a batch by itself."""
         [trial] = self.trials
         start = time.perf_counter()
         measure = MEASUREMENTS[trial.measurement]
@@ -297,7 +293,6 @@ class TryStep(EngineTask):
         )
 
     def _step(self, device: str, number: int) -> float:
-        """The loss of a step on `device`, of examples that hold the class `number`."""
         tried: Any = TryClasses(self.corpus, number)
         run = BatchedRun(replace(self._small, corpus=tried), device)
         try:
@@ -345,9 +340,6 @@ class TryStep(EngineTask):
     def _invalid_model(self, what: str, reason: str) -> ConfigError:
         allowed = f"a model that trains on these data, and {what}:\n  {reason}"
         return ConfigError("model._target_", self._target, allowed)
-
-
-# How many trials to batch: the size with the least time for each, where they will train.
 
 
 MAX_TIME_RATIO = 0.95
@@ -445,9 +437,6 @@ class MeasureSize(EngineTask):
         except UNTRAINABLE as error:
             raise_if_broken(torch.device(self.device), error)
             return None
-
-
-# How many trials a job gets, and how many jobs run at a time.
 
 
 TrialCount = int | Literal["auto"]
@@ -581,24 +570,17 @@ class TrialsPerJob:
         path: Path | None = None,
         planned: int = 0,
     ) -> None:
-        """`size` is how many, "auto" to measure it; `path` keeps what was measured and formed.
-
-        `planned` are all trials of the sweep: a search asks for a few at first.
-        """
+        """Measure an "auto" `size`; `path` keeps it, and `planned` are all trials of the sweep."""
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
         self.planned = planned
         self.record = BatchRecord(path)
-        self._layout: int | None = None
-
-    @property
-    def layout(self) -> int | None:
+        self.layout: int | None = None
         """How many jobs run at a time; None where every job is a process of its own."""
-        return self._layout
 
     @property
     def settings(self) -> str:
         """What batches depend on beside their trials: those of other settings are formed anew."""
-        return f"{self.fixed} {self.device} {self._layout or 'elsewhere'}"
+        return f"{self.fixed} {self.device} {self.layout or 'elsewhere'}"
 
     @staticmethod
     def elsewhere(size: TrialCount) -> int:
@@ -606,11 +588,8 @@ class TrialsPerJob:
         return UNMEASURED_SIZE if size == "auto" else size
 
     def choose_layout(self, trials: Sequence[Trial], executor: Executor) -> None:
-        """Choose how many jobs run at a time, once: what is faster for the largest of `trials`.
-
-        That is the executor's least, or as many as it can: what does more trial-steps a second.
-        """
-        if self._layout is not None or not executor.layouts:
+        """Choose, once, the executor's least number of jobs at a time, or its most where faster."""
+        if self.layout is not None or not executor.layouts:
             return
         groups: dict[str, list[Trial]] = {}
         for trial in trials:
@@ -624,60 +603,53 @@ class TrialsPerJob:
         planned = max(self.planned, len(largest))
         if self.fixed != "auto":
             largest = largest[: self.fixed]
-        self._layout, count = executor.layouts[0], min(executor.layouts[-1], planned)
-        if count > self._layout:
+        self.layout, count = executor.layouts[0], min(executor.layouts[-1], planned)
+        if count > self.layout:
             alone = self._measured(largest, executor, 1)
             steps = prepare(largest[0].spec).train.steps
             work = math.nan if alone is None else alone.seconds * steps * planned
             # Infinite where not even one trial fits without recomputing its activations.
             if alone is None or not MEASURING_PAYS <= work < math.inf:
-                self._layout = 1
+                self.layout = 1
             else:
                 rate = self._rate(largest, executor, count)
                 gain = rate * alone.seconds
                 if gain < DOUBTFUL_GAIN:
                     gain = rate * self._alone_again(largest, executor, alone).seconds
-                self._layout = count if gain > MIN_GAIN else 1
+                self.layout = count if gain > MIN_GAIN else 1
                 self.notify(
                     f"{count} worker processes do {gain:.2f} times the steps of one, as measured: "
-                    f"{self._layout} used"
+                    f"{self.layout} used"
                 )
-        executor.use(self._layout)
+        executor.use(self.layout)
 
     def size(self, trials: Sequence[Trial], executor: Executor) -> int:
         """How many of `trials`, which are of one specification, a job batches."""
-        if self.fixed != "auto" or self._layout is None:
+        if self.fixed != "auto" or self.layout is None:
             return self.elsewhere(self.fixed)
-        fair = -(-len(trials) // self._layout)  # what each of the jobs at a time would get
+        fair = -(-len(trials) // self.layout)  # what each of the jobs at a time would get
         if fair == 1:
             return 1
-        measured = self._measured(trials[:fair], executor, self._layout)
+        measured = self._measured(trials[:fair], executor, self.layout)
         if measured is None:
             return 1  # what cannot be trained fails by itself, trial by trial, with its reason
         # In as many rounds as the best size takes, all jobs of a round as large as each other:
         # seven trials for two workers that take four at best are four and three, in one round.
-        rounds = -(-len(trials) // (min(measured.size, fair) * self._layout))
-        return -(-len(trials) // (rounds * self._layout))
+        rounds = -(-len(trials) // (min(measured.size, fair) * self.layout))
+        return -(-len(trials) // (rounds * self.layout))
 
     def room(self, trials: Sequence[Trial], ahead: Sequence[Trial], executor: Executor) -> int:
-        """How many of `ahead` cost next to nothing beside `trials`: on a GPU that they do not fill.
-
-        On a CPU none, where they would round the others' losses in another way.
-        """
-        if self.device == "cpu" or self.fixed != "auto" or self._layout is None or not ahead:
+        """How many of `ahead` are nearly free; none on a CPU, where the losses would round anew."""
+        if self.device == "cpu" or self.fixed != "auto" or self.layout is None or not ahead:
             return 0
-        share = -(-(len(trials) + len(ahead)) // self._layout)
-        measured = self._measured([*trials, *ahead][:share], executor, self._layout)
-        return 0 if measured is None else max(0, measured.nearly_free * self._layout - len(trials))
+        share = -(-(len(trials) + len(ahead)) // self.layout)
+        measured = self._measured([*trials, *ahead][:share], executor, self.layout)
+        return 0 if measured is None else max(0, measured.nearly_free * self.layout - len(trials))
 
     def _alone_again(
         self, trials: Sequence[Trial], executor: Executor, before: MeasuredSize
     ) -> MeasuredSize:
-        """One process, timed before several were and again after them, on average.
-
-        A machine that others use, too, changes its speed from second to second: one that was slower
-        while several were timed would seem to gain nothing by them.
-        """
+        """The mean of before and now: a machine that others use, too, changes its speed."""
         key = f"{_key(trials[0], self.device, 1)} again"
         recorded = self._recorded(key, len(trials))
         if recorded is None:
@@ -704,10 +676,7 @@ class TrialsPerJob:
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
     ) -> MeasuredSize | None:
-        """The best size of at most all `trials`; None when they cannot be trained.
-
-        Measured once for a specification, and for more trials again.
-        """
+        """The best size of at most all `trials`, measured once; None if they cannot be trained."""
         key = _key(trials[0], self.device, layout)
         recorded = self._recorded(key, len(trials))
         if recorded is None:
@@ -731,15 +700,3 @@ class TrialsPerJob:
 
     def _task(self, trials: Sequence[Trial]) -> MeasureSize:
         return MeasureSize(trials=tuple(trials), corpus=self.corpus, device=self.device)
-
-
-# What a task is in a file, and which modules its process has to find.
-
-
-def modules_of(batched: BatchedTrials) -> list[str]:
-    """Modules of the user's own that a batch's specification and corpus name."""
-    spec = batched.trials[0].spec
-    dotted = (plugin.name.rpartition(".")[0] for plugin in spec.plugins)
-    of_schedule = schedule.modules(spec.train.schedule)
-    modules = {*filter(None, dotted), *of_schedule, type(batched.corpus).__module__}
-    return sorted(name for name in modules if name.split(".")[0] != "sweeper")

@@ -113,7 +113,6 @@ def measure_modules(
 def _measure_step(
     run: BatchedRun, start: Stacked, before: Outputs
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Changes of all rows by the run's last step, and the direct ones."""
     # With all weights of now; then with those of the start, and beside them what every module makes
     # of its inputs at the start with its weights of now.
     after, _ = _evaluate(run, run.params)
@@ -245,10 +244,7 @@ def recording(
 def _weights_of(
     name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """The values in `weights` by which a module's direct change is measured; see `recording`.
-
-    Matrices where the module has any, else what is least like a vector.
-    """
+    """A module's matrices in `weights`, else what is least like a vector; see `recording`."""
     values = {
         key: weights[f"{name}.{key}"]
         for key, _ in module.named_parameters()
@@ -311,9 +307,6 @@ class RepeatedBatch:
         return self._corpus.batch(seed, 0, batch_size, seq_len)
 
 
-# Functions: what is seen of parameters whose module is never called, and of the loss.
-
-
 CONVOLUTIONS = {f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)}
 PRODUCTS = CONVOLUTIONS | {
     *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "embedding"),
@@ -360,7 +353,6 @@ class ProductWatch(FunctionWatch):
             self._note_product(func, name, args, kwargs, result)
 
     def _note_product(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """The output of a product with a parameter, or of one added to what is larger than it."""
         output = result[0] if isinstance(result, tuple) else result
         factors = list(self._parameters_in((args, kwargs)))
         if len(factors) > 1 and name != "multi_head_attention_forward":  # a product of weights
@@ -382,7 +374,6 @@ class ProductWatch(FunctionWatch):
             self.tell(key, output, with_value)
 
     def _parameters_in(self, values: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Parameters among arguments, with the view of each; vectors are mere biases."""
         if not self._by_storage:
             for name, parameter in self.parameters().items():
                 if parameter.dim() > 1:

@@ -107,7 +107,6 @@ def operand_scales(
 
 
 def _operands(run: BatchedRun) -> list[OperandScale]:
-    """All operands in one forward and backward pass on the batch that comes next."""
     sums: OperandTable = {}
     x, y = run.feed.batch(run.step_index)
     seed = random_seed(run.seeds[0], run.step_index)
@@ -185,9 +184,6 @@ def _softmax(module: Attention, q: Tensor, k: Tensor) -> Tensor:
         later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         logits = logits.masked_fill(later, -torch.inf)
     return logits.softmax(-1)
-
-
-# What a trial's `measurement` names.
 
 
 # Results hold JSON alone (`trial.Result`), since a job may run in another process. Each function is

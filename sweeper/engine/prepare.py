@@ -185,10 +185,7 @@ class PreparedSpec:
         ]
 
     def left_out(self, hps: PlainHps) -> list[str]:
-        """Sentences on what of the parameterization the engine's trials are trained without.
-
-        The search says them, and the plan of what it found: both train the same model.
-        """
+        """Sentences on what of the parameterization the engine's trials are trained without."""
         kinds = [kind for kind in self.unseen_ops() if kind != "attention"]
         if self._keeps_attention(hps):
             kinds.insert(0, "attention")
@@ -237,11 +234,7 @@ class PreparedSpec:
         return self.train.steps * self.train.batch_size * self._example_length()
 
     def flops(self) -> float:
-        """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361).
-
-        Per token 6 for every weight of a matrix product, and 12 x width x sequence for the
-        attention of a layer.
-        """
+        """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361)."""
         weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
         # A product and an addition for each weight forward, twice that backward. Attention has two
         # products, q k^T and that with v, of width x sequence each: 2 x 6.

@@ -1,7 +1,4 @@
-"""A model's module, and the modes of getting losses and gradients of many trials from it.
-
-A program outlives the batches that use it, so that what was compiled for a batch serves the next.
-"""
+"""A model's module, and its modes of losses and gradients of many trials, for all batches."""
 
 from __future__ import annotations
 
@@ -26,9 +23,6 @@ from sweeper.errors import BrokenDeviceError, first_line
 from sweeper.models.scaled import Dropout, Embedding
 from sweeper.trial import TrialSpec
 
-# What an error of a device means: too little memory, a broken device, or the model's own fault.
-
-
 _OUT_OF_MEMORY = (
     "out of memory",  # torch, CUDA, Triton
     "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, and cuDNN's and cuSOLVER's
@@ -39,10 +33,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, by whichever library tried it.
-
-    Libraries have their own words, and compilers wrap errors in their own; causes count.
-    """
+    """Whether an allocation failed, in the words of any library or compiler; causes count."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -61,10 +52,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the tensors that the frames of `error`, and of what it came of, keep alive.
-
-    Of what was being handled when it was raised as well, though it says nothing of the error.
-    """
+    """Free the tensors that frames of `error` hold, of its causes and of what was handled then."""
     seen: list[BaseException] = []
     ahead: list[BaseException | None] = [error]
     while ahead:
@@ -86,10 +74,7 @@ def raise_if_out_of_memory(error: BaseException) -> None:
 
 
 def raise_if_broken(device: torch.device, error: BaseException) -> None:
-    """BrokenDeviceError if `device` does nothing more in this process after `error`.
-
-    Asked of the device itself: which errors leave a CUDA context unusable is the driver's affair.
-    """
+    """BrokenDeviceError if `device`, asked itself, does nothing more in this process."""
     if device.type != "cuda":
         return
     try:
@@ -105,9 +90,6 @@ def free_unused(device: torch.device) -> None:
     if device.type == "cuda":
         with suppress(RuntimeError):
             torch.cuda.empty_cache()
-
-
-# The types that weights are kept and computed in, and what that asks of torch.
 
 
 def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
@@ -146,10 +128,7 @@ class LossScale:
         return cls(zeros + INITIAL_SCALE, zeros, zeros.clone())
 
     def unscale(self, grads: list[Tensor]) -> Tensor:
-        """Divide gradients [K, ...] by the scale, in place; which trials [K] take this step.
-
-        Those of the others are 0.
-        """
+        """Unscale gradients [K, ...] in place, to 0 but for the returned trials [K], which step."""
         finite = [grad.flatten(1).isfinite().all(1) for grad in grads]
         takes = torch.stack(finite).all(0)
         for grad in grads:
@@ -301,10 +280,7 @@ class Program:
         self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
 
     def module_state(self) -> dict[str, Tensor]:
-        """Buffers that a checkpoint of the module would keep, such as running statistics.
-
-        One that a module has under several names counts once.
-        """
+        """Buffers that a checkpoint would keep, such as running statistics, each by one name."""
         saved = self.model.state_dict()
         return {name: value for name, value in self.model.named_buffers() if name in saved}
 
@@ -408,7 +384,6 @@ class Program:
         return (logits.argmax(-1) == y).double().mean()
 
     def _tensors(self, params: Any, buffers: Any) -> dict[str, Tensor]:
-        """One slice's tensors by all the names that the module has for them."""
         return {
             alias: value
             for name, value in chain(params.items(), buffers.items())
@@ -506,10 +481,7 @@ class Program:
 
 
 def _aliases(model: nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter and buffer, by its first.
-
-    A module that is shared is visited once: its tensors have the one name, which all its users see.
-    """
+    """All names of each parameter and buffer, by its first; a shared module has one name alone."""
     names: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():
         parameters = module.named_parameters(recurse=False)

@@ -32,10 +32,7 @@ NUMERICS = 2
 
 
 def resolve_device(name: str) -> str:
-    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had.
-
-    Nothing is put on a GPU: it would take memory there for a process that may only submit.
-    """
+    """`name`, or for "auto" the GPU if any, which is left untouched; ConfigError without it."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -101,10 +98,7 @@ class Engine(Bounded):
     def estimate(
         self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
     ) -> tuple[int, float]:
-        """How many trials to batch, and seconds of a trial's step, measured with these of one spec.
-
-        NaN seconds for jobs that run elsewhere: how long a node takes cannot be measured here.
-        """
+        """How many trials to batch, and a step's seconds; NaN for jobs that run elsewhere."""
         device = self.device_of(launcher)
         if launcher.device is not None:
             return TrialsPerJob.elsewhere(self.batched_trials), math.nan

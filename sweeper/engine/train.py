@@ -80,7 +80,6 @@ class Training:
         pruner: Pruner | None,
         branching: Branching = NO_BRANCHES,
     ) -> None:
-        """Draw the trials' weights, or take them from their checkpoint or their trunk."""
         self.branching = branching
         self.execution, self.control, self.pruner = execution, control, pruner
         self.trials, count = batched.trials, len(batched.trials)
@@ -162,12 +161,10 @@ class Training:
             self.control.saved(False)
 
     def _active(self) -> list[int]:
-        """Indices of the trials that still train, in the order of their slices."""
         stopped = self.progress.stopped
         return [slot for slot in self.batched_run.slots if slot != PADDING and slot not in stopped]
 
     def _sync(self) -> None:
-        """Take the losses to the host; stop what diverges or is pruned; report."""
         run, progress = self.batched_run, self.progress
         step, first = run.step_index, self.read_step
         losses, broken = run.losses[first:step].cpu().numpy(), run.broken.tolist()
@@ -196,10 +193,7 @@ class Training:
         self.control.progress(1.0 - remaining / (self.train.steps * len(self.trials)))
 
     def _drop_stopped(self) -> None:
-        """Drop the slices of trials that have stopped; what is compiled, down to a compiled size.
-
-        Another size would be compiled anew: only where that saves more time than it takes.
-        """
+        """Drop slices of stopped trials; where compiled, only down to a size that was compiled."""
         run, size = self.batched_run, len(self._active())
         if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
             sizes = run.program.compiled_sizes

@@ -71,10 +71,7 @@ class FreshSeeds(Around):
         return [*(point for point in points if point.phase != FINAL), *last]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
-        """What the strategy concludes, with the mean over those fresh seeds that have a loss.
-
-        `history` holds a result of the strategy's own.
-        """
+        """What the strategy concludes of its own results, with the mean of fresh seeds' losses."""
         seen = history.without(is_final)
         conclusion = self.strategy.conclude(space, seen)
         if self.of_command and (why := untrained(seen)):
@@ -107,10 +104,7 @@ class FreshSeeds(Around):
 
 
 def untrained(seen: History) -> str:
-    """Why a command does not seem to train at eta; empty where it does, or nothing tells.
-
-    All runs that differ in eta alone must say so.
-    """
+    """Why a command does not seem to train at eta, if all runs that differ in it alone say so."""
     lines = defaultdict[Hashable, dict[float, float]](dict)
     for result in seen.results:
         hps = dict(result.trial.log2_hps)
@@ -145,7 +139,6 @@ def is_final(result: Result) -> bool:
 
 
 def _lost(lost: int, seeds: int) -> Sequence[str]:
-    """What is to be said of fresh seeds without a loss."""
     if not lost:
         return ()
     rest = "the loss is the mean over the others" if lost < seeds else "the loss is the search's"

@@ -27,18 +27,12 @@ from sweeper.search.strategy import (
 from sweeper.stats.line import SPACING, LineRule, line_optimum
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
-# How strongly two hyperparameters are coupled: the u-muP paper's transfer error of their grid.
-
-
 Rows = Sequence[Sequence[float]]
 """Losses in nats: one row for each value of the first hyperparameter, +inf where it diverged."""
 
 
 def row_optima(values: Sequence[float], rows: Rows) -> list[float | None]:
-    """The value (one of `values`, the columns') of every row's least loss; of equals the middle.
-
-    None for a row without a finite loss.
-    """
+    """The value of every row's least loss, of equals the middle; None without a finite loss."""
     lines = [dict(zip(values, row, strict=True)) for row in rows]
     return [line_optimum(line) if math.isfinite(min(line.values())) else None for line in lines]
 
@@ -63,7 +57,6 @@ def transfer_error(rows: Rows) -> float:
 
 
 def _row_transfer_error(rows: Rows, max_loss: float) -> float:
-    """The transfer error from row to row, a larger loss taken for `max_loss`."""
     usable = [row for row in rows if math.isfinite(min(row))]
     # By the column's index, so that the optimum of row j can be looked up in row i.
     columns = [column for column in row_optima(range(len(rows[0])), usable) if column is not None]
@@ -74,9 +67,6 @@ def _row_transfer_error(rows: Rows, max_loss: float) -> float:
         if i != j
     ]
     return sum(errors) / len(errors) if errors else math.nan
-
-
-# `search=pairs`: 2D sweeps of hyperparameter pairs, and how strongly they are coupled.
 
 
 Pair = tuple[str, str]
@@ -105,7 +95,6 @@ class PairsStrategy(StrategySettings):
     eta: LineRule | None = field(default_factory=LineRule)
 
     def __post_init__(self) -> None:
-        """Refuse what gives no grid."""
         super().__post_init__()
         if isinstance(self.pairs, str):
             return
@@ -148,7 +137,6 @@ class PairsStrategy(StrategySettings):
         return SearchLine(self.eta, space["eta"], history, defaults(space), "eta", seeds)
 
     def _centre(self, space: Space, line: SearchLine | None) -> Log2Hps:
-        """The defaults, with the optimum of the line over eta."""
         losses = line.state.losses if line is not None else {}
         return Log2Hps({**defaults(space), **({"eta": line_optimum(losses)} if losses else {})})
 
@@ -166,7 +154,6 @@ class PairsStrategy(StrategySettings):
         return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
 
     def _checked_pairs(self, space: Space) -> list[Pair]:
-        """The pairs to sweep; ConfigError when there is none."""
         pairs = self._pairs(space)
         if not pairs:
             allowed = "names of two hyperparameters or more that have a range"
@@ -177,10 +164,7 @@ class PairsStrategy(StrategySettings):
         return pairs
 
     def _values(self, space: Space, name: str, eta: float) -> list[float]:
-        """One axis of a grid, ascending.
-
-        The line's optimum may lie past eta's range: the grid is laid around it all the same.
-        """
+        """One axis of a grid, ascending, around the optimum of eta's line even past its range."""
         axis = space[name]
         if name == "eta" and self.eta is not None:
             half = (axis.high - axis.low) / 2
@@ -193,7 +177,6 @@ class PairsStrategy(StrategySettings):
         return _nearest_values(axis, self.step, self.points)
 
     def _cells(self, space: Space, pair: Pair, eta: float | None = None) -> list[Log2Hps]:
-        """Every configuration of one grid, row by row; `eta` is the centre's."""
         eta = space["eta"].default if eta is None else eta
         values = [self._values(space, name, eta) for name in pair]
         centre = {**defaults(space), "eta": eta}
@@ -247,7 +230,6 @@ class PairsStrategy(StrategySettings):
     def _notes(
         self, line: LineResult | None, space: Space, grids: Sequence[PairGrid], objective: float
     ) -> Iterator[str]:
-        """The mean over the pairs, and what it rests on."""
         yield from line_notes([] if line is None else [line], space, LONGER)
         if math.isinf(objective):
             yield "every point diverged or failed: lower parameterization.space.eta"

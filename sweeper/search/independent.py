@@ -67,7 +67,6 @@ class IndependentSearch(StrategySettings):
     """A line's next points depend on that line alone: it need not wait for the whole batch."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty search."""
         super().__post_init__()
         if self.retune and self.retune.points < 3:
             allowed = "at least 3: the value and its two neighbours; search.retune=false: none"
@@ -108,10 +107,7 @@ class IndependentSearch(StrategySettings):
         return replace(self.lines, points=max(1, points))
 
     def propose(self, space: Space, history: History) -> list[Point]:
-        """The missing points of the phase at hand; all lines' rounds run together.
-
-        A line over eta that diverged everywhere ends the search: no other line could build on it.
-        """
+        """The missing points of the phase at hand; none after a line over eta that all diverged."""
         standing = _Standing(self, space, history)
         # What is missing first, from the first phase on, is asked for.
         if missing := standing.eta.missing:
@@ -293,7 +289,6 @@ class _Standing:
         return SearchLine(rule, axis, self.history, kept, "eta", self.search.fresh)
 
     def _pairs(self, first: Log2Hps, second: Log2Hps, seeds: range) -> list[tuple[float, float]]:
-        """The losses of both with every seed that both have."""
         pairs = ((self.history.value(first, n), self.history.value(second, n)) for n in seeds)
         return [(a, b) for a, b in pairs if a is not None and b is not None]
 
@@ -350,7 +345,6 @@ def _in_turn(lines: Sequence[Sequence[Log2Hps]]) -> list[Log2Hps]:
 
 
 def _is_fixed(axis: Axis) -> bool:
-    """Whether there is nothing to retune: one value, or a list of choices."""
     return bool(axis.choices) or axis.low == axis.high
 
 

@@ -138,10 +138,7 @@ def line_notes(
 
 
 def _advice_at_end(line: LineResult, axis: Axis | None, longer: str) -> str:
-    """What ends a line at its optimum, its points or its range, and what to change.
-
-    A line that was laid around another optimum has no range: `axis` is None.
-    """
+    """What ends a line at its optimum, and what to change; no `axis` where it has no range."""
     low = line.optimum_log2 == min(line.points_log2)[0]
     if axis is None:
         return f": raise {longer}"
@@ -151,9 +148,6 @@ def _advice_at_end(line: LineResult, axis: Axis | None, longer: str) -> str:
         return f", and the range goes on to 2^{end:g}: raise {longer}"
     change = "lower" if low else "raise"
     return f": {change} parameterization.space.{line.name}.{'low' if low else 'high'}"
-
-
-# `search=lr`: a line in log2 eta, everything else at its default.
 
 
 LONGER = {"eta": "search.line.points or search.line.extend"}

@@ -67,7 +67,6 @@ class Pruner:
     others: tuple[RungLosses, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an unknown kind."""
         if self.kind not in (kinds := get_args(PrunerKind)):
             raise ConfigError("search.prune", self.kind, f"one of {', '.join(kinds)}")
 
@@ -176,7 +175,6 @@ def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float,
 
 
 def _mean_loss(result: Result, start: int, end: int) -> float:
-    """Mean loss over the steps from `start` to `end`."""
     total, begin = 0.0, 0
     # The curve's stretches are equal but for one step: the first ones take what is left over.
     longer = result.steps % len(result.curve)

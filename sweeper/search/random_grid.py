@@ -47,7 +47,6 @@ class RandomGridStrategy(StrategySettings):
         return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
 
     def _draws(self, space: Space) -> Iterator[Log2Hps]:
-        """All of the search's points, in order; at most those of the grid."""
         grids = self._grids(space)
         sizes = tuple(len(grid) for grid in grids.values())
         for places in _drawn(self.seed, sizes, min(self.runs, prod(sizes))):

@@ -28,7 +28,6 @@ class SearchReplay(ABC, Generic[T]):
     """
 
     def __init__(self, *, separable: bool) -> None:
-        """Start with an empty history; `separable` as the strategy says."""
         self._separable = separable
         self._complete = History()
         self._batch: list[T] = []
@@ -47,7 +46,6 @@ class SearchReplay(ABC, Generic[T]):
         """The result, in the words of whoever keeps it."""
 
     def _seen(self, asked: T, result: Result) -> Result:
-        """The result as the strategy sees it."""
         return result
 
     def missing(self) -> list[T]:

@@ -98,7 +98,6 @@ class Settled(Around):
         )
 
     def _race(self, space: Space, seen: History, history: History) -> Race:
-        """The race as far as `history` has run it; `seen` is the strategy's own part."""
         racers = _best(self.strategy.conclude(space, seen).best_log2, seen)
         if len(racers) < 2:
             return Race((), (), "")  # nothing is near the best configuration
@@ -132,7 +131,6 @@ class Settled(Around):
 
 
 def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
-    """The strategy's answer, and the configurations with the least mean losses beside it."""
     losses, configurations = dict[object, list[float]](), dict[object, Log2Hps]()
     for result in seen.results:
         key = hps_key(result.trial.log2_hps)
@@ -147,7 +145,6 @@ def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
 
 
 def _losses(hps: Log2Hps, history: History, count: int = ROUNDS[-1]) -> list[float]:
-    """Losses with the race's first `count` seeds, but those that are still to be run."""
     values = [history.value(hps, SETTLE_SEED + seed) for seed in range(count)]
     return [value for value in values if value is not None]
 

@@ -21,10 +21,7 @@ Until = Literal["planned", "settled"]
 
 
 class History:
-    """Objectives of finished trials; one that failed or was stopped early counts as +inf.
-
-    So neither is ever chosen, and a mean over seeds of which one was stopped is never the better.
-    """
+    """Objectives of finished trials; +inf if one failed or was stopped: it is never chosen."""
 
     def __init__(self, results: Iterable[Result] = ()) -> None:
         """`results` in the order in which they were recorded."""
@@ -115,10 +112,7 @@ class LineResult:
         return self.choices[round(self.optimum_log2)] if self.choices else 2.0**self.optimum_log2
 
     def gain(self, default: float) -> float:
-        """What the optimum saves over `default` (log2), in nats; NaN where that was not run.
-
-        By the very runs that chose it, so that it is rather too much.
-        """
+        """What it saves over `default` (log2), in nats, rather too much; NaN if not run."""
         at = [loss for value, loss in self.points_log2 if abs(value - default) < 1e-9]
         return at[0] - self.objective if at and math.isfinite(at[0]) else math.nan
 

@@ -123,10 +123,7 @@ def check_place(settings: Settings, *, detach: bool) -> None:
 def search_study(
     settings: Settings, invocation: Invocation, watcher: Watcher, *, detach: bool, new_setup: bool
 ) -> Found | InJobs:
-    """Search at the base size; continue whatever the study already holds.
-
-    With `detach`, collect what jobs have finished, submit what can be named, and return.
-    """
+    """Search at the base size, on from what the study holds; with `detach`, submit and return."""
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
@@ -228,10 +225,7 @@ def search_cost(
 
 
 def _withdraw_other_conclusion(settings: Settings, study: StudyRecord) -> None:
-    """Take back the conclusion of an earlier search of other settings, which would be this one's.
-
-    To be called before the study's configuration is written anew: it still is the earlier one's.
-    """
+    """To be called before the study's configuration is written anew: it is the earlier one's."""
     earlier: Tree = {}
     with suppress(BadInput):  # there is none, or it cannot be read
         earlier = read_tree(StudyFolder(settings.folder).config, ())
@@ -382,8 +376,6 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     }
 
 
-# What a search says before it begins, where it is long, and of its first run.
-
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
 SHORT = 20.0
@@ -468,9 +460,6 @@ def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result])
     return read
 
 
-# Whether a search's best stands beside trials that left no result: it may not be the best then.
-
-
 def without_result(
     results: Sequence[Result], best: Log2Hps, space: Mapping[str, Axis]
 ) -> list[tuple[str, Result]]:
@@ -503,5 +492,4 @@ def without_result(
 
 
 def _moved(hps: Log2Hps, best: Log2Hps) -> dict[str, float]:
-    """The hyperparameters in which a trial differs from the best, and by how much."""
     return {name: hps[name] - best[name] for name in best if hps[name] != best[name]}

@@ -143,9 +143,6 @@ def check_record(
     )
 
 
-# The coordinate check that comes with a plan: small widths, one sentence.
-
-
 SIZES = 3
 """So many of the ladder's widths are checked, the smallest."""
 MAX_SECONDS = 300.0
@@ -156,10 +153,7 @@ LAUNCHERS = ("inline", "local")
 
 @dataclass(frozen=True, kw_only=True)
 class QuickCheck:
-    """A check of small widths; None, and `why_not`, where it cannot be run or would take minutes.
-
-    The `call` shows all modules.
-    """
+    """A check of small widths; None, and `why_not`, where it cannot be run or takes minutes."""
 
     call: Call
     check: CoordinateCheck | None = None
@@ -169,10 +163,7 @@ class QuickCheck:
 def quick_check(
     experiment: Experiment, log2_hps: Log2Hps, invocation: Invocation, watcher: Watcher
 ) -> QuickCheck:
-    """Check small widths, or read what an earlier check of the same found.
-
-    The call of what it gives back is for the configuration of the `invocation`.
-    """
+    """Check small widths, or read what an earlier check found; its call is for the `invocation`."""
     settings, files = experiment.settings, StudyFolder(experiment.settings.folder)
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})

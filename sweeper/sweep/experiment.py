@@ -32,10 +32,7 @@ MOST_BATCHED = 16
 
 
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
-    """Check the settings of a study; BadInput names its file where no override is to blame.
-
-    And the search that writes the file anew: people edit it.
-    """
+    """Check a study's settings; BadInput names its file, or the search that writes it anew."""
     try:
         return resolve(tree, invocation.overrides)
     except ConfigError as error:
@@ -177,10 +174,7 @@ def lacking_cost(
     branches: Mapping[str, int],
     results: Sequence[Result],
 ) -> Cost:
-    """What trials of one model cost, less the steps that they take from longer runs' `branches`.
-
-    A step of the longest is timed: of one model steps take equally long.
-    """
+    """What trials of one model cost, less the steps that they take from longer runs' `branches`."""
     if not lacking:
         return Cost(trials=0, flops=0.0, seconds=0.0)
     longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)

@@ -107,9 +107,6 @@ def ladder_cost(
     )
 
 
-# Sizes at several horizons, by which the loss of a larger run can be told.
-
-
 def rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
     """Every size of the ladders over width and depth at every number of steps, as planned there.
 

@@ -52,9 +52,6 @@ from sweeper.sweep.study_replay import (
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 
-# What a transfer does about a law: the target's batch and tokens, and a law's own fit.
-
-
 MAX_TOKENS = 10**18
 """More is a slip of the pen."""
 
@@ -189,10 +186,7 @@ def settling_of(
     lookup: Lookup,
     wording: Words,
 ) -> SettledLadder:
-    """The ladders as they stand, for training and for a dry run.
-
-    `folder` is the target's. ConfigError where the hours have no room for what they begin with.
-    """
+    """The ladders as they stand; ConfigError where the hours have no room for their beginning."""
     settings = experiment.settings
     name, files = settings.transfer.hyperparameter, TargetFolder(folder)
     earlier = read_document(files.validation_of(name), Validation, [])
@@ -230,10 +224,7 @@ def check_hours(
 
 
 def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
-    """BadInput when there is nothing to judge, or the data cannot fill the largest batch.
-
-    And for a budget that is too small for ladders to begin with.
-    """
+    """BadInput for nothing to judge, too small a budget, or too little data for a batch."""
     settings = experiment.settings
     ladders = settings.ladders()
     if not ladders:
@@ -305,10 +296,7 @@ def validate(
     *,
     wait: bool = True,
 ) -> Validated:
-    """Train the ladders around `best` and judge them, and what they say of the `target`.
-
-    Without `wait`, Submitted is raised once jobs are in a queue.
-    """
+    """Train the ladders around `best` and judge them; without `wait`, Submitted once jobs queue."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders: Mapping[str, Sequence[LadderSize]] = settings.ladders()
     files = TargetFolder(folder)
@@ -520,7 +508,6 @@ def _with_earlier(record: Validation, earlier: Validation | None) -> Validation:
 
 
 def _runs(validation: Validation) -> int:
-    """How many runs its curves have."""
     return sum(len(losses) for curve in validation.curves for losses in curve.losses.values())
 
 
@@ -540,7 +527,6 @@ def _rests_on_less(record: Validation, earlier: Validation) -> bool:
 
 
 def _prior(settings: Settings, axis: str) -> Prior:
-    """What is believed of drifts over `axis` before anything is measured."""
     parameterization = settings.plugin_spec("parameterization").name
     eta = settings.transfer.hyperparameter == "eta"
     return prior_for(axis if eta else "", parameterization, settings.transfer.theory)

@@ -104,10 +104,7 @@ class Loop:
     _needs_trials: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """The executor tells this loop how far its jobs are.
-
-        SweeperError where another user's jobs are in the folder.
-        """
+        """The executor tells how far jobs are; SweeperError for another user's in the folder."""
         check_owner(self.folder)
         context = Context(
             folder=self.folder,
@@ -214,7 +211,6 @@ class Loop:
             self._submit(self._ready.popleft())
 
     def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
-        """Batches of what is wanted and in no job."""
         self._early -= {trial.key for trial in wanted}
         fresh = [trial for trial in wanted if trial.key not in self._assigned]
         self._assigned |= {trial.key for trial in fresh}
@@ -245,7 +241,6 @@ class Loop:
         self.executor.submit(job)
 
     def _handle_all(self, events: Sequence[Event]) -> None:
-        """All of them are recorded, also where one of them ends the sweep."""
         errors = list[SweeperError]()
         for event in events:
             try:

@@ -108,10 +108,7 @@ def target_folder(settings: Settings, size: Size) -> Path:
 
 
 def as_measured(experiment: Experiment, target: TransferTarget, wording: Words) -> Validated:
-    """What the ladders say that the study holds already: no verdict.
-
-    ConfigError where `transfer.correct` asks for a trend that they do not show.
-    """
+    """What the study's ladders say, no verdict; ConfigError for a trend that they do not show."""
     settings, study, best = experiment.settings, target.study, target.best
     experiment, exponents = fit_measured(experiment, study, best)
     planned = planned_before(settings, best)

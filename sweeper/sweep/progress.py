@@ -17,9 +17,6 @@ from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import Holder, live_holder
 from sweeper.trial import Result, Trial, TrialSpec
 
-# How long work will still take: what a trial takes, by its size, and how many run at once.
-
-
 SURE = 0.3
 """The share of a job after which its pace is known."""
 UNSURE = 10.0
@@ -36,7 +33,6 @@ class RunningJob:
     """A job's way since it was first heard of; times in seconds."""
 
     def __init__(self, trials: Sequence[Trial], now: float) -> None:
-        """Nothing is known of it but that it runs."""
         self.trials, self.first, self.fraction = tuple(trials), now, 0.0
         self._points = deque[tuple[float, float]](maxlen=POINTS)
 
@@ -187,10 +183,7 @@ def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
 
 
 def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Snapshot | None:
-    """What the live driver last said of itself; None without one. `notes` gets what is damaged.
-
-    What an earlier driver left is not this one's progress.
-    """
+    """What the live driver last said of itself; None without one. `notes` gets what is damaged."""
     if driver is None:
         return None
     progress = read_document(StudyFolder(folder).progress, Snapshot, notes)

@@ -30,7 +30,6 @@ class SettledLadder(Settling):
         *args: Any,
         **kw: Any,
     ):
-        """`trial` names a run's; the rest is `Settling`'s."""
         super().__init__(*args, **kw)
         self._trial, self.began_with, self.hours, self.slots = trial, began_with, hours, slots
 
@@ -110,10 +109,7 @@ def settle_ladder(
         there = {run for size, grid in grids.items() for run in grid.of(size)}
 
         def affordable(all_runs: Sequence[Run]) -> int:
-            """How many runs `hours` allow, by the time that those so far took.
-
-            They are for what is trained, beside what was there.
-            """
+            """How many further runs `hours` allow, by the time that those so far took."""
             assert hours is not None
             own = [run for run in all_runs if run not in there]
             looked_up = (lookup(trial(*run).key) for run in own or all_runs)

@@ -32,8 +32,6 @@ from sweeper.search.strategy import History
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
 from sweeper.trial import Log2Hps, Point, Result, Trial, plain
 
-# What the study's law makes of its hyperparameters at a size: the one place where it is asked.
-
 
 def example_length(experiment: Experiment) -> int | None:
     """Tokens of an example; None where an example is no sequence, or nobody knows its length."""
@@ -105,10 +103,7 @@ def at_fixed_ratio(experiment: Experiment) -> Experiment:
 
 
 def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedLaw | None:
-    """The law from the base to `size`; None without a law.
-
-    `OutsideLaw` where the law says nothing of such a size.
-    """
+    """The law from the base to `size`, None without one; `OutsideLaw` where it says nothing."""
     settings = experiment.settings
     base = scale_of(experiment, settings.base, log2_hps)
     target = scale_of(experiment, size, log2_hps)
@@ -201,7 +196,6 @@ class Replay(SearchReplay[Trial]):
     """
 
     def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
-        """Start with an empty history; `lookup` finds results by key."""
         super().__init__(separable=getattr(experiment.settings.search, "separable", False))
         self._experiment, self._lookup = experiment, lookup
 

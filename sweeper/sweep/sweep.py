@@ -46,10 +46,7 @@ def make_loop(
     planned: int = 0,
     **options: Any,
 ) -> Loop:
-    """The loop of an experiment's runner and launcher, with its files below `folder`.
-
-    `planned` are the trials of the whole sweep, as far as they are known, `options` the loop's.
-    """
+    """The loop of an experiment, its files below `folder`; `planned` are the sweep's trials."""
     settings = experiment.settings
     loop = Loop(
         runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify, planned),
@@ -225,7 +222,6 @@ class Sweep:
         planned: int = 0,
         follow: Callable[[], Missing] = list,
     ) -> None:
-        """Train until `ask` finds nothing missing; it is asked whenever there is room."""
         asked = self._asked = set()
 
         def pending() -> Missing:
@@ -291,7 +287,6 @@ class Sweep:
                 )
 
     def _pruner(self, trial: Trial) -> Pruner | None:
-        """What decides which trials of a job like this are stopped early."""
         if self._prune == "none":
             return None
         settings, train = self.experiment.settings, trial.spec.train

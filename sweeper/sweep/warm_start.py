@@ -36,10 +36,7 @@ LINES = ("eta", "lines", "line")
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideAnswer:
-    """A hyperparameter whose old answer lies outside.
-
-    It is the `start` in log2; the `optimum` lies at the old interval's end or beyond.
-    """
+    """A hyperparameter's `start`, and an `optimum` at the old interval's end or beyond (log2)."""
 
     name: str
     start: float
@@ -90,7 +87,6 @@ def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
 
 
 def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> Any:
-    """A range around the old answer; of choices the old one is the default."""
     if old.choices or not isinstance(ours, Mapping) or "choices" in ours:
         choice = old.choices[round(best)] if old.choices else None
         can = isinstance(ours, Mapping) and choice in ours.get("choices", ())
@@ -106,7 +102,6 @@ def _narrowed(ours: Any, old: Axis, best: float, interval: Estimate | None) -> A
 
 
 def _intervals(lines: Sequence[LineResult]) -> dict[str, Estimate]:
-    """The 95 % interval of the optimum of every line, in log2."""
     # The fit asks for a size, which is a name here.
     size = LadderSize(width=1, depth=1, batch_size=1, steps=1)
     curves = {

@@ -133,7 +133,7 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     sizes, others = (
         jobs.TrialsPerJob("auto", WHERE, "cpu", lambda sentence: None) for _ in range(2)
     )
-    sizes._layout = others._layout = layout
+    sizes.layout = others.layout = layout
     with patch.object(jobs, "_MEASURED", {}):
         size = sizes.size(trials, Workers(fit, layout))  # type: ignore[arg-type]
         jobs._MEASURED.clear()

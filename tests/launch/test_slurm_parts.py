@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.engine.batched import BatchedTrials
-from sweeper.engine.jobs import modules_of
+from sweeper.engine.jobs import MeasureSize
 from sweeper.errors import SweeperError
 from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
@@ -347,7 +346,8 @@ def test_the_modules_of_a_batch_are_the_user_s(tmp_path: Path) -> None:
     made = tree()
     made["model"]["_target_"] = "users_own.Model"
     trials = (Trial(spec=spec_of(made), log2_hps={}),)
-    assert modules_of(BatchedTrials(trials=trials, corpus=corpus(tmp_path))) == ["users_own"]
+    task = MeasureSize(trials=trials, corpus=corpus(tmp_path), device="cpu")
+    assert task.modules() == ["users_own"]
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]])

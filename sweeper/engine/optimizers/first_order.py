@@ -26,15 +26,13 @@ from sweeper.engine.optimizers.optimizer import (
 from sweeper.records import Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Update
 
-# AdamW with independent weight decay (Loshchilov and Hutter, arXiv:1711.05101).
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(BaseOptimizer):
     """`p -= schedule * (lr * m / (sqrt(v) + eps) + weight_decay * p)`, moments bias-corrected.
 
-    The decay is independent: it follows the schedule but not the learning rate, so its optimum
-    does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
+    The decay is independent (Loshchilov and Hutter, arXiv:1711.05101): it follows the schedule but
+    not the rate, so its optimum does not move with eta or a rate's factor (u-muP paper, Table 6).
     With `atan2` the step is `lr * 4/pi * atan2(m, sqrt(v))` and eps plays no part: it has no
     scale that gradients could fall below (Everett et al., section 4.3). The 4/pi
     makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/papers.md).
@@ -55,15 +53,12 @@ class AdamW(BaseOptimizer):
         adam(params, grads, state["first"], state["second"], hps, now, atan2=self.atan2)
 
 
-# Lion: the sign of a momentum (Chen et al., arXiv:2302.06675, Algorithm 2).
-
-
 @dataclass(frozen=True, kw_only=True)
 class Lion(BaseOptimizer):
     """`p -= schedule * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
 
-    Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
-    AdamW's; the paper's is coupled to it. `eps` plays no part.
+    Then `m = beta2 * m + (1 - beta2) * g` (Chen et al., arXiv:2302.06675, Algorithm 2). The decay
+    is independent of the rate, as AdamW's; the paper's is coupled to it. `eps` plays no part.
     """
 
     averages: ClassVar[tuple[str, ...]] = ("momentum",)
@@ -87,9 +82,6 @@ class Lion(BaseOptimizer):
         for p, m, g, lr in zip(params, momentum, grads, lrs, strict=True):
             p.sub_(torch.lerp(m, g, beside(rate, m)).sign_().mul_(lr))
         update_averages(momentum, grads, hps.settings["beta2"])
-
-
-# Stochastic gradient descent with momentum and independent weight decay.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +117,14 @@ class SGD(BaseOptimizer):
             p.sub_(step * lr)
 
 
-# Adafactor: factored second moments, steps relative to the weight (arXiv:1804.04235).
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adafactor(BaseOptimizer):
     """One step: `p -= schedule * (lr * scale * u / max(1, RMS(u) / clip) + weight_decay * p)`.
 
     `scale = max(rms_floor, RMS(p))`, `u = g / sqrt(v)`, and v averages g^2, the newest with weight
     `t^beta2_decay`; of a matrix only the means of v by row and by column are kept (Shazeer and
-    Stern, Algorithms 4 and 5). sqrt(v) and the mean of the row means are at least eps, as in
-    torch's Adafactor. Unlike there, the decay is independent of the learning rate; eps is the
+    Stern, arXiv:1804.04235, Algorithms 4 and 5). sqrt(v) and the mean of the row means are at least
+    eps, as in torch's Adafactor. Unlike there, the decay is independent of the rate; eps is the
     paper's, 1e-15, not the type's machine epsilon; and there is no cap on lr of t^-1/2, which
     would hold back the larger of the learning rates compared.
     """

@@ -1,7 +1,4 @@
-"""Muon: orthogonalised momentum for hidden matrices, AdamW for all else (Jordan et al., 2024).
-
-NorMuon is an option of it.
-"""
+"""Muon (Jordan et al., 2024), with NorMuon as an option, and AdamH and MuonH of fixed norms."""
 
 from __future__ import annotations
 
@@ -73,7 +70,6 @@ class Muon(MatrixOptimizer):
     beta2: Rate = 0.999
 
     def __post_init__(self) -> None:
-        """ConfigError for values outside their range."""
         super().__post_init__()
         if len(self.coefficients) != 3:
             raise ConfigError("coefficients", self.coefficients, "three numbers")

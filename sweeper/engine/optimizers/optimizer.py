@@ -102,9 +102,6 @@ def scale_distance_from_one(value: float, factor: float) -> float:
     return max(0.0, 1.0 - (1.0 - value) * factor)
 
 
-# What optimizers share: ranges, clipping, the decay, and Adam's step, which Muon takes as well.
-
-
 Rate = Annotated[float, Bounds(least=0, below=1, allowed="at least 0 and below 1")]
 
 
@@ -201,10 +198,7 @@ def adam(
     *,
     atan2: bool = False,
 ) -> None:
-    """Adam's step with independent decay, in place; see `AdamW` for what it computes.
-
-    `hps.settings` holds beta1 and beta2.
-    """
+    """Adam's step with independent decay, in place, by beta1 and beta2 of `hps`: see `AdamW`."""
     # A plain loop, not torch._foreach: the compiler makes one kernel of all that happens to a
     # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
     # trials have settings of their own.
@@ -228,9 +222,6 @@ def second_root(second: Tensor, grad: Tensor, beta2: Tensor, scale: Tensor) -> T
     """The second moment moved in place towards the squared gradient, and its root times `scale`."""
     second.mul_(beside(beta2, second)).addcmul_(grad * beside(1 - beta2, second), grad)
     return second.sqrt().mul_(beside(scale, second))
-
-
-# What optimizers of hidden matrices share: which those are, and AdamW for all else.
 
 
 @dataclass(frozen=True, kw_only=True)

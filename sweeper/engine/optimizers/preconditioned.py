@@ -56,10 +56,7 @@ def as_matrices(values: Tensor) -> Tensor:
 
 
 def side_states(params: Sequence[Tensor], kinds: Sequence[Update], names: Sequence[str]) -> State:
-    """Zero [K, rows, rows] for names with "left", [K, columns, columns] for "right", of matrices.
-
-    What AdamW trains has none.
-    """
+    """Zero [K, rows, rows] of matrices for names with "left", [K, columns, columns] for "right"."""
 
     def zeros(name: str, param: Tensor) -> Tensor:
         size = as_matrices(param).shape[1 if name.startswith("left") else 2]
@@ -119,16 +116,12 @@ def corrected(average: Tensor, bias: Tensor) -> Tensor:
     return average / beside(bias, average)
 
 
-# Shampoo: gradients between the inverse fourth roots of their two second moments.
-# Gupta, Koren, Singer (arXiv:1802.09568), with running averages in place of sums (Anil et al.,
-# arXiv:2002.09018).
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shampoo(Preconditioned):
     """`p -= schedule * (lr * L^-1/4 m R^-1/4 + weight_decay * p)` for hidden matrices.
 
-    m averages the gradient G by beta1, L and R average G G^T and G^T G by beta2, all
+    m averages the gradient G by beta1, L and R average G G^T and G^T G by beta2 (Gupta, Koren,
+    Singer, arXiv:1802.09568, with averages in place of sums as Anil et al., arXiv:2002.09018), all
     bias-corrected. The roots are renewed every `every` steps. All else trains by AdamW. More than
     two dimensions are one matrix, [first, all others]. `normalize` divides each update by its
     largest singular value (arXiv:2512.05620). eps has the gradient's scale: it is added to the
@@ -193,12 +186,9 @@ def _(
     return torch.empty_like(last)
 
 
-# SOAP: Adam in the eigenbasis of Shampoo's statistics (Vyas et al., arXiv:2409.11321).
-
-
 @dataclass(frozen=True, kw_only=True)
 class SOAP(Preconditioned):
-    """Adam's step on hidden matrices as seen in the eigenbases of G G^T and G^T G.
+    """Adam's step on hidden matrices in the eigenbases of G G^T and G^T G (arXiv:2409.11321).
 
     `p -= schedule * (lr * Q_L (m' / (sqrt(v) + eps)) Q_R^T + weight_decay * p)`: m averages the
     gradient by beta1, m' = Q_L^T m Q_R, and v averages the squares of Q_L^T G Q_R by beta2, as do
@@ -259,7 +249,6 @@ class SOAP(Preconditioned):
         return spectrally_normalized(step) if self.normalize else step
 
 
-# An operator: the compiler cannot branch by the number of the step, nor take eigenvalues.
 @torch.library.custom_op("sweeper::soap_bases", mutates_args=())
 def _bases(statistics: Tensor, last: Tensor, step: Tensor, every: int) -> Tensor:
     """Eigenvectors [K, n, n], largest eigenvalues first, every `every` steps; else as `last`.

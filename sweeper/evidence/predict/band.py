@@ -84,7 +84,6 @@ class Band:
     """Where the readings of each stretch lay, as shares of the run; empty: around its middle."""
 
     def __len__(self) -> int:
-        """Stretches."""
         return len(self.mean)
 
     @property
@@ -250,7 +249,6 @@ def _directions(
     weights: Array,
     logs_of: Callable[[Sequence[float], int], Array],
 ) -> list[Direction]:
-    """Where a run to come may lie off the fitted shape: a size beyond the ladder, another eta."""
     directions = list[Direction]()
     if design.shape[1] > 1:
         low, high = design.min(0), design.max(0)

@@ -74,9 +74,6 @@ def _valley(law: LossLaw, size: float, product: float, times: float) -> Valley:
     return Valley(times=times, gap=estimate_of(np.exp(there[:, 1]) - np.exp(there[:, 0])))
 
 
-# The law over compute.
-
-
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
     """The law at a compute, the best split of it where size and tokens were varied apart."""
@@ -116,7 +113,6 @@ def law_curve(law: LossLaw, aim: float | None) -> tuple[CurvePoint, ...]:
 
 
 def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
-    """The best size and tokens of each budget, by the middle of the law's draws."""
     sizes = []
     for budget in budgets:
         product = budget / law.runs.flops_per_product

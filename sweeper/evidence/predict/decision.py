@@ -238,7 +238,6 @@ class LossQuestion:
     draws: int = DRAWS
 
     def __post_init__(self) -> None:
-        """ConfigError for a number that is none."""
         for name, keyword in POSITIVE.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= LARGEST:
@@ -427,7 +426,6 @@ def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
 
 
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
-    """What the user knows of the law; ConfigError for what it has no use for."""
     names = {*design.form.parameters}
     for name, value in question.fixed.items():
         exponents = sorted(names & {"alpha", "beta", "gamma"})
@@ -514,7 +512,6 @@ def _far(runs: LossRuns, aim: LossTarget | None) -> list[str]:
 
 
 def _one_more(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
-    """The next run along a line, where there are too few for a law."""
     # Where size and tokens were varied apart there is no one direction in which to go on.
     if len(design.form.terms) > 1:
         return ()

@@ -101,7 +101,6 @@ def _sizes(runs: Sequence[EarlierRun]) -> Array:
 
 
 def _stretches(run: EarlierRun, count: int) -> list[int]:
-    """Each reading's stretch, as the run to come is cut."""
     length = run.length
     begins = np.round(stretch_edges(length, count) * length).astype(int).tolist()
     return [min(bisect_right(begins, step), count) - 1 for step in run.steps]
@@ -125,13 +124,11 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
 def _of_seeds(
     ends: Array, cell: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ) -> tuple[Array, float]:
-    """The mean end of each size, and how far seeds of one size differ from it."""
     means = np.bincount(cell, ends) / np.bincount(cell)
     free = len(ends) - len(means)
     return means, math.sqrt(float(((ends - means[cell]) ** 2).sum()) / free)
 
 
 def _ends(runs: Sequence[EarlierRun], band: Band) -> Array:
-    """Log of the end of every run, as the band weighs it."""
     logs = np.log([_means(run, len(band))[0] for run in runs])
     return logs @ band.end_weights

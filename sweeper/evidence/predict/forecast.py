@@ -83,10 +83,7 @@ class Member:
         return np.asarray(self.level[:, None] * np.sqrt(rest + self.misfit.noise_at(there) ** 2))
 
     def mean_deviation(self, params: Array, tokens: Array, trainings: int) -> Array:
-        """The deviation of the mean of runs at places, in so many trainings, about that [draws].
-
-        They are off together as far as they share a misfit; noise is each training's own.
-        """
+        """The deviation [draws] of the mean of runs in so many trainings, which share a misfit."""
         there = RunPoints.to_come(params, tokens)
         explained = self.whiten @ self.misfit.between(self.points, there)
         # Less what the runs tell: all of the prior's variance would say far too much.
@@ -182,10 +179,7 @@ class LossLaw:
         return estimates
 
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
-        """How many times the compute of (N, D) the law's loss would be `loss` at.
-
-        Both grow as the root of the compute, or along the line of the runs. inf: at none.
-        """
+        """How many times the compute of (N, D) the law's loss would be `loss` at; inf at none."""
         sizes, horizons = self.scaled(params, tokens, FACTORS)
         return _crossing(np.log(self.mean_loss(sizes, horizons)), math.log(loss))
 
@@ -204,10 +198,7 @@ class LossLaw:
 def fit_law(
     runs: LossRuns, *, draws: int = DRAWS, fixed: Mapping[str, float] | None = None
 ) -> LossLaw:
-    """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
-
-    `fixed` are parameters by name that are known.
-    """
+    """The law of `runs`, some parameters `fixed`; ValueError for fewer (N, D) than the others."""
     design = Design.of(runs)
     form = design.form
     cells = runs.cells
@@ -246,17 +237,14 @@ def fit_law(
 
 
 def _off(laws: LossLaws, runs: LossRuns) -> Array:
-    """Log of predicted over measured [laws, runs]."""
     return np.log(laws.loss(runs.params, runs.tokens)) - np.log(runs.loss)
 
 
 def _whiten(process: Process) -> Array:
-    """The factor that makes the runs' residuals independent, of the noise's variance."""
     return process.whitened(np.eye(len(process.values)))
 
 
 def _doubted(process: Process, noise: float, doubt: Array) -> Array:
-    """Factors on the noise of runs that the others say to be far off."""
     off, deviation = process.left_out()
     alone = doubt * np.abs(off[:, 0]) / (noise * deviation)
     # A run that fits the others after all gets its weight back.
@@ -265,10 +253,7 @@ def _doubted(process: Process, noise: float, doubt: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Laws that are proposed under one covariance: `scores` [laws] are their log importances.
-
-    `squares` [laws] are sums of squares of the runs' residuals, whitened.
-    """
+    """Laws under one covariance: log importances `scores`, `squares` of whitened residuals."""
 
     best: LossLaws
     proposed: LossLaws
@@ -383,10 +368,7 @@ def short_laws(
     fixed: Mapping[str, float] | None = None,
     strays: Sequence[int] = (),
 ) -> list[ShortLadderLaw]:
-    """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
-
-    Runs far off the law of all, `strays`, say nothing of one that goes right.
-    """
+    """Laws of shorter ladders, the longest last, against the rungs beyond that are no `strays`."""
     usable = np.ones(len(runs), bool)
     # Where more than a few are far off, it is the law that is wrong, and they stay.
     if len(strays) <= RARE * len(runs):

@@ -51,7 +51,6 @@ class RunPoints:
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.size)
 
     @cached_property
@@ -61,7 +60,6 @@ class RunPoints:
 
 
 def _alike(points: RunPoints, others: RunPoints) -> Mapping[str, Array]:
-    """Correlations [points, others] of each part."""
     apart = (points.size[:, None] - others.size) ** 2
     both = apart + (points.horizon[:, None] - others.horizon) ** 2
     correlations = {
@@ -146,7 +144,6 @@ def likely(points: RunPoints, off: Array, slopes: Array, doubt: Array) -> list[L
 
 
 def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
-    """Covariances that differ from one in some parts."""
     every = [misfit]
     for name in names:
         values = TILTS if name == "tilt" else GRID
@@ -155,7 +152,6 @@ def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
 
 
 def _searched(points: RunPoints) -> list[tuple[str, ...]]:
-    """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     # That noise grows below some tokens a parameter shows where runs lie on both sides of it.
     tilted = ratio.min() < UNDERTRAINED < ratio.max()

@@ -298,9 +298,6 @@ def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
     return low - 0.06 * (high - low), high + 0.06 * (high - low)
 
 
-# A verb's answer.
-
-
 def presented(answer: PredictAnswer | TablePrediction) -> Shown:
     """The law, tried backwards, and what it predicts; the record, the page and its figure."""
     if isinstance(answer, PredictAnswer):
@@ -335,7 +332,6 @@ def predicted_shown(
 
 
 def _counted_text(result: Predicted) -> str:
-    """How many runs the law rests on, and what is a parameter of theirs."""
     head, scales = (f"{counted(len(result.runs), 'run')} of {result.study.name}", result.scales)
     if scales.counted:
         text = f"{head}; params are all parameters"
@@ -351,7 +347,6 @@ def _counted_text(result: Predicted) -> str:
 def _too_few(
     few: NoLossLaw, unit: str, before: Sequence[str], following: Next | None = None
 ) -> Shown:
-    """No law can be fitted yet: an answer, and none that is written down."""
     return Shown(
         before=before,
         items=[Sentence(f"{settle_text(few.settle, unit)}.")] if few.settle else [],

@@ -64,10 +64,7 @@ def predict_trained(
     *,
     where: str = "",
 ) -> Predicted:
-    """Fit the law of what a study has trained, each size at its best eta. Trains nothing.
-
-    `target` is the model of the run that is asked about, if one is.
-    """
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     settings = experiment.settings
     scales = Scales(experiment, settings.ladder_base)
     if question.flops is not None and scales.unit == "steps":
@@ -119,7 +116,6 @@ def _with_band(
     runs: LossRuns,
     scales: Scales,
 ) -> Prediction:
-    """Adds the band of the run that is asked about, by the training curves of all `trained`."""
     if (aim := prediction.aim) is None:
         return prediction
     long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
@@ -174,7 +170,6 @@ def _with_band(
 
 
 def _eta_change(trial: Trial, other: Trial) -> float | None:
-    """Octaves by which the eta of a trial is higher, where that is all and at most one."""
     same = trial.spec == other.spec and trial.seed == other.seed
     mine, theirs = dict(trial.log2_hps), dict(other.log2_hps)
     change = mine.pop("eta", 0.0) - theirs.pop("eta", 0.0)
@@ -182,14 +177,10 @@ def _eta_change(trial: Trial, other: Trial) -> float | None:
     return change if alike and 0 < abs(change) <= 1 else None
 
 
-# A study's runs as a law of the loss needs them: parameters, tokens and FLOPs of its models.
-
-
 class Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
     def __init__(self, experiment: Experiment, base: LadderSize) -> None:
-        """The models are those of `experiment`."""
         self.experiment, self.base = experiment, base
         self.counted = not experiment.settings.scaled_by_user
         runner = experiment.settings.runner

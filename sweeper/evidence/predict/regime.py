@@ -98,7 +98,6 @@ def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | N
 
 
 def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice]:
-    """All runs first, then with more and more left out, each another set."""
     ratio, seen = runs.tokens / runs.params, set[bytes]()
     ratios, spans = asked.allowed
     for span in spans:
@@ -140,6 +139,5 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws
 
 
 def _lacking(runs: LossRuns, kept: Kept) -> bool:
-    """Whether runs have not been varied in both, or are too few for a law of both."""
     some = runs.only(kept)
     return len(Design.of(some).form.terms) == 1 or some.cells.max() < len(ADDITIVE.parameters)

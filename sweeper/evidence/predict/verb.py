@@ -160,7 +160,6 @@ def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
 
 
 def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
-    """Adds the band of the run that is asked about, by the curves of earlier ones."""
     assert prediction.aim is not None, "a run or a budget was asked about"
     steps, size = max(run.length for run in runs), math.log(prediction.aim.params)
     return replace(prediction, band=earlier_band(runs, steps, size))

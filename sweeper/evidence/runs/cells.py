@@ -94,10 +94,7 @@ def final_losses(
 def with_seeds(
     runs: Runs, table: pandas.DataFrame, notes: list[str | Text], rounded: float
 ) -> pandas.DataFrame:
-    """The runs, each once, with a number of its seed.
-
-    A run without a seed gets a number that no run of its cell has.
-    """
+    """The runs, each once, with a number of its seed, or without one a number of its own."""
     import pandas
 
     cell = [column for column in table.columns if column not in OUTCOMES]
@@ -220,7 +217,6 @@ def _with_noise(
     rounded: float,
     unit: str,
 ) -> tuple[list[SizeCurve], str]:
-    """Curves with the noise that their own seeds do not show, and where it is from in words."""
     few = [c for c in curves if min(map(len, c.losses.values())) < 2]
     # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
     of_rounding = rounded / 12**0.5

@@ -145,8 +145,6 @@ class _Name:
 
 
 class _Reader:
-    """A condition's text over the columns of one table."""
-
     def __init__(self, frame: pandas.DataFrame, text: str, small: Collection[str]) -> None:
         self.frame, self.text, self.small = frame, text, small
         self.columns = {str(column): column for column in frame.columns}

@@ -115,7 +115,6 @@ def _check_alike(runs: Sequence[EarlierRun], source: str) -> None:
 
 
 def _is_log(source: object, metric: str) -> bool:
-    """Whether a source is one run's log, and no table or storage of several."""
     if not isinstance(source, str | Path) or metric.partition(":")[0] in BY_NAME:
         return False
     path = Path(source)
@@ -127,7 +126,6 @@ def _is_project(source: object) -> bool:
 
 
 def _of_study(folder: Path, where: str) -> Iterator[EarlierRun]:
-    """The runs of a study by which it predicts: each size at its best, and its most steps."""
     results = final_runs(StudyRecord.read(folder), where)[0]
     sizes = [(result.trial.spec.width, result.trial.spec.depth) for result in results]
     most = {
@@ -195,7 +193,6 @@ def _of_metric(error: BadInput, source: str, metric: str) -> BadInput:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The logs of a folder, or of the runs' folders in it; a log by itself."""
     if folder.is_file():
         return [folder]
     for below in ("", "*/"):
@@ -212,7 +209,6 @@ def _of_series(
 
 
 def _of_table(runs: Runs) -> Iterator[EarlierRun]:
-    """Runs of a table with a row a step; BadInput where it has none."""
     runs = runs.with_roles({**ROLES, "loss": LAW_ROLES["loss"], "run": LAW_ROLES["run"]})
     step = step_column(runs)
     lacking = [role for role in ("run", "loss") if role not in runs.columns]
@@ -244,7 +240,6 @@ def _size_role(runs: Runs) -> str:
 
 
 def _sizes(runs: Runs) -> list[float | None]:
-    """Parameters, else the width, of every row; BadInput where one is no size."""
     column = runs.columns.get(_size_role(runs))
     if column is None:
         return [None] * len(runs)

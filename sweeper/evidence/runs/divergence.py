@@ -80,7 +80,6 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
 
 
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
-    """The table without runs whose last step lies well before that of others of their size."""
     if "reached" not in runs.columns:
         return table
     reached = runs.numbers(runs.columns["reached"])[table.index.to_numpy()]

@@ -1,7 +1,4 @@
-"""A table's runs as learning-rate curves: a curve a size, along the one size that differs.
-
-What makes a table's curves unlike a ladder's is said in `Grid.notes`.
-"""
+"""A table's runs as learning-rate curves: a curve a size, along the one size that differs."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ class GridOptions:
     noise: float | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError for what is no number."""
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not 1 / HUGE <= value <= HUGE:
@@ -154,7 +150,6 @@ def _keys(axis: str, sizes: Mapping[str, Counts]) -> list[str]:
 def _keyed(
     runs: Runs, axis: str, sizes: Mapping[str, Counts], rates: Array
 ) -> list[tuple[Key, Runs]]:
-    """The ladders along the axis: sizes enough, with rates enough."""
     import pandas
 
     keys = _keys(axis, sizes)

@@ -61,7 +61,6 @@ class RunLog:
     _unpacked: Path | None = None
 
     def __post_init__(self) -> None:
-        """Open it."""
         self._sources = self._open(Keyword("metric"), self.metric)
         if self.lr:
             # A pattern names what it finds `loss`, whatever that is; here it may say lr too.

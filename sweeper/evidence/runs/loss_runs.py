@@ -74,7 +74,6 @@ class LossRuns:
     seconds: Array | None = None
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.loss)
 
     def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LossRuns:
@@ -213,7 +212,6 @@ class Rungs:
     names: tuple[str, ...]
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.names)
 
     @classmethod
@@ -261,9 +259,6 @@ def groups_of(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int
     index = np.empty(len(logs), np.int64)
     index[order] = np.cumsum(steps)
     return index
-
-
-# Runs of a table.
 
 
 def law_runs(runs: Runs) -> Runs:
@@ -413,7 +408,6 @@ def odd_ratio(points: LossRuns) -> list[str]:
 
 
 def _has_several(kinds: pandas.Series, of: Array) -> bool:
-    """Whether one of several kinds has more than one value."""
     counts = [len(set(of[kinds == kind].tolist())) for kind in kinds.unique()]
     return len(counts) > 1 and max(counts) > 1
 
@@ -471,10 +465,7 @@ def mixed_runs(runs: Runs) -> list[Text]:
 
 
 def _tuned(runs: Runs) -> Runs:
-    """The runs of each size's best learning rate, where sizes were run at several: as of a study.
-
-    One whose loss is no finite number diverged there.
-    """
+    """The runs of each size's best rate; one whose loss is no finite number diverged there."""
     roles = (*RATES, "batch_size", "decay")
     columns = columns_by_role(runs.frame, runs.asked, {role: LADDER_ROLES[role] for role in roles})
     others = {column for role, column in runs.columns.items() if role not in roles}
@@ -550,7 +541,6 @@ MOST_KINDS = 6
 
 
 def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
-    """Rows that are equal in all that is read: one run, written twice, would count double."""
     keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
     names = [
         runs.frame[runs.columns[role]].astype(str).to_numpy()

@@ -116,7 +116,6 @@ def is_journal(path: Path) -> bool:
 
 
 def _tracked(name: str, tracked: tuple[pandas.DataFrame, list[str]]) -> Runs:
-    """Runs that a tracker has; the digest is that of their table."""
     frame, notes = tracked
     digest = hashlib.sha256(frame.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
     return Runs(frame, name, digest, notes=tuple(notes), ignore=recorded(frame))

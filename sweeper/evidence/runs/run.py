@@ -66,7 +66,6 @@ class Runs:
     written: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.frame)
 
     def only(self, where: str) -> Runs:
@@ -107,7 +106,6 @@ class Runs:
             self._check_minimized(self.columns["loss"])
 
     def _check_minimized(self, column: str) -> None:
-        """BadInput for what is maximized, by its name, or by its sign unless it is asked for."""
         negated = "into a column of its own write the loss that is minimized, such as"
         words = re.findall(r"f1|r2|[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower())
         if MAXIMIZED & {*words} and not MINIMIZED & {*words}:
@@ -171,7 +169,6 @@ class Runs:
         raise BadInput(*parts)
 
     def _parsed(self, column: str) -> tuple[Array, Mask]:
-        """A column's numbers, and which of its cells are none."""
         values = self.frame[column]
         if values.dtype.kind in "iuf":
             numbers = np.asarray(values.to_numpy(dtype=float, na_value=math.nan))

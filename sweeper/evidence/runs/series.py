@@ -60,7 +60,6 @@ class Objective:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        """ConfigError for a window that is no share."""
         if not 0 <= self.window <= 1:
             raise ConfigError(
                 Keyword("window"), self.window, "a share of a run's steps, from 0 to 1"

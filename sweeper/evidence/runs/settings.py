@@ -61,7 +61,6 @@ def check_alike(runs: Runs, axis: str, sizes: Mapping[str, Counts], log2: Array)
 
 
 def _goes_along(role: str, axis: str, sizes: Mapping[str, Counts]) -> bool:
-    """Whether a size goes with another by what is known of both: steps with tokens."""
     if {role, axis} == {"steps", "tokens"} or ("params" in (role, axis) and role in MODEL):
         return True
     # Batches at one number of tokens.
@@ -76,7 +75,6 @@ def _unlike(
     place: pandas.Series,
     log2: Array,
 ) -> BadInput:
-    """The error for columns in which runs differ, and what can be done; `True`: with the size."""
     frame = runs.frame
     named = []
     for column, values, with_size in varied[:MOST_NAMED]:

@@ -175,7 +175,6 @@ def unpacked_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _check_size(path: Path, kind: str) -> None:
-    """BadInput for a table that would take all memory, which a small compressed file may be."""
     if not path.stat().st_size:  # so are files of the kernel, which may have no end
         raise BadInput(f"{path} is empty")
     ends = {"CSV": b",;\n", "TSV": b"\t\n"}.get(kind, b"," * kind.startswith("JSON"))

@@ -1,7 +1,4 @@
-"""Runs that trackers keep, a row a run: TensorBoard, W&B, and storages of Optuna.
-
-Series are read as `metric=` reads those of a command.
-"""
+"""Runs of TensorBoard, W&B and storages of Optuna; series are read as `metric=` reads them."""
 
 from __future__ import annotations
 
@@ -65,9 +62,6 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
                     {k: v for k, v in read.items() if k not in ("_wandb", "wandb_version")}
                 )
     return settings
-
-
-# Folders of runs.
 
 
 def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
@@ -157,7 +151,6 @@ def _wandb_frame(
 
 
 def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
-    """Runs that each have a file of one name: rows of JSON, or a table with a row a step."""
     table = RunRows(objective)
     file = objective.series.partition(":")[2].rpartition(":")[0]
     for path in sorted(folder.glob(f"**/{file}")):
@@ -171,9 +164,6 @@ def _files_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
             name, facts | (_config_of(run, folder, table.notes) if len(series) else {}), series
         )
     return table.frame(objective.series, str(folder))
-
-
-# A project of W&B, by its API.
 
 
 def project_frame(path: str, objective: Objective) -> tuple[pandas.DataFrame, list[str]]:
@@ -212,9 +202,6 @@ def _project_series(run: Any, named: str, objective: Objective) -> Iterator[Read
     for row in rows:
         if (loss := as_number(row.get(named))) is not None:
             yield Reading(as_step(row.get("_step")), loss)
-
-
-# Studies of Optuna, from a storage that others wrote.
 
 
 OURS = frozenset({"key", "phase", "result", "choices"})

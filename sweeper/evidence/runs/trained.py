@@ -1,7 +1,4 @@
-"""What a study of ours trained, as runs: those of its latest validation, else its trials.
-
-From the runs of a validation the same verdict follows.
-"""
+"""Runs of a study: of its latest validation, which give its verdict again, else its trials."""
 
 from __future__ import annotations
 

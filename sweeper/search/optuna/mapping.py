@@ -28,8 +28,6 @@ Ranges = Mapping[str, BaseDistribution]
 RESULT = "result"
 """The attribute of what was measured: one, since Optuna syncs the disk for each."""
 
-# Spaces.
-
 
 def log2_range(axis: Axis) -> BaseDistribution:
     """An axis as a sampler searches it: a range of logarithms, or categories by their places."""
@@ -39,10 +37,7 @@ def log2_range(axis: Axis) -> BaseDistribution:
 
 
 def ranges_of(trials: Iterable[Trial], space: Space) -> dict[str, BaseDistribution]:
-    """The hyperparameters of `trials`, in ranges that hold all their values, and the space's.
-
-    A line may leave its range, and trials of an earlier search may have other hyperparameters.
-    """
+    """The hyperparameters of `trials`, in ranges that hold all their values, and the space's."""
     numbers: dict[str, list[float]] = {}
     choices: dict[str, dict[Choice, None]] = {}
     for trial in trials:
@@ -86,9 +81,6 @@ def _axis(key: str, distribution: Any) -> Axis:
     # With whole powers exact, and no last digits that differ.
     low, high = (round(math.log2(end), 12) for end in (distribution.low, distribution.high))
     return Axis(low=low, high=high, default=low + (high - low) // 2)
-
-
-# Trials.
 
 
 def params_of(trial: Trial, ranges: Ranges) -> dict[str, Choice]:

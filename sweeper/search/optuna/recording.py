@@ -122,7 +122,6 @@ class OptunaStudy:
         return why
 
     def _open(self) -> None:
-        """Open the Optuna study, and tell it what it lacks."""
         try:
             study = self._load()
         except Exception as error:

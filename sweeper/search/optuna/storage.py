@@ -68,9 +68,6 @@ def disconnect(storage: BaseStorage | None) -> None:
         storage.engine.dispose()
 
 
-# Storages by their URL.
-
-
 def check_storage(url: str) -> None:
     """BadInput, without the password, unless the storage at `url` can be used now."""
     why = ""
