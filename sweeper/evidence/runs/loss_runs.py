@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import quoted_name, shown_value, take_alike, where_equal
 from sweeper.evidence.runs.divergence import by_status
 from sweeper.evidence.runs.numbers import number_of
-from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role
+from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, RATES, columns_by_role, plain_name
 from sweeper.evidence.runs.run import END_LOSS, SCALE_NAMES, Runs, in_own_order
 from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
@@ -416,12 +415,16 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     """BadInput for runs of several kinds, as of two data sets: no one law holds of them."""
     unlike = []
     for column in map(str, runs.frame.columns):
-        if column in runs.columns.values() or column in runs.ignore or _tells_ends(column):
+        if (
+            column in runs.columns.values()
+            or column in runs.ignore
+            or plain_name(column).endswith(TELLING)
+        ):
             continue
         values = runs.frame[column]
-        if values.dtype.kind in "iufcbM" or is_identifier(values):
+        if values.dtype.kind in "iufcM" or is_identifier(values):
             continue
-        if all(number_of(cell) is not None for cell in values.unique()):
+        if values.dtype.kind != "b" and None not in map(number_of, values.unique()):
             continue
         kinds = values.astype(str)
         # The name of a model is one for each size, and a colour one for each loss: of no kind.
@@ -440,16 +443,11 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     )
 
 
-def _tells_ends(column: str) -> bool:
-    """Whether a column tells schedules and unfinished runs, which is said in a note."""
-    return re.sub(r"[^a-z]+", "", column.lower()).endswith(TELLING)
-
-
 def mixed_runs(runs: Runs) -> list[Text]:
     """Notes on columns that tell runs apart whose losses follow no common law."""
     notes: list[Text] = []
     for column in map(str, runs.frame.columns):
-        if not _tells_ends(column) or column in (*runs.ignore, runs.columns.get("status")):
+        if not plain_name(column).endswith(TELLING) or column in runs.ignore:
             continue
         values = runs.frame[column].dropna().astype(str).unique()
         if 1 < len(values) <= MOST_KINDS:
@@ -534,8 +532,8 @@ def _alike_counts(counts: Array) -> Sequence[float]:
 
 LEAST_TRIED = 0.25
 """Octaves between learning rates of one size from which on they were tried."""
-TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
-"""How the names of columns end, letters alone, that tell schedules and unfinished runs."""
+TELLING = ("schedule", "scheduler", "schedulertype")
+"""How the names of columns end that tell schedules."""
 MOST_KINDS = 6
 """Values of such a column; of more it tells something else."""
 

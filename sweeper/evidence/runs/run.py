@@ -35,10 +35,11 @@ END_LOSS = {"loss": "the loss at the end of each run"}
 MAXIMIZED = frozenset(
     (
         *("reward", "rewards", "return", "accuracy", "acc", "score", "auc", "f1", "r2"),
-        *("precision", "recall", "bleu", "rouge"),
+        *("precision", "recall", "bleu", "rouge", "likelihood", "loglik", "logprob", "elbo"),
+        *("success", "win", "match", "pass", "top", "iou", "psnr", "mmlu", "auroc", "fitness"),
     )
 )
-MINIMIZED = frozenset(("loss", "error", "err", "neg", "negative", "minus"))
+MINIMIZED = frozenset(("loss", "error", "err"))
 """Words in the name of what is better the higher, or the lower, it is."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
@@ -107,8 +108,10 @@ class Runs:
 
     def _check_minimized(self, column: str) -> None:
         negated = "into a column of its own write the loss that is minimized, such as"
-        words = re.findall(r"f1|r2|[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower())
-        if MAXIMIZED & {*words} and not MINIMIZED & {*words}:
+        plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"^1?\s*-", "minus_", column)).lower()
+        words = {*re.findall(r"f1|r2|[a-z]+", plain)}
+        high, low = not MAXIMIZED.isdisjoint(words), not MINIMIZED.isdisjoint(words)
+        if low if words & {"neg", "negative", "minus"} else high and not low:
             raise BadInput(f"{column!r} is maximized, as its name says: {negated} 1 - accuracy")
         values = self.numbers_or_nan(column)
         below = (values < 0) & (values > -1e30)

@@ -90,7 +90,13 @@ def piped_runs(objective: Objective) -> Runs:
                 file.write(block)
                 if file.tell() > LARGEST:
                     raise BadInput(f"stdin brings {_too_large()}")
-        runs = file_runs(path, objective)
+        try:
+            runs = file_runs(path, objective)
+        except BadInput as error:
+            name = str(path)
+            parts = (p.replace(name, "stdin") if isinstance(p, str) else p for p in error.args)
+            error.args = (*parts,)
+            raise
         assert runs.written is not None
         cells = runs.written([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
         # The file is gone when a cell is asked about.
@@ -242,11 +248,21 @@ def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
     """Rows, or columns, as Python reads them: with whole numbers of any size, NaN as its word."""
     import pandas
 
+    parse = partial(json.loads, parse_constant=lambda w: w if w == "NaN" else float(w))
+    place = ""
     with UNPACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
-        parse = partial(json.loads, parse_constant=lambda w: w if w == "NaN" else float(w))
-        rows = [parse(line) for line in file if line.strip()] if lines else parse(file.read())
+        try:
+            rows = [] if lines else parse(file.read())
+            for number, line in enumerate(file, 1):
+                place = f"line {number}: "
+                rows += [parse(line)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{place}{first_line(error)}") from None
     if isinstance(rows, dict) and {"columns", "data"} <= rows.keys():
         return pandas.DataFrame(rows["data"], columns=rows["columns"])
+    cells = rows.values() if isinstance(rows, dict) else rows
+    if not isinstance(rows, dict | list) or not all(isinstance(c, dict | list) for c in cells):
+        raise ValueError('rows are [{"width": 64, ...}, ...], columns {"width": [64, ...], ...}')
     return pandas.DataFrame(rows).reset_index(drop=True)
 
 

@@ -101,12 +101,15 @@ def test_a_status_that_is_not_known_is_asked_about_wherever_runs_are_read(word: 
             reader(read(frame.assign(status=status), where=where.value, ignore=["kind"]))
     killed = np.where(np.arange(12) < 2, "killed", "finished")
     assert len(law_runs(read(frame.assign(status=killed), ignore=["kind"]))) == 10
+    for name, ends in {"run_state": killed, "finished": killed != "killed"}.items():
+        with pytest.raises(BadInput, match=f"the runs differ in {name}"):
+            loss_runs_of(law_runs(read(frame.assign(**{name: ends}), ignore=["kind"])))
     table = runs(seeds=1).assign(status=[word, *["DONE"] * (len(runs(seeds=1)) - 1)])
     with pytest.raises(BadInput, match=f"'status' has {word}"):
         grid(table)
 
 
-@pytest.mark.parametrize("name", ["objective", "loss", "eval_reward", "testAccuracy", "f1"])
+@pytest.mark.parametrize("name", ["objective", "loss", "eval_reward", "log_likelihood", "f1"])
 def test_what_is_maximized_is_asked_about_by_name(name: str) -> None:
     is_named = name in ("objective", "loss")
     frame = runs(seeds=1).assign(val_loss=lambda t: t.val_loss * (-1) ** is_named)
@@ -114,4 +117,7 @@ def test_what_is_maximized_is_asked_about_by_name(name: str) -> None:
     with pytest.raises(BadInput, match=f"'{name}' is .*maximized"):
         grid(frame, "" if is_named else f"loss={name}")
     assert not is_named or grid(frame, f"loss={name}").runs
-    assert grid(frame.rename(columns={name: f"{name}_error"}), f"loss={name}_error").runs
+    for other in (f"{name}_error", "1 - accuracy", "neg_reward"):
+        assert grid(frame.rename(columns={name: other}), f"loss={other}").runs
+    with pytest.raises(BadInput, match="'-loss' is maximized"):
+        grid(frame.rename(columns={name: "-loss"}))

@@ -283,3 +283,19 @@ def test_a_table_in_memory_is_no_word_of_a_call() -> None:
 def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None:
     names = [name for name in keywords if name != "baseline"]
     assert names[-1] in refused(call, RUNS, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"width": 64}\n\n{"width"\n', "line 3: "),
+        ("a.json", '{"a": 1}', "rows are"),
+        ("a.json", "[1, 2]", "rows are"),
+    ],
+)
+def test_json_that_is_no_table_says_where_and_what_is_one(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=f"cannot be read as JSON.*: {message}"):
+        read(tmp_path / name)
