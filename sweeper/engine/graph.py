@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,8 @@ GRAPH, GRAPHED_UPDATE = "graphed", "graphed update"
 """Names of the whole step as a graph and of the update within it, beside the gradients' modes."""
 HOST_ALGORITHMS = (
     *("aten::_linalg_eigh", "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_svd"),
-    *("aten::linalg_lstsq", "sweeper::inverse_fourth_roots", "sweeper::soap_bases"),
+    *("aten::linalg_lstsq", "aten::_linalg_check_errors"),
+    *("sweeper::inverse_fourth_roots", "sweeper::soap_bases"),
 )
 """Operations that wait for the device within."""
 
@@ -44,7 +45,7 @@ class CudaGraph:
     def __init__(self, device: torch.device, seeds: int) -> None:
         """`seeds` is how often a step seeds torch's generator: each goes on with one of its own."""
         index = torch.cuda.current_device() if device.index is None else device.index
-        self._device, self._graph = device, torch.cuda.CUDAGraph()
+        self._device, self._index, self._graph = device, index, torch.cuda.CUDAGraph()
         self._default = torch.cuda.default_generators[index]
         self._generators = [self._default.clone_state() for _ in range(seeds)]
         for generator in self._generators:
@@ -64,15 +65,26 @@ class CudaGraph:
 
     def record(self, step: Callable[[], None]) -> None:
         """Nothing is carried out; an error leaves the device as it was."""
-        own = self._default.graphsafe_get_state()
+        own, pool = self._default.graphsafe_get_state(), torch.cuda.graph_pool_handle()
+        side, first = _side_stream(self._device), list[BaseException]()
         try:
-            side = _side_stream(self._device)
-            with torch.cuda.device(self._device), torch.cuda.graph(self._graph, stream=side):
-                step()
-        except BaseException:
+            # The outer one goes back to the stream before; the end of a broken recording does not.
+            with torch.cuda.stream(side), torch.cuda.graph(self._graph, pool, side):
+                try:
+                    step()
+                except BaseException as error:
+                    first.append(error)  # the end of the recording fails, too, of no operation
+                    raise
+        except BaseException as error:
             # One that was part of a broken recording draws nothing outside of it any more.
             own = own.clone_state()
-            raise
+            # torch leaves the pool of such a one open, would free nothing that it has cached, and
+            # would ask the graph at each later recording whether it is that one's.
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._index, pool)
+                torch._C._cuda_releasePool(self._index, pool)
+                _BROKEN.append(self._graph)
+            raise (first.pop() if first else error) from None  # kept by no frame of its own
         finally:
             self._default.graphsafe_set_state(own)
 
@@ -85,6 +97,9 @@ class CudaGraph:
         for generator, seed in zip(self._generators, seeds, strict=True):
             generator.manual_seed(seed)
         self._graph.replay()
+
+
+_BROKEN = list[torch.cuda.CUDAGraph]()
 
 
 @cache
@@ -115,10 +130,12 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Why an operation cannot be recorded; "" where it can."""
         name, kinds = func.name(), {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
         waits = bool({*func.tags} & WAITING) or name.startswith(HOST_ALGORITHMS)
+        fills = False
         if indexes := name.startswith(("aten::index.", "aten::index_put")):
-            # Positions are no wait. A mask is, but for one that a single number fills.
+            # Positions are no wait. A mask is, but for one that a single number of the host fills.
             masks = [i for i in tree_leaves(args[1]) if isinstance(i, Tensor) and i.itemsize == 1]
-            waits = bool(masks) and not (len(args) > 2 and args[2].numel() == 1)
+            fills = bool(masks) and len(args) > 2 and args[2].numel() == 1 and args[2].is_cpu
+            waits = bool(masks) and not fills
         if waits:
             return f"{name} waits for a value of the device"
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -127,8 +144,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return f"{name} draws on the host"
         # Of torch.tensor and its kin this is all that is seen.
         lifted = name == "aten::lift_fresh" and self.device.type in kinds
-        if lifted or (len(kinds) > 1 and ("copy" in name or indexes)):
+        if lifted or (len(kinds) > 1 and ("copy" in name or (indexes and not fills))):
             return f"{name} copies between host and device"
+        # A replay has the value that it had when the step was recorded.
+        if kinds and self.device.type not in kinds and func._schema.is_mutable:
+            return f"{name} changes a tensor of the host"
         return ""
 
 

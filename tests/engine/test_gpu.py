@@ -136,6 +136,30 @@ def test_replayed_steps_are_plain_ones_to_the_bit(
         torch.testing.assert_close(replayed, plain, rtol=0, atol=0)
 
 
+def test_a_broken_recording_is_told_by_its_operation_and_leaves_the_device_as_it_was() -> None:
+    """The stream, the generator, the memory that torch has cached, and the next recording."""
+    device = torch.device(DEVICE)
+
+    def reads() -> None:
+        torch.ones(2**24, device=DEVICE).sum().item()
+
+    def add() -> None:
+        total.add_(1)
+
+    reads()
+    with pytest.raises(RuntimeError, match="capturing"):
+        CudaGraph(device, 0).record(reads)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.rand(3, device=DEVICE).isfinite().all()
+    reads()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < torch.cuda.memory_allocated() + 2**25
+    total, graph = torch.zeros(1, device=DEVICE), CudaGraph(device, 0)
+    graph.record(add)
+    graph.replay([])
+    assert total.item() == 1
+
+
 def test_an_eager_step_of_a_few_trials_is_one_launch(tmp_path: Path) -> None:
     """What the host does for a step is told by its time: the device is far behind."""
     run = BatchedRun(batched(tmp_path), DEVICE)

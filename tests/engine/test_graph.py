@@ -20,7 +20,7 @@ from torch import Tensor
 from sweeper.data.corpus import Corpus
 from sweeper.engine import train as training
 from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials
-from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, WARM_UP
+from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, WARM_UP, StepWatch
 from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution, train
@@ -212,6 +212,23 @@ def test_a_module_that_cannot_be_recorded_is_told_by_the_operation(
         assert same_result(trained()[0], plain[0]) and Tape.recorded == recorded
         trained()
     golden.says("\n".join(notices))
+
+
+def test_what_lies_on_the_host_is_told_from_what_lies_on_the_device() -> None:
+    """A number of the host fills a mask; a value of the host that changes is not replayed."""
+    there = {"device": "meta"}
+
+    def refusal(step: Any) -> str:
+        with StepWatch(torch.device("meta")) as watch:
+            step(torch.ones(3, **there), torch.ones(3, **there) > 0)  # type: ignore[call-overload]
+        return watch.refusal
+
+    host, zero = torch.zeros(1), torch.zeros(())
+    assert not refusal(lambda x, mask: x.index_put_((mask,), zero))
+    assert not refusal(lambda x, mask: x.add_(zero))
+    assert "waits" in refusal(lambda x, mask: x.index_put_((mask,), torch.ones(1, **there)))
+    assert "copies" in refusal(lambda x, mask: x.index_put_((mask.long(),), zero))
+    assert "aten::add_.Tensor changes" in refusal(lambda x, mask: host.add_(1))
 
 
 @pytest.mark.parametrize("name", ["Replacing", "Noisy"])
