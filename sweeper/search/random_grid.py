@@ -9,6 +9,8 @@ from functools import cache
 from math import prod
 from typing import Annotated
 
+import numpy as np
+
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -91,18 +93,25 @@ def _drawn(seed: int, sizes: tuple[int, ...], count: int) -> tuple[tuple[int, ..
     """`count` cells of a grid of `sizes`, each once, as Optuna's samplers draw them."""
     from optuna import create_study
     from optuna.distributions import IntDistribution
-    from optuna.samplers import BaseSampler, GridSampler, RandomSampler
+    from optuna.samplers import GridSampler
 
     from sweeper.search.optuna.mapping import quiet
 
-    ranges = {str(i): IntDistribution(0, size - 1) for i, size in enumerate(sizes)}
     seed %= 2**32
-    sampler: BaseSampler = RandomSampler(seed=seed)
-    if prod(sizes) <= LISTED:
-        sampler = GridSampler({str(i): range(size) for i, size in enumerate(sizes)}, seed=seed)
     cells: dict[tuple[int, ...], None] = {}
+    if prod(sizes) > LISTED:  # `RandomSampler`'s numbers, all at once: asked, 20,000 take seconds
+        uniform, ends = np.random.RandomState(seed).uniform, np.array(sizes) - 1
+        rows = np.zeros((count, len(sizes)), int)
+        while len(cells) < count:  # a cell that was drawn before is drawn anew
+            high = ends[ends > 0]  # for an only value no number is drawn
+            drawn = np.floor(uniform(-0.5, high + 0.5, (count, len(high))) + 0.5)
+            rows[:, ends > 0] = drawn.clip(0, high)
+            cells |= dict.fromkeys(map(tuple, rows.tolist()))
+        return tuple(cells)[:count]
+    grid = {str(i): range(size) for i, size in enumerate(sizes)}
+    ranges = {name: IntDistribution(0, len(values) - 1) for name, values in grid.items()}
     with quiet():
-        study = create_study(sampler=sampler)
+        study = create_study(sampler=GridSampler(grid, seed=seed))
         while len(cells) < count:  # a cell that was drawn before is drawn anew
             cells[tuple(study.ask(dict(ranges)).params.values())] = None
     return tuple(cells)

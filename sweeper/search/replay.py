@@ -92,4 +92,4 @@ class SearchReplay(ABC, Generic[T]):
     def result_counts(self) -> tuple[int, int]:
         """How many results there are: of complete batches, and in all."""
         complete = len(self._complete.results)
-        return complete, complete + len(self._results_of(self._batch))
+        return complete, complete + sum(self._result(asked) is not None for asked in self._batch)

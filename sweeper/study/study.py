@@ -470,7 +470,8 @@ class _Parser:
         key, trial = record.pop("key"), record.pop("trial")
         # Shown for people alone; they follow from log2_hps.
         del trial["hps"]
-        record["curve"] = tuple(map(_number, self._shared(record["curve"])))
+        curve = self._shared(record["curve"])
+        record["curve"] = tuple(map(_number, curve) if str in map(type, curve) else curve)
         for name in ("objective", "heldout", "seconds", "finished_at"):
             record[name] = _number(record[name])
         result = Result(trial=Trial(spec=spec, **trial), **record)

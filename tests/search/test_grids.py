@@ -8,6 +8,9 @@ from unittest.mock import ANY
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna import create_study
+from optuna.distributions import IntDistribution
+from optuna.samplers import RandomSampler
 
 from sweeper.search.grids import PairsStrategy, row_optima, transfer_error
 from sweeper.search.random_grid import RandomGridStrategy
@@ -187,6 +190,18 @@ def test_the_draw_never_changes_between_versions() -> None:
     points = RandomGridStrategy(runs=3).propose(large, History())
     drawn = [list(point.log2_hps.values()) for point in points]
     assert drawn == [[0, 2, 1, 0, -1], [1, 0, 3, 3, -1], [2, 0, 0, 3, -3]]
+
+
+def test_of_a_large_grid_optuna_s_random_points_are_drawn_in_their_order() -> None:
+    space = {
+        name: Axis(low=0, high=high) for name, high in zip("abcd", (59, 0, 3, 59), strict=True)
+    }
+    study = create_study(sampler=RandomSampler(seed=3))
+    ranges = {name: IntDistribution(int(a.low), int(a.high)) for name, a in space.items()}
+    asked = dict.fromkeys(tuple(study.ask({**ranges}).params.values()) for _ in range(2000))
+    assert len(asked) < 2000  # some come twice
+    points = RandomGridStrategy(runs=len(asked), seed=3).propose(space, History())
+    assert [tuple(point.log2_hps.values()) for point in points] == list(asked)
 
 
 def test_a_grid_of_fewer_points_than_runs_is_taken_whole_and_that_is_said(golden: Golden) -> None:
