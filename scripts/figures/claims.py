@@ -116,10 +116,13 @@ def page() -> str:
 
 def kept(records: Sequence[Mapping[str, Any]]) -> str:
     """Which records can be judged again, and when the others were judged."""
-    whole = [f"`{record['figure']}`" for record in records if "ladders" in record]
-    days = sorted({record["judged"] for record in records if "ladders" not in record})
-    text = f"The records of {', '.join(whole)} keep their losses."
-    return text + f" The others keep none, and stand as judged on {days[-1]}." * bool(days)
+    others = [record for record in records if "ladders" not in record]
+    if not others:
+        return "Every record keeps what was measured."
+    names = ", ".join(f"`{record['figure']}`" for record in others)
+    day = max(record["judged"] for record in others)
+    said = f"The records of {names} keep no losses, and stand as judged on {day}; "
+    return said + "all others keep theirs."
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:

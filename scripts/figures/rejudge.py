@@ -1,8 +1,8 @@
-"""Judge the claims of docs/papers.md once more, from the losses that docs/figures/ keeps.
+"""Judge the claims of docs/papers.md once more, from what docs/figures/ keeps of every figure.
 
 python scripts/figures/rejudge.py [FOLDER] [write]
 
-Trains nothing: each figure's script runs on the ladders of its record, and what its claims say now
+Trains nothing: each figure's script runs on the numbers of its record, and what its claims say now
 stands beside what they said. A record without losses is refused, by the day it was judged on; the
 exit code is then 0 where it names that day. FOLDER holds other records than docs/figures/; with
 `write` the records get what the claims say now, and claims.py makes the page of them.
@@ -133,7 +133,7 @@ def rejudged(figure: str, record: Document) -> Iterator[Row]:
 
 
 def claims_now(record: Document) -> list[Mapping[str, str]]:
-    """What a figure's script claims of the ladders in its record."""
+    """What a figure's script claims of the numbers in its record."""
     lab = Kept(name=record["figure"], words=record["command"].split()[2:], record=record)
     of = Lab.__dict__["of"]
     try:
