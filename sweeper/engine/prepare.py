@@ -235,11 +235,15 @@ class PreparedSpec:
 
     def flops(self) -> float:
         """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361)."""
-        weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
+        read = self.architecture
+        heads = {site.parameter for site in read.sites}
+        heads |= {str(op.geometry["parameter"]) for op in read.unseen_ties}
+        products = [s for s in self.specs if s.role != "embedding" or s.name in heads]
+        weights = sum(prod(spec.shape) for spec in products)
         # A product and an addition for each weight forward, twice that backward. Attention has two
         # products, q k^T and that with v, of width x sequence each: 2 x 6.
         attention = 0
-        if self._attention_lengths():
+        if self._attention_lengths() or read.attentions:
             attention = 12 * self.spec.width * self._example_length() * self.spec.depth
         return float(self.tokens() * (6 * weights + attention))
 

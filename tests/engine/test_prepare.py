@@ -13,6 +13,7 @@ from sweeper.engine.prepare import check_decay, prepare
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from sweeper.trial import PlainHps
+from tests.documents import ROOT
 from tests.engine.tiny_trials import tree, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -145,3 +146,16 @@ def test_llama_declares_its_fused_matrices() -> None:
     parts = prepare(spec_of(tree())).architecture.parts
     layers = {name.removeprefix("layers.0."): n for name, n in parts.items() if "layers.0" in name}
     assert layers == {"attention.qkv.weight": 3, "ffn.up_gate.weight": 2}
+
+
+def test_flops_of_a_tied_head_and_of_attention_with_a_scale_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts/examples/gpt")
+    for module in ("before", "train"):
+        made = tree("mup")
+        made["model"] = {"_target_": f"{module}.GPT", "width": 32, "depth": 2}
+        prepared = prepare(spec_of(made))
+        per_token = prepared.flops() / prepared.tokens()
+        weights = prepared.parameters() - 64 * 32  # positions are looked up
+        assert per_token == 6 * weights + 12 * 32 * prepared.train.seq_len * 2
