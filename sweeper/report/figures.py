@@ -67,7 +67,7 @@ def learning_rate_figure(
     if math.isfinite(centre := validation.planned_log2):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {2.0**centre:.3g}", color=INK, linestyle=DASHED))
-    handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
+    handles += [legend_key("optimum", color=FAINT, **STAR)] if judged else []
     handles += off_scale(means, top)
     # parse_math: matplotlib would read the underscores and dollars of users' names as formulas.
     powers(ax.xaxis)
@@ -75,6 +75,6 @@ def learning_rate_figure(
     ax.set_ylabel(loss_label, parse_math=False)
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
-    title = f"{axis_name}: optimum" if judged else axis_name
+    title = f"{axis_name}: optimum [95 % interval]" if judged else axis_name
     legend_below(figure, handles, title=title)
     return figure
