@@ -69,7 +69,7 @@ test-zoo: setup ## Classify every family of transformers, coordinate checks; pri
 
 # Laws that name no number of examples are tried with ten times as many as in every run.
 test-long: setup ## What takes minutes each: the zoo, every combination, more trainers, the GPU checks.
-	SWEEPER_EXAMPLES=300 $(BIN)/pytest -n 2 --dist worksteal -rs -m 'long or (hypothesis and not faults)'
+	SWEEPER_STEPS=200 SWEEPER_EXAMPLES=300 $(BIN)/pytest -n 2 --dist worksteal -rs -m 'long or (hypothesis and not faults)'
 
 # Where pip has no CPU builds of them it takes those for CUDA, gigabytes each: name an index of CPU
 # builds as TORCH_PIP=--index-url=...

@@ -5,6 +5,7 @@ A tape on the CPU stands in for the GPU's graph: like it, it replays operations 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -41,8 +42,8 @@ PRECISIONS = ["float64", "float32", "bfloat16", "bfloat16_stream", "float16"]
 EXTRAS: list[dict[str, Any]] = [{}, {"clip": 0.5}, {"accumulate": 2}, {"dropout": 0.1}]
 ON_THE_HOST = ("shampoo", "soap")
 """Optimizers whose update takes eigenvalues, for which the device is waited for."""
-STEPS = 70
-"""More than a block of what is sent ahead."""
+STEPS = int(os.environ.get("SWEEPER_STEPS", "70"))
+"""More than a block of what is sent ahead; `make test-long` takes 200."""
 
 
 def cases() -> Iterator[Any]:
