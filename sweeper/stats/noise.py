@@ -90,8 +90,10 @@ class Noise:
 
         Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
         """
+        from scipy.linalg import helmert  # not above, as in `stats/estimate.py`
+
         # The differences alone: the curve itself, which nobody knows, is in none of them.
-        contrasts = runs @ _contrasts(runs.shape[1])
+        contrasts = runs @ helmert(runs.shape[1]).T
         covariances, _ = _models(tuple(x.round(9)))
         process = Process(covariances, contrasts, np.ones((len(x), 1)))
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
@@ -239,15 +241,6 @@ def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Arr
         # `MODELS` go by rise, then by kernel: down a column only the rise grows.
         total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
     return shares(total, PRIOR)
-
-
-def _contrasts(seeds: int) -> Array:
-    """An orthonormal basis [seed, contrast] of the differences between seeds (Helmert's)."""
-    basis = np.zeros((seeds, seeds - 1))
-    for i in range(1, seeds):
-        basis[:i, i - 1], basis[i, i - 1] = 1.0, -float(i)
-        basis[:, i - 1] /= math.sqrt(i * (i + 1))
-    return basis
 
 
 def fit_plane(x: Array, optima: Array, draws: Array) -> Array:
