@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from sweeper.decide.target import (
 )
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.records import NOT_WRITTEN, to_json
+from sweeper.records import NOT_WRITTEN
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import LADDER_AXES, LadderRule, LadderSize, SizeCurve
@@ -462,26 +462,27 @@ class FittedExponents:
     batches: tuple[int, int]
     tokens: tuple[int, int]
     sizes: int
-    draws: Array = field(repr=False, compare=False)
-    measured: Array = field(repr=False, compare=False)
+    draws: Array = field(repr=False, compare=False, metadata=NOT_WRITTEN)
+    measured: Array = field(repr=False, compare=False, metadata=NOT_WRITTEN)
 
-    def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("exponents",)
+
+    def log2_eta(self, direction: Direction) -> Estimate | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
         way = np.array(direction)
         # Off the directions in which curves differ a coefficient is 0 by the basis.
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
-        estimate = Estimate.from_draws(float(change[0]), change[1:])
-        return estimate.value, estimate.low, estimate.high
+        return Estimate.from_draws(float(change[0]), change[1:])
 
+    @property
     def exponents(self) -> list[Exponent]:
         """Every direction that was measured, beside what laws print for it."""
         exponents = []
         for name, direction in DIRECTIONS.items():
-            if (change := self.log2_eta(direction)) is None:
+            if (measured := self.log2_eta(direction)) is None:
                 continue
-            measured = Estimate(value=change[0], low=change[1], high=change[2])
             printed = [(law, law.along(direction)) for law in PUBLISHED]
             published = tuple(
                 PublishedExponent(
@@ -495,18 +496,6 @@ class FittedExponents:
             )
             exponents.append(Exponent(direction=name, measured=measured, published=published))
         return exponents
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON: what is told, not the draws."""
-        record: dict[str, Any] = to_json(
-            {
-                "sizes": self.sizes,
-                "batches": self.batches,
-                "tokens": self.tokens,
-                "exponents": [asdict(exponent) for exponent in self.exponents()],
-            }
-        )
-        return record
 
 
 def fit_exponents(

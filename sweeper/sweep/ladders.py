@@ -348,7 +348,7 @@ def validate(
         trend=judged.trends.get("width"),
         curves=judged.every,
         law=law_spec(settings),
-        exponents=tuple(exponents.exponents()) if exponents else (),
+        exponents=tuple(exponents.exponents) if exponents else (),
         settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
         rule={key: float(getattr(rule, key)) for key in RULE},
