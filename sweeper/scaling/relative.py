@@ -61,7 +61,7 @@ class Relative(BaseParameterization):
 
     @property
     def one_rate(self) -> bool:
-        """Without an `alignment`."""
+        """Whether no rule of width changes a learning rate: without an `alignment`."""
         return self.alignment is None
 
     def ab_exponents(self) -> ABExponents:

@@ -85,12 +85,6 @@ class Process:
         return np.asarray(columns), np.asarray(triangle), rest
 
     @property
-    def terms(self) -> Array:
-        """The mean's terms b^ [..., terms, copies]."""
-        columns, triangle, _ = self._fit
-        return np.asarray(np.linalg.solve(triangle, _turned(columns) @ self._white[0]))
-
-    @property
     def residuals(self) -> Array:
         """What no term of the mean explains, whitened [..., n, copies]."""
         return self._fit[2]
@@ -142,8 +136,9 @@ class Process:
 
         `shared` and `basis` as in `estimator`; `own` [..., places, places] is K**.
         """
-        weights, beyond = self._carried(shared, basis)
-        means = basis @ self.terms + _turned(weights) @ self.residuals
+        (weights, beyond), (columns, triangle, _) = self._carried(shared, basis), self._fit
+        terms = np.linalg.solve(triangle, _turned(columns) @ self._white[0])
+        means = basis @ terms + _turned(weights) @ self.residuals
         return means, own - _turned(weights) @ weights + beyond @ _turned(beyond)
 
     def _carried(self, shared: Array, basis: Array) -> tuple[Array, Array]:

@@ -125,14 +125,16 @@ class Noise:
         """
         # The tilted kernels are the last kind.
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
-        level = np.full(len(RISES), deviation**2)
+        level, by_rise = np.full(len(RISES), deviation**2), np.zeros(len(RISES))
         if single:
             # Were the noise to rise, the residuals would ask for less of it at the lowest point.
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
-        else:
-            by_rise = _rise_evidence(x, losses, deviation / math.sqrt(seeds))
+        # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
+        elif len(x) > ORDER + 1:
+            of_means = deviation / math.sqrt(seeds)
+            by_rise = _beside_polynomial(x, losses, ORDER, of_means).log_likelihood
         return cls(
             log_likelihood=np.where(untilted, np.repeat(by_rise, len(KERNELS)), -math.inf),
             variance=np.repeat(level, len(KERNELS)),
@@ -217,17 +219,6 @@ def _beside_polynomial(x: Array, losses: Array, order: int, deviation: float = 1
     return Process(
         spreads[:, None] ** 2 * np.eye(len(x)), losses - losses.min(), np.vander(x, order + 1)
     )
-
-
-def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
-    """The log likelihood [rise] of single losses at `x` of independent noise of that deviation.
-
-    What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
-    """
-    # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
-    if len(x) <= ORDER + 1:
-        return np.zeros(len(RISES))
-    return _beside_polynomial(x, losses, ORDER, deviation).log_likelihood
 
 
 def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:

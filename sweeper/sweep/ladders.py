@@ -21,9 +21,9 @@ from sweeper.decide.trend import (
     Trend,
     fit_exponents,
     fit_trend,
+    judge_with_target,
 )
 from sweeper.decide.validation import Beginning, Validation
-from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json, write_summed
 from sweeper.laws.law import NoLaw, is_of_ladders

@@ -295,10 +295,10 @@ def predict_runs(
     target = target_of(law, question)
     best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
-    reasons = studied.reasons(loss, target, best)
+    aim = target or _as_target(best, float(runs.flops.max()))
+    reasons = studied.reasons(loss, aim, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
     values = LossLawValues(form=law.form.name, formula=law.form.formula, **law.values())
-    aim = target or _as_target(best, float(runs.flops.max()))
     fitted = f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"
     thinned = [fitted] * (len(runs) > MOST_FITTED)
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
@@ -353,7 +353,7 @@ class BackTestedLaw:
     unlike: LeftOut | None = None
 
     def reasons(
-        self, loss: Estimate | None, target: LossTarget | None, best: BudgetOptimum | None
+        self, loss: Estimate | None, aim: LossTarget | None, best: BudgetOptimum | None
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
         law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
@@ -382,7 +382,6 @@ class BackTestedLaw:
                 f"the best size may lie anywhere from {best.params.low:.3g} to "
                 f"{best.params.high:.3g} parameters"
             )
-        aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
             floor = law.values()["E"]
