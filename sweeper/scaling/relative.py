@@ -47,7 +47,7 @@ from sweeper.trial import PlainHps
 class Relative(BaseParameterization):
     """A parameterization whose rules are powers of width / base width, and nothing at the base.
 
-    A subclass names its `ab_exponents`, and may change what the base model is given (`base_scale`)
+    A subclass names its `table`, and may change what the base model is given (`base_scale`)
     and the scale of attention. With m the `width_ratio` of a parameter,
     `eta_l = eta * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4), before gammas.
     Without an `alignment` learning rates and epsilon have no rule: c = g = 0.
@@ -58,6 +58,7 @@ class Relative(BaseParameterization):
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
     relative: ClassVar[bool] = True
+    table: ClassVar[ABExponents]
 
     @property
     def one_rate(self) -> bool:
@@ -66,7 +67,7 @@ class Relative(BaseParameterization):
 
     def ab_exponents(self) -> ABExponents:
         """(a, b) by role."""
-        raise NotImplementedError
+        return self.table
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """What the base model is given: standard init, and factors of 1."""
@@ -138,11 +139,9 @@ class Standard(Relative):
     Adam, is the recommendation of Everett et al.
     """
 
-    alignment: Alignment | None = None
+    table: ClassVar[ABExponents] = STANDARD
 
-    def ab_exponents(self) -> ABExponents:
-        """(0, 0), (0, 1/2), (0, 1/2)."""
-        return STANDARD
+    alignment: Alignment | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,18 +153,14 @@ class Ntk(Relative):
     is `effective_theory` with s = 0 (erratum E17, docs/papers.md).
     """
 
-    def ab_exponents(self) -> ABExponents:
-        """(0, 0), (1/2, 0), (1/2, 0)."""
-        return NTK
+    table: ClassVar[ABExponents] = NTK
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanField(Relative):
     """Everett et al., Table 1, last row: trains exactly as `mup` with the same alignment."""
 
-    def ab_exponents(self) -> ABExponents:
-        """(0, 0), (1/2, 0), (1, 0)."""
-        return MEAN_FIELD
+    table: ClassVar[ABExponents] = MEAN_FIELD
 
     def logit_scale(self, head_size: int, hps: PlainHps) -> float:
         """1 / d_head, as in muP."""

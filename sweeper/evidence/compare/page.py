@@ -342,9 +342,9 @@ def target_table(winner: Winner) -> Table:
         table.add(
             each.name,
             Cell(each.answer, each.answer, tone=TONES.get(SIGNS.get(each.answer, ""), "open")),
-            _signed(each.difference, form),
-            *[_factor(each.compute)] * computed,
-            *[_factor(each.wall_clock)] * clocked,
+            _ends(each.difference, form),
+            *[_ends(each.compute, ".3g")] * computed,
+            *[_ends(each.wall_clock, ".3g")] * clocked,
             f"{each.first}" if each.first == each.last else f"{each.first}-{each.last}",
             len(each.sizes),
         )
@@ -379,10 +379,10 @@ def sizes_table(winner: Winner) -> Table:
                 each.name,
                 place_text(at.place),
                 at.runs,
-                _signed(at.difference, form),
-                _signed(at.carried, form),
-                _factor(at.compute),
-                *[_factor(at.wall_clock)] * clocked,
+                _ends(at.difference, form),
+                _ends(at.carried, form),
+                _ends(at.compute, ".3g"),
+                *[_ends(at.wall_clock, ".3g")] * clocked,
                 note="; ".join(filter(None, (diverged, at.bound and bound_text(at.bound)))),
                 subject=each.name,
             )
@@ -421,17 +421,11 @@ def _form(estimates: Iterable[Estimate]) -> str:
     return f"+.{max(0, digits)}f" if digits < 8 else "+.2e"
 
 
-def _signed(estimate: Estimate, form: str) -> Cell:
+def _ends(estimate: Estimate, form: str) -> Cell:
     if not math.isfinite(estimate.value):
         return Cell(None, "-")
     value, low, high = (format(x, form) for x in (estimate.value, estimate.low, estimate.high))
     return Cell(estimate, f"{value} ({low} to {high})")
-
-
-def _factor(estimate: Estimate) -> Cell:
-    if not math.isfinite(estimate.value):
-        return Cell(None, "-")
-    return Cell(estimate, f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})")
 
 
 @rc_context(STYLE)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
@@ -48,13 +49,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    ratio: float
-    flops: float
-    kept: Kept
-
-
-@dataclass(frozen=True)
 class RunToCome:
     """A run to come, as far as it says which runs tell of it; `beyond` the largest, in compute."""
 
@@ -79,25 +73,26 @@ def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | N
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
     best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss)
-    misses = _misses(runs, rungs, choices, best)
+    misses = _misses(runs, rungs, np.stack([kept for *_, kept in choices]), best)
     chosen = int(misses.argmin())
     # Half, and not merely less: of nine choices the best is better by luck alone.
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
-    choice = choices[chosen]
-    few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
-    return runs.only(choice.kept), LeftOut(
+    ratio, flops, kept = choices[chosen]
+    few, small = ratio > 0, flops > float(runs.flops.min())
+    return runs.only(kept), LeftOut(
         code="both" if few and small else "undertrained" if few else "small",
-        count=int((~choice.kept).sum()),
+        count=int((~kept).sum()),
         of=len(runs),
-        ratio=choice.ratio,
-        flops=choice.flops,
+        ratio=ratio,
+        flops=flops,
         miss_all=float(misses[0]),
         miss=float(misses[chosen]),
     )
 
 
-def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice]:
+def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[tuple[float, float, Kept]]:
+    """Least tokens a parameter, least FLOPs, and the runs that have both."""
     ratio, seen = runs.tokens / runs.params, set[bytes]()
     ratios, spans = asked.allowed
     for span in spans:
@@ -109,15 +104,14 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice
             if (some and not kept.all()) or kept.tobytes() in seen:
                 continue
             seen.add(kept.tobytes())
-            yield _Choice(least, flops, kept)
+            yield least, flops, kept
 
 
-def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws) -> Array:
-    """The miss of log L at farther rungs, by what each choice keeps of the nearer [choices].
+def _misses(runs: LossRuns, rungs: Rungs, kept: NDArray[np.bool_], best: LossLaws) -> Array:
+    """The miss of log L at farther rungs, by what each choice has `kept` of the nearer [choices].
 
     All are held against the same runs, those that no choice leaves out; a rung's is its median.
     """
-    kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
     for nearer in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
@@ -135,7 +129,7 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws
                 # A median, as one run that went wrong says nothing of a choice.
                 squares.append(np.median(np.abs(np.log(losses / far.loss)), axis=1) ** 2)
     # Nothing could be tried: all miss alike, and all runs stay.
-    return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
+    return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(kept))
 
 
 def _lacking(runs: LossRuns, kept: Kept) -> bool:
