@@ -237,18 +237,6 @@ class LossQuestion:
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
 
-    def __post_init__(self) -> None:
-        for name, keyword in POSITIVE.items():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= LARGEST:
-                raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
-
-
-LARGEST = 1e40
-"""Of parameters, tokens and FLOPs that are asked about."""
-POSITIVE = {"params": "to_params", "tokens": "to_tokens", "flops": "flops"}
-"""Fields that are numbers above 0, and the keywords that give them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoLossLaw:
