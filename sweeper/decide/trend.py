@@ -187,7 +187,7 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
         belief=prior.name,
-        forms=predicted.probabilities(),
+        forms=predicted.forms,
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
     )
 

@@ -27,7 +27,7 @@ from sweeper.evidence.predict.forecast import (
     short_laws,
     widening,
 )
-from sweeper.evidence.predict.regime import LeftOut, RunToCome, choose_runs
+from sweeper.evidence.predict.regime import LeftOut, choose_runs
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs, distinct
 from sweeper.evidence.runs.sizes import tokens_a_parameter
 from sweeper.files import (
@@ -384,7 +384,7 @@ class BackTestedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     # Before anything is fitted: the back-test is of the runs that are like the one to come.
-    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question))
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), *asked_of(runs, question))
     design = Design.of(runs)
     fixed = _fixed(design, question, runs)
     asked: dict[str, Any] = {"draws": question.draws, "fixed": fixed}
@@ -402,14 +402,14 @@ def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     return BackTestedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
-def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
-    """What a question says of which runs are like the run to come."""
+def asked_of(runs: LossRuns, question: LossQuestion) -> tuple[float, float]:
+    """Tokens a parameter of the run to come, and its compute over the largest run's, if known."""
     flops, largest = question.flops, float(runs.flops.max())
     # Both known: tokens a parameter say which runs are like it, and not the compute alone.
     if question.params and question.tokens:
         flops = question.params * question.tokens * runs.flops_per_product
-        return RunToCome(question.tokens / question.params, flops / largest)
-    return RunToCome(beyond=flops / largest) if flops else RunToCome()
+        return question.tokens / question.params, flops / largest
+    return math.inf, flops / largest if flops else 1.0
 
 
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:

@@ -10,8 +10,9 @@ much compute as the run to come lies beyond it, and has runs of its tokens a par
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,28 +49,25 @@ class LeftOut:
     miss: float
 
 
-@dataclass(frozen=True)
-class RunToCome:
-    """A run to come, as far as it says which runs tell of it; `beyond` the largest, in compute."""
-
-    ratio: float = math.inf
-    beyond: float = 1.0
-
-    @property
-    def allowed(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The `RATIOS` and `SPANS` that are tried: runs to come with the same have one law."""
-        ratios = tuple(ratio for ratio in RATIOS if ratio <= self.ratio)
-        return ratios, tuple(span for span in SPANS if span >= self.beyond)
+def tried(ratio: float, beyond: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The `RATIOS` and `SPANS` that are tried: runs to come with the same have one law."""
+    ratios = tuple(each for each in RATIOS if each <= ratio)
+    return ratios, tuple(span for span in SPANS if span >= beyond)
 
 
-def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | None]:
-    """The runs that the law of a run to come is fitted to, and the others."""
+def choose_runs(
+    runs: LossRuns, ratio: float = math.inf, beyond: float = 1.0
+) -> tuple[LossRuns, LeftOut | None]:
+    """The runs that the law of a run to come is fitted to, and the others.
+
+    It has `ratio` tokens a parameter, and lies `beyond` the largest run in compute.
+    """
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
     if len(design.form.terms) == 1:
         return runs, None
     rungs = Rungs.of(runs, design)
-    choices = list(_choices(runs, rungs, asked))
+    choices = list(_choices(runs, rungs, *tried(ratio, beyond)))
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
     best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss)
@@ -78,33 +76,33 @@ def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | N
     # Half, and not merely less: of nine choices the best is better by luck alone.
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
-    ratio, flops, kept = choices[chosen]
-    few, small = ratio > 0, flops > float(runs.flops.min())
+    least, flops, kept = choices[chosen]
+    few, small = least > 0, flops > float(runs.flops.min())
     return runs.only(kept), LeftOut(
         code="both" if few and small else "undertrained" if few else "small",
         count=int((~kept).sum()),
         of=len(runs),
-        ratio=ratio,
+        ratio=least,
         flops=flops,
         miss_all=float(misses[0]),
         miss=float(misses[chosen]),
     )
 
 
-def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[tuple[float, float, Kept]]:
+def _choices(
+    runs: LossRuns, rungs: Rungs, ratios: Sequence[float], spans: Sequence[float]
+) -> Iterator[tuple[float, float, Kept]]:
     """Least tokens a parameter, least FLOPs, and the runs that have both."""
     ratio, seen = runs.tokens / runs.params, set[bytes]()
-    ratios, spans = asked.allowed
-    for span in spans:
+    for span, least in product(spans, ratios):
         flops = float(runs.flops.max()) / span
-        for least in ratios:
-            # A little below the span: runs of one rung differ by some per cent.
-            kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
-            some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
-            if (some and not kept.all()) or kept.tobytes() in seen:
-                continue
-            seen.add(kept.tobytes())
-            yield least, flops, kept
+        # A little below the span: runs of one rung differ by some per cent.
+        kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
+        some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
+        if (some and not kept.all()) or kept.tobytes() in seen:
+            continue
+        seen.add(kept.tobytes())
+        yield least, flops, kept
 
 
 def _misses(runs: LossRuns, rungs: Rungs, kept: NDArray[np.bool_], best: LossLaws) -> Array:
