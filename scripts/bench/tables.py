@@ -42,7 +42,7 @@ from sweeper.evidence.predict.decision import (
     target_of,
 )
 from sweeper.evidence.predict.forecast import BEFORE, NARROW, OFF, RungMiss, widening
-from sweeper.evidence.predict.regime import choose_runs
+from sweeper.evidence.predict.regime import choose_runs, tried
 from sweeper.evidence.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.evidence.runs.read import read
 from sweeper.stats.power_law import Array
@@ -295,9 +295,9 @@ def laws_of(near: LossRuns, far: LossRuns, draws: int) -> Iterator[tuple[BackTes
         for n, d in zip(far.params.tolist(), far.tokens.tolist(), strict=True)
     ]
     for place, question in enumerate(asked):
-        alike.setdefault(asked_of(near, question).allowed, []).append(place)
+        alike.setdefault(tried(*asked_of(near, question)), []).append(place)
     for places in alike.values():
-        kept, _ = choose_runs(near, asked_of(near, asked[places[0]]))
+        kept, _ = choose_runs(near, *asked_of(near, asked[places[0]]))
         rests_on.setdefault(kept.params.tobytes() + kept.tokens.tobytes(), []).extend(places)
     for places in rests_on.values():
         yield study_law(near, asked[places[0]]), places

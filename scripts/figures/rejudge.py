@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.decide.target import NO_THEORY
-from sweeper.decide.verdict import judge_with_target
+from sweeper.decide.trend import judge_with_target
 from sweeper.files import write_json
 from sweeper.records import from_json, to_json
 from sweeper.report.sentences_transfer import worded

@@ -74,30 +74,23 @@ def recursions(network: DrawnNetwork) -> list[BlockKernels]:
     blocks = [_block("stem", g, tangent, tokens)]
     for branch in network.branches:
         residual, of_weights, hand_on = (_attention if branch.logit else _feed_forward)(
-            branch, normalized(g), _normalized_tangent(tangent, g), tokens
+            branch, normalized(g, g), normalized(tangent, g), tokens
         )
         share, skip = branch.branch**2, branch.skip**2
         g = skip * g + share * residual
         tangent = skip * tangent + share * (of_weights + hand_on)
         blocks.append(_block(branch.name, g, tangent, tokens))
-    f, head = normalized(g), network.head
-    pooled = head.rate * head.fan_in * f + head.constant * _normalized_tangent(tangent, g)
+    f, head = normalized(g, g), network.head
+    pooled = head.rate * head.fan_in * f + head.constant * normalized(tangent, g)
     tangent = _pooled(pooled, tokens) + network.bias_rate
     blocks.append(_block("head", head.constant * _pooled(f, tokens), tangent, 1))
     return blocks
 
 
-def normalized(g: Kernel) -> Kernel:
-    """F of G (1.53)."""
+def normalized(kernel: Kernel, g: Kernel) -> Kernel:
+    """A kernel behind the norm of what has the kernel G: F of G (1.53), the tangent's (1.139)."""
     root = np.sqrt(np.diag(g) + EPS)
-    f: Kernel = g / np.outer(root, root)
-    return f
-
-
-def _normalized_tangent(tangent: Kernel, g: Kernel) -> Kernel:
-    """The tangent kernel behind a norm (1.139)."""
-    root = np.sqrt(np.diag(g) + EPS)
-    behind: Kernel = tangent / np.outer(root, root)
+    behind: Kernel = kernel / np.outer(root, root)
     return behind
 
 
@@ -191,6 +184,6 @@ def _block(name: str, g: Kernel, tangent: Kernel, tokens: int) -> BlockKernels:
     return BlockKernels(
         name=name,
         preactivation=means(g, tokens),
-        normalized=() if name == "head" else means(normalized(g), tokens),
+        normalized=() if name == "head" else means(normalized(g, g), tokens),
         tangent=means(tangent, tokens),
     )

@@ -178,6 +178,21 @@ def default_budget(rule: LadderRule, base: LadderSize) -> int:
     return TIMES_BUDGET * len(sizes) * rule.points_per_line() * rule.seeds
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundRequest:
+    """What one open ladder asks for: sizes to begin, and grids that grow.
+
+    So many more runs are `likely` to settle it, 0 where nothing tells. `hopeless`: there is no
+    room for them in the budget. `advice` is what would tell where nothing is asked for.
+    """
+
+    grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
+    begun: Sequence[LadderSize] = ()
+    likely: int = 0
+    hopeless: bool = False
+    advice: Advice = field(default_factory=Advice)
+
+
 class Settling:
     """A ladder on its way to an answer: what it has measured, what it lacks, and why it ended.
 
@@ -384,9 +399,7 @@ class Settling:
         )
 
     def _grow(self, ladders: Sequence[JudgedLadder]) -> None:
-        room, place = self.budget - self.runs, self._place
-        round_ = NextRound(self.rule, self.base, self.ladders, self.grids, place, room, self.begun)
-        asked = [round_.asked_by(ladder) for ladder in ladders]
+        asked = [self._asked_by(ladder) for ladder in ladders]
         grids = {size: grid for more in asked for size, grid in more.grids.items()}
         begun = [size for more in asked for size in more.begun]
         for ladder, more in zip(ladders, asked, strict=True):
@@ -401,7 +414,7 @@ class Settling:
     def _go_on(
         self, begun: Sequence[LadderSize], grids: Mapping[LadderSize, SizeGrid], likely: int = 0
     ) -> None:
-        grids, room = dict(grids), self.budget - self.runs - len(begun) * self.begun
+        grids, room = dict(grids), self._room - len(begun) * self.begun
 
         def more(size: LadderSize) -> int:
             return grids[size].runs - self.grids[size].runs
@@ -419,40 +432,18 @@ class Settling:
         self.started += begun
         self.grids |= grids
 
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRequest:
-    """What one open ladder asks for: sizes to begin, and grids that grow.
-
-    So many more runs are `likely` to settle it, 0 where nothing tells. `hopeless`: there is no
-    room for them in the budget. `advice` is what would tell where nothing is asked for.
-    """
-
-    grids: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
-    begun: Sequence[LadderSize] = ()
-    likely: int = 0
-    hopeless: bool = False
-    advice: Advice = field(default_factory=Advice)
-
-
-@dataclass(frozen=True)
-class NextRound:
-    """What open ladders ask for by what `grids` measured; there is `room` for so many runs."""
-
-    rule: LadderRule
-    base: LadderSize
-    ladders: Mapping[str, Sequence[LadderSize]]
-    grids: Mapping[LadderSize, SizeGrid]
-    place: Callable[[LadderSize], tuple[float, float]]
-    room: int
-    begins: int
+    # What open ladders ask for, by what was measured.
 
     @property
-    def finest(self) -> float:
+    def _finest(self) -> float:
         """The spacing down to which points are put between others, in log2."""
         return min(COARSE / 2, self.rule.step)
 
-    def asked_by(self, ladder: JudgedLadder) -> RoundRequest:
+    @property
+    def _room(self) -> int:
+        return self.budget - self.runs
+
+    def _asked_by(self, ladder: JudgedLadder) -> RoundRequest:
         """What may settle an open ladder, or its target."""
         verdict, target = ladder.verdict, ladder.verdict.target
         if target and verdict.answer == "holds":
@@ -494,14 +485,14 @@ class NextRound:
             for size, grid in grids.items()
             if (fit := ladder.fits[size])
         )
-        if not (points or coarse) and chance(1 + self.room / runs) < HOPELESS:
+        if not (points or coarse) and chance(1 + self._room / runs) < HOPELESS:
             return RoundRequest(likely=likely_more, hopeless=True, advice=verdict.advice)
         largest = max(grids[size.size].runs for size in doubts)
         for grown, grid in grids.items():
             fit = ladder.fits[grown]
             # A base that is known far better than the others gains them nothing.
             if fit is not None and (grown != self.base or grid.runs <= largest):
-                grids[grown] = grid.grown(fit.optimum.value, self.finest)
+                grids[grown] = grid.grown(fit.optimum.value, self._finest)
         return RoundRequest(grids=grids | points, likely=likely_more, advice=verdict.advice)
 
     def _further(self, size: SizeVerdict, fit: CurveFit) -> list[float]:
@@ -511,7 +502,7 @@ class NextRound:
             points = [etas[0] - n * step if low else etas[-1] + n * step for n in (1, 2)]
             # A line that falls on and on has no end: each side grows as far as twice its first.
             reach = self.rule.span + 2 * max(1, self.rule.extend) * step
-            return [e for e in points if abs(e - self.place(size.size)[0]) <= reach + 1e-9]
+            return [e for e in points if abs(e - self._place(size.size)[0]) <= reach + 1e-9]
         # Where the base's optimum is within the curve, seeds may follow.
         past = size.past if size.code == "not_measured" else ()
         finest = self.rule.step / 2 + 1e-9
@@ -530,16 +521,16 @@ class NextRound:
         elif advice.code in ("longer_ladder", "more_seeds"):
             wider = [each for each in advice.ladder if each > int(getattr(largest, axis))]
             begun = [replace(self.base, **{axis: size}) for size in wider[:1]]
-            needed = len(wider) * self.begins
+            needed = len(wider) * self.begun
             if not wider:
                 grids = {
-                    size: self.grids[size].grown(fit.optimum.value, self.finest)
+                    size: self.grids[size].grown(fit.optimum.value, self._finest)
                     for size, fit in ladder.fits.items()
                     if fit is not None
                 }
                 # Half the errors take four times the runs.
                 needed = 3 * sum(self.grids[size].runs for size in grids)
-        if needed > self.room:
+        if needed > self._room:
             return RoundRequest(likely=needed, hopeless=True, advice=advice)
         return RoundRequest(grids=grids, begun=begun, advice=advice)
 

@@ -100,16 +100,12 @@ def drift(shape: Shape, sizes: Array, bend: tuple[float, float]) -> tuple[Array,
 
 @dataclass(frozen=True, eq=False)
 class OptimumPrediction(Mixture):
-    """What the optima say of a place: a normal of each of `forms`, and of each scatter."""
+    """What the optima say of a place: a normal of each form, and of each scatter.
 
-    forms: Sequence[str] = field(default_factory=tuple)
+    `forms` are the forms' probabilities, summed over the scatters.
+    """
 
-    def probabilities(self) -> dict[str, float]:
-        """Each form's probability, summed over its scatters."""
-        chances = dict.fromkeys(self.forms, 0.0)
-        for name, weight in zip(self.forms, self.weights, strict=True):
-            chances[name] += float(weight)
-        return chances
+    forms: Mapping[str, float] = field(default_factory=dict)
 
 
 def told_by(
@@ -117,7 +113,7 @@ def told_by(
 ) -> OptimumPrediction:
     """What first sizes' `optima`, with `deviations`, say of levels weighed by `pick` [size]."""
     count, basis = len(optima), np.ones((len(sizes), 1))
-    means, variances, logs, names = [], [], [], list[str]()
+    means, variances, logs = [], [], []
     for shape, weight in prior.forms.items():
         expected, covariance = drift(shape, sizes, prior.bend)
         levels = covariance + scatters[:, None, None] ** 2 * np.eye(len(sizes))
@@ -134,10 +130,11 @@ def told_by(
         # A variance may round to just below 0.
         variances.append(np.maximum(variance[:, 0, 0], 1e-12))
         logs.append(process.log_likelihood + np.log(weight))
-        names += [shape] * len(scatters)
     weights = shares(np.concatenate(logs))
+    of_forms = weights.reshape(len(prior.forms), -1).sum(axis=1).tolist()
+    forms = dict(zip(prior.forms, of_forms, strict=True))
     return OptimumPrediction(
-        np.concatenate(means), np.concatenate(variances) ** 0.5, weights, names
+        np.concatenate(means), np.concatenate(variances) ** 0.5, weights, forms
     )
 
 

@@ -8,10 +8,10 @@ widest size's curve. It holds where both intervals lie within the ladder's own t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from sweeper.decide.ladder_verdict import (
     TargetAnswer,
     TargetReason,
     Verdict,
+    judge_ladder,
     worst,
 )
 from sweeper.decide.target import (
@@ -35,10 +36,10 @@ from sweeper.decide.target import (
 )
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.records import NOT_WRITTEN, to_json
+from sweeper.records import NOT_WRITTEN
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
-from sweeper.stats.ladder import LADDER_AXES, LadderRule, LadderSize, SizeCurve
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import fit_plane
 
 MIN_TREND_SIZES = 3
@@ -186,7 +187,7 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
         belief=prior.name,
-        forms=predicted.probabilities(),
+        forms=predicted.forms,
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
     )
 
@@ -277,10 +278,9 @@ def judge_target(
         return answered(answer=answer, code=code, times=times, wider=wider), trend
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
-    allowed = rule.allowed_gap(optima.fits[-1].loss.value)
     prediction = predict(optima.sizes, optima.values, optima.errors, target, prior)
     sure = verdict.confidence
-    answer, off, gap = _judged(optima, prediction, planned, rule, allowed, sure)
+    answer, off, gap = _judged(optima, prediction, planned, rule, sure)
     # A trend that misses the widest size that was measured is not believed beyond it.
     reproduced = trend.back_test is None or trend.back_test.reproduced
     if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
@@ -289,13 +289,11 @@ def judge_target(
     # Only where it would change the answer: a target that holds takes no correction.
     better = trend.warranted and not rule.correct and answer != "holds"
     # The corrected plan has to hold by itself; that it gains something is too little to advise it.
-    if (
-        better
-        and _judged(optima, prediction, float(prediction.mean), rule, allowed, sure)[0] == "holds"
-    ):
+    corrected = float(prediction.mean)
+    if better and _judged(optima, prediction, corrected, rule, sure)[0] == "holds":
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
-        advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
+        advice = _advice(axis, optima, planned, target, rule, prior, sure)
     target_answer = answered(
         answer=answer,
         off_log2=off,
@@ -344,11 +342,11 @@ def _judged(
     prediction: OptimumPrediction,
     planned: float,
     rule: LadderRule,
-    allowed: float,
     confidence: float,
 ) -> tuple[Answer, Estimate, Estimate]:
     """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
     off = prediction.estimate(confidence).moved(-planned)
+    allowed = rule.allowed_gap(optima.fits[-1].loss.value)
     # A fixed seed: ways to go on compare on the same draws.
     count, generator = len(optima.fits[-1].safe_optimum_draws), np.random.default_rng(0)
     draws = prediction.draws(count, generator) - planned
@@ -366,7 +364,6 @@ def _advice(
     planned: float,
     target: int,
     rule: LadderRule,
-    allowed: float,
     prior: Prior,
     confidence: float,
 ) -> Advice:
@@ -382,7 +379,7 @@ def _advice(
             if count:
                 longer = _with_size(longer, widths[count - 1], prior)
             predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
-            answer, _, gap = _judged(longer, predicted, planned, rule, allowed, confidence)
+            answer, _, gap = _judged(longer, predicted, planned, rule, confidence)
             tested = back_test(longer.sizes, longer.values, longer.errors, prior)
             missed = answer == "holds" and tested is not None and not tested.reproduced
             # At that nothing is trained.
@@ -431,6 +428,41 @@ def _with_size(optima: Optima, size: int, prior: Prior) -> Optima:
     )
 
 
+def judge_with_target(
+    axis: str,
+    curves: Sequence[SizeCurve],
+    fits: Mapping[LadderSize, CurveFit | None],
+    transferred: float,
+    base: LadderSize,
+    rule: LadderRule,
+    prior: Prior,
+    target: LadderSize | None,
+    *,
+    law: str = "",
+    confidence: float = 0.95,
+    fixed: Collection[str] = (),
+    is_named: bool = False,
+) -> tuple[Verdict, Trend | None]:
+    """The verdict over an axis with its answer at the `target`, and the trend of its optima.
+
+    Without a target the trend is that of the largest size. The rest is as in `judge_ladder`, and
+    `is_named` as in `judge_target`.
+    """
+    joint = axis == JOINT_AXIS
+    shifts = {} if joint else shifts_along(axis, fits, base, prior)
+    verdict = judge_ladder(
+        axis, curves, transferred, base, rule, law, confidence, fits, fixed, shifts
+    )
+    if joint:
+        joint_answer = judge_joint_target(verdict, target) if target else None
+        return replace(verdict, target=joint_answer), None
+    to = max(int(getattr(size, axis)) for size in ([target] if target else fits))
+    answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, is_named=is_named)
+    # At the base's own size nothing is carried, unless a value was named to be judged there.
+    carried = target is not None and (is_named or to != getattr(base, axis))
+    return replace(verdict, target=answer) if carried else verdict, trend
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublishedExponent:
     """What a law prints for a direction, and whether it lies inside the measured interval."""
@@ -462,26 +494,27 @@ class FittedExponents:
     batches: tuple[int, int]
     tokens: tuple[int, int]
     sizes: int
-    draws: Array = field(repr=False, compare=False)
-    measured: Array = field(repr=False, compare=False)
+    draws: Array = field(repr=False, compare=False, metadata=NOT_WRITTEN)
+    measured: Array = field(repr=False, compare=False, metadata=NOT_WRITTEN)
 
-    def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("exponents",)
+
+    def log2_eta(self, direction: Direction) -> Estimate | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
         way = np.array(direction)
         # Off the directions in which curves differ a coefficient is 0 by the basis.
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
-        estimate = Estimate.from_draws(float(change[0]), change[1:])
-        return estimate.value, estimate.low, estimate.high
+        return Estimate.from_draws(float(change[0]), change[1:])
 
+    @property
     def exponents(self) -> list[Exponent]:
         """Every direction that was measured, beside what laws print for it."""
         exponents = []
         for name, direction in DIRECTIONS.items():
-            if (change := self.log2_eta(direction)) is None:
+            if (measured := self.log2_eta(direction)) is None:
                 continue
-            measured = Estimate(value=change[0], low=change[1], high=change[2])
             printed = [(law, law.along(direction)) for law in PUBLISHED]
             published = tuple(
                 PublishedExponent(
@@ -495,18 +528,6 @@ class FittedExponents:
             )
             exponents.append(Exponent(direction=name, measured=measured, published=published))
         return exponents
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON: what is told, not the draws."""
-        record: dict[str, Any] = to_json(
-            {
-                "sizes": self.sizes,
-                "batches": self.batches,
-                "tokens": self.tokens,
-                "exponents": [asdict(exponent) for exponent in self.exponents()],
-            }
-        )
-        return record
 
 
 def fit_exponents(

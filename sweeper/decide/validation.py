@@ -13,7 +13,6 @@ from typing import Any
 
 from sweeper.decide.ladder_verdict import MAX_SEED_FACTOR, Verdict
 from sweeper.decide.trend import Exponent, Trend
-from sweeper.errors import BadInput
 from sweeper.records import WRITTEN_IF_SET, Build
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import LADDER_AXES, SizeCurve, curves_along
@@ -87,19 +86,10 @@ def unjudged(conclusion: Conclusion, space: Space, judged: Collection[str]) -> d
     }
 
 
-def newest_validation(
-    folder: Path, fits: Callable[[Validation], bool] = lambda _: True, *, strict: bool = False
-) -> Validation | None:
-    """The newest verdict on eta of the study in `folder` that `fits`; None without one.
-
-    One that cannot be read is passed over; if `strict`, BadInput: an older one may be of other
-    hyperparameters, and would be taken for it unseen.
-    """
-    damaged = list[str]()
+def newest_validation(folder: Path, fits: Callable[[Validation], bool]) -> Validation | None:
+    """The newest verdict on eta of the study in `folder` that can be read and `fits`, if any."""
     for path in StudyFolder(folder).validations():
-        validation = read_document(path, Validation, damaged)
-        if damaged and strict:
-            raise BadInput(damaged[0])
+        validation = read_document(path, Validation, [])
         if validation is not None and fits(validation):
             return validation
     return None

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 from sweeper.errors import BadInput, Keyword
 from sweeper.laws.law import Factors, OutsideLaw, Scale, growth
+from sweeper.stats.estimate import Estimate
 
 Direction = tuple[float, float]
 """How log2 of the batch and log2 of the tokens change."""
@@ -30,7 +31,7 @@ class EtaExponents(Protocol):
     def tokens(self) -> tuple[int, int]:
         """The least and the most that were measured."""
 
-    def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
+    def log2_eta(self, direction: Direction) -> Estimate | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
 
 
@@ -79,7 +80,7 @@ class Fit:
                 "direction"
             )
         # The estimate alone; its interval is said in `notes`, and widens no plan.
-        return Factors(eta=2.0 ** log2_eta[0])
+        return Factors(eta=2.0**log2_eta.value)
 
     def notes(self, base: Scale, target: Scale) -> list[str]:
         """The interval of the factor, and a warning where it is far from what was measured."""
@@ -88,19 +89,17 @@ class Fit:
             return []
         log2_eta = self.measured.log2_eta(direction)
         assert log2_eta is not None  # `factors` comes first, and raises
-        value, low, high = (2.0**end for end in log2_eta)
+        value, low, high = (2.0**end for end in (log2_eta.value, log2_eta.low, log2_eta.high))
         # For one doubling the change of log2 eta is the exponent itself.
-        doubled = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
-        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in doubled.items() if e]
+        doubled = ((name, self.measured.log2_eta(way)) for name, way in DIRECTIONS.items())
+        powers = [f"{n} {e.value:+.2f} [{e.low:+.2f}, {e.high:+.2f}]" for n, e in doubled if e]
         notes = [
             f"the factor on eta is {value:.3g}, from {low:.3g} to {high:.3g} (95 %)",
             f"measured exponents: {', '.join(powers)}",
         ]
-        ranges = (
-            ("batch", target.batch, self.measured.batches),
-            ("number of tokens", target.tokens, self.measured.tokens),
-        )
-        return [*notes, *filter(None, (far(*extent) for extent in ranges))]
+        batch = far("batch", target.batch, self.measured.batches)
+        tokens = far("number of tokens", target.tokens, self.measured.tokens)
+        return [*notes, *filter(None, (batch, tokens))]
 
     def _direction(self, base: Scale, target: Scale) -> Direction:
         batch, tokens = growth(base, target)

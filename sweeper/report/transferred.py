@@ -218,7 +218,7 @@ def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
 def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
     """A fitted law for people, and which printed exponents lie inside."""
     head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents())]
+    return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents)]
 
 
 def _trend_items(answer: TransferAnswer) -> list[Item]:

@@ -1,8 +1,7 @@
 """The mathematics: what a parameterization prescribes for a parameter of another size; no torch.
 
     spec.py               what a parameter is, what it is given, and the base class of all but u-muP
-    abc.py                exponents of width: a learning rate's follows from multiplier and init
-    relative.py           standard, NTK, muP, mean-field: a table of exponents each
+    relative.py           exponents of width; standard, NTK, muP, mean-field: a table of them each
     umup.py, spectral.py, effective_theory.py    rules in absolute sizes
     gamma.py              constants of layer types and groups, under all of them
     prescription.py       factors times eta, eps and decay: the numbers that a parameter trains with

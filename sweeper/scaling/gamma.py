@@ -104,13 +104,13 @@ def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[
     key_of: dict[str, str] = {}
     for key, pattern in patterns.items():
         if place := RELATIVE_DEPTH.fullmatch(pattern):
-            members = _between(specs, *(float(share) / 100 for share in place.groups()))
+            members = _between([spec.name for spec in specs], place)
             if not members:
                 allowed = "a range with the middle of a layer in it; of L layers they are at "
                 allowed += f"(i + 1/2) / L: {_places_text(specs)}"
                 raise ConfigError(key, pattern, allowed)
         else:
-            members = matching(key, [pattern], [spec.name for spec in specs])
+            members = [*matching(key, [pattern], [spec.name for spec in specs])]
         for name in sorted(members):
             if name in key_of:
                 allowed = f"no parameter twice: {name} is in {key_of[name]} too"
@@ -131,13 +131,10 @@ def _check_deeper(names: Sequence[str], patterns: Mapping[str, str]) -> None:
     layers = 2 * len({layer_of(name) for name in inside})
     while alike and len(patterns) > 1 and layers <= DEEPEST:
         deeper = [name.replace("{}", str(layer)) for name in alike for layer in range(layers)]
-        places, key_of = _places(deeper), dict[str, str]()
+        key_of = dict[str, str]()
         for key, pattern in patterns.items():
-            members = fnmatch.filter(deeper, pattern)
-            if place := RELATIVE_DEPTH.fullmatch(pattern):
-                low, high = (float(share) / 100 for share in place.groups())
-                members = [name for name in deeper if low <= places[name] < high]
-            for name in members:
+            place = RELATIVE_DEPTH.fullmatch(pattern)
+            for name in _between(deeper, place) if place else fnmatch.filter(deeper, pattern):
                 if key_of.setdefault(name, key) != key:
                     allowed = (
                         f"no parameter twice in a deeper model either: at {layers} layers {name} "
@@ -178,10 +175,10 @@ def _stack(name: str) -> str:
     return name[: match.start()] if match else name
 
 
-def _between(specs: Sequence[ParamSpec], low: float, high: float) -> set[str]:
-    places = _places(spec.name for spec in specs)
+def _between(names: Sequence[str], place: re.Match[str]) -> list[str]:
+    low, high = (float(share) / 100 for share in place.groups())
     # Half open: ranges that meet, 0%-25% and 25%-50%, share no layer.
-    return {name for name, place in places.items() if low <= place < high}
+    return [name for name, at in _places(names).items() if low <= at < high]
 
 
 def _places_text(specs: Sequence[ParamSpec]) -> str:

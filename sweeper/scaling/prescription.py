@@ -1,8 +1,8 @@
 """What one parameter is trained with, in absolute numbers, with its multiplier or without one.
 
 A parameterization gives factors (`ParamScale`), an optimizer and a trial give what they multiply:
-`prescribe` is the one place where they meet. What trains, exports and explains takes its numbers
-from here.
+`prescription_of` is the one place where they meet. What trains, exports and explains takes its
+numbers from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from sweeper.scaling.spec import (
     SUMMED,
     Init,
     Parameterization,
-    ParamScale,
     ParamSpec,
     Role,
     Update,
@@ -45,19 +44,6 @@ class Prescription:
     lr: Positive
     eps: NotNegative
     weight_decay: NotNegative
-
-
-def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float) -> Prescription:
-    """The parameterization's factors times the global learning rate, eps and weight decay."""
-    backward = scale.backward_multiplier
-    return Prescription(
-        init_std=scale.init_std,
-        multiplier=scale.multiplier,
-        backward_multiplier=scale.multiplier if backward is None else backward,
-        lr=eta * scale.lr,
-        eps=eps * scale.eps,
-        weight_decay=weight_decay * scale.weight_decay,
-    )
 
 
 class UpdateRule(Protocol):
@@ -100,12 +86,14 @@ def prescription_of(
         cut = expert_init(spec.inner_growth)
         lr = scale.lr / cut if update.relative else scale.lr
         scale = replace(scale, init_std=scale.init_std * cut, lr=lr)
-    spared = update.holds_norm or is_spared(spec, optimizer)
-    return prescribe(
-        scale,
-        eta=hps["eta"],
-        eps=optimizer.eps,
-        weight_decay=0.0 if spared else optimizer.weight_decay,
+    spared, backward = update.holds_norm or is_spared(spec, optimizer), scale.backward_multiplier
+    return Prescription(
+        init_std=scale.init_std,
+        multiplier=scale.multiplier,
+        backward_multiplier=scale.multiplier if backward is None else backward,
+        lr=hps["eta"] * scale.lr,
+        eps=optimizer.eps * scale.eps,
+        weight_decay=(0.0 if spared else optimizer.weight_decay) * scale.weight_decay,
     )
 
 
@@ -174,12 +162,6 @@ def expert_init(inner_growth: float) -> float:
     return float(inner_growth**-0.5)
 
 
-def initial_distribution(init: Init, init_std: float) -> tuple[float, float]:
-    """Mean and std of initial values; "ones" and "zeros" are constants without."""
-    constants = {"ones": 1.0, "zeros": 0.0}
-    return (constants[init], 0.0) if init in constants else (0.0, init_std)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AbsorbedParam:
     """What a parameter is trained with in a forward pass that has no multiplier.
@@ -215,7 +197,7 @@ def absorb_multiplier(
     """
     # W' = multiplier * W: its start is multiplied, constants ("ones") too. A kept parameter is not
     # drawn; for it these are never read.
-    mean, std = initial_distribution(init, prescription.init_std)
+    mean, std = {"ones": (1.0, 0.0), "zeros": (0.0, 0.0)}.get(init, (0.0, prescription.init_std))
     lr, eps = absorbed_factors(update, prescription.multiplier)
     return AbsorbedParam(
         name=name,

@@ -399,12 +399,6 @@ class BaseParameterization(Bounded):
     groups: Mapping[str, str] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
 
     unit_scaled: ClassVar[bool] = False
-    relative: ClassVar[bool] = False
-
-    @property
-    def one_rate(self) -> bool:
-        """Whether no rule of width changes a learning rate."""
-        return False
 
     @property
     def decay_has_gamma(self) -> bool:

@@ -2,18 +2,18 @@
 
 Values y at n points are a linear mean, something smooth or shared, and noise:
 
-    y = H b + f + e,      f + e ~ N(0, C),      b ~ N(0, diag(1 / p)), flat where p is 0.
+    y = H b + f + e,      f + e ~ N(0, C),      b flat.
 
 What they say (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, 2.7; flat b is
-universal kriging: Cressie, Statistics for Spatial Data, 1993, 3.4). With A = H' C^-1 H + diag(p):
+universal kriging: Cressie, Statistics for Spatial Data, 1993, 3.4). With A = H' C^-1 H:
 
     the mean's terms        b^ = A^-1 H' C^-1 y                     covariance A^-1
     at other points *       m  = H* b^ + K* C^-1 (y - H b^)
                             V  = K** - K* C^-1 K*' + U A^-1 U'      U = H* - K* C^-1 H
-    restricted likelihood   -2 log L = log|C| + log|A| - log|p| + q
-                            q = (y - H b^)' C^-1 (y - H b^) + b^' diag(p) b^
-    C known but for its     -2 log L = log|C| + log|A| + (n - r) log q         r terms in b, all
-    scale s^2               s^2^     = q / (n - r)                             of them flat
+    restricted likelihood   -2 log L = log|C| + log|A| + q
+                            q = (y - H b^)' C^-1 (y - H b^)
+    C known but for its     -2 log L = log|C| + log|A| + (n - r) log q         r terms in b
+    scale s^2               s^2^     = q / (n - r)
     one point left out      y_i - m_-i = (Q y)_i / Q_ii,   variance 1 / Q_ii
                             Q = C^-1 - C^-1 H A^-1 H' C^-1
 
@@ -47,7 +47,7 @@ class Process:
 
     `covariance` [..., n, n] is C, noise on its diagonal; a stack of them is as many processes of
     the same values. `values` [n], or [n, copies]: copies share C, and each has a b of its own.
-    `basis` [n, terms] is H, `precision` [terms] is p, None where all terms are flat.
+    `basis` [n, terms] is H.
 
     Raises numpy.linalg.LinAlgError where a covariance is not positive definite.
     """
@@ -55,7 +55,6 @@ class Process:
     covariance: Array
     values: Array
     basis: Array
-    precision: Array | None = None
 
     @cached_property
     def root(self) -> Array:
@@ -78,42 +77,28 @@ class Process:
     def _fit(self) -> tuple[Array, Array, Array]:
         """Orthonormal columns [..., n, terms], the triangle R with A = R' R, and what is left.
 
-        By QR rather than by A, whose condition is the square of the basis'. A prior is as many
-        rows more, in which values of 0 are measured: q is the sum of all squares that are left.
+        By QR rather than by A, whose condition is the square of the basis'.
         """
         values, basis = self._white
-        terms, stack = basis.shape[-1], basis.shape[:-2]
-        precision = np.zeros(terms) if self.precision is None else self.precision
-        rows = np.broadcast_to(np.diag(np.sqrt(precision)), (*stack, terms, terms))
-        columns, triangle = np.linalg.qr(np.concatenate([basis, rows], axis=-2))
-        values = np.concatenate([values, np.zeros((*stack, terms, values.shape[-1]))], axis=-2)
+        columns, triangle = np.linalg.qr(basis)
         rest = values - columns @ (_turned(columns) @ values)
-        return np.asarray(columns[..., : len(self.values), :]), np.asarray(triangle), rest
-
-    @property
-    def terms(self) -> Array:
-        """The mean's terms b^ [..., terms, copies]."""
-        columns, triangle, _ = self._fit
-        return np.asarray(np.linalg.solve(triangle, _turned(columns) @ self._white[0]))
+        return np.asarray(columns), np.asarray(triangle), rest
 
     @property
     def residuals(self) -> Array:
         """What no term of the mean explains, whitened [..., n, copies]."""
-        return self._fit[2][..., : len(self.values), :]
+        return self._fit[2]
 
     @property
     def squares(self) -> Array:
         """The misfit q, summed over the copies [...]."""
-        return np.asarray((self._fit[2] ** 2).sum(axis=(-2, -1)))
+        return np.asarray((self.residuals**2).sum(axis=(-2, -1)))
 
     @property
     def freedom(self) -> int:
-        """Points less the terms that are flat, times the copies."""
+        """Points less the terms, times the copies."""
         points, copies = self.residuals.shape[-2:]
-        flat = self.basis.shape[1]
-        if self.precision is not None:
-            flat -= int((self.precision > 0).sum())
-        return int(copies * (points - flat))
+        return int(copies * (points - self.basis.shape[1]))
 
     @property
     def variance(self) -> Array:
@@ -122,12 +107,10 @@ class Process:
 
     @cached_property
     def _log_size(self) -> Array:
-        """log|C| + log|A| - log|p|, once a copy [...]."""
+        """log|C| + log|A|, once a copy [...]."""
         diagonal = np.diagonal(self.root, axis1=-2, axis2=-1)
         triangle = np.diagonal(self._fit[1], axis1=-2, axis2=-1)
         size = 2 * np.log(diagonal).sum(axis=-1) + 2 * np.log(np.abs(triangle)).sum(axis=-1)
-        if self.precision is not None:
-            size = size - np.log(self.precision[self.precision > 0]).sum()
         return np.asarray(self.residuals.shape[-1] * size)
 
     @property
@@ -137,7 +120,7 @@ class Process:
 
     @property
     def log_likelihood_of_any_scale(self) -> Array:
-        """Log-likelihood with the scale of C integrated out [...]; all terms must be flat."""
+        """Log-likelihood with the scale of C integrated out [...]."""
         # Values that the mean fits exactly would have no logarithm.
         squares = np.maximum(self.squares, np.finfo(float).tiny)
         return np.asarray(-(self._log_size + self.freedom * np.log(squares)) / 2)
@@ -153,8 +136,9 @@ class Process:
 
         `shared` and `basis` as in `estimator`; `own` [..., places, places] is K**.
         """
-        weights, beyond = self._carried(shared, basis)
-        means = basis @ self.terms + _turned(weights) @ self.residuals
+        (weights, beyond), (columns, triangle, _) = self._carried(shared, basis), self._fit
+        terms = np.linalg.solve(triangle, _turned(columns) @ self._white[0])
+        means = basis @ terms + _turned(weights) @ self.residuals
         return means, own - _turned(weights) @ weights + beyond @ _turned(beyond)
 
     def _carried(self, shared: Array, basis: Array) -> tuple[Array, Array]:

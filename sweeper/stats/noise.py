@@ -90,8 +90,10 @@ class Noise:
 
         Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
         """
+        from scipy.linalg import helmert  # not above, as in `stats/estimate.py`
+
         # The differences alone: the curve itself, which nobody knows, is in none of them.
-        contrasts = runs @ _contrasts(runs.shape[1])
+        contrasts = runs @ helmert(runs.shape[1]).T
         covariances, _ = _models(tuple(x.round(9)))
         process = Process(covariances, contrasts, np.ones((len(x), 1)))
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
@@ -123,14 +125,16 @@ class Noise:
         """
         # The tilted kernels are the last kind.
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
-        level = np.full(len(RISES), deviation**2)
+        level, by_rise = np.full(len(RISES), deviation**2), np.zeros(len(RISES))
         if single:
             # Were the noise to rise, the residuals would ask for less of it at the lowest point.
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
-        else:
-            by_rise = _rise_evidence(x, losses, deviation / math.sqrt(seeds))
+        # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
+        elif len(x) > ORDER + 1:
+            of_means = deviation / math.sqrt(seeds)
+            by_rise = _beside_polynomial(x, losses, ORDER, of_means).log_likelihood
         return cls(
             log_likelihood=np.where(untilted, np.repeat(by_rise, len(KERNELS)), -math.inf),
             variance=np.repeat(level, len(KERNELS)),
@@ -217,17 +221,6 @@ def _beside_polynomial(x: Array, losses: Array, order: int, deviation: float = 1
     )
 
 
-def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
-    """The log likelihood [rise] of single losses at `x` of independent noise of that deviation.
-
-    What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
-    """
-    # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
-    if len(x) <= ORDER + 1:
-        return np.zeros(len(RISES))
-    return _beside_polynomial(x, losses, ORDER, deviation).log_likelihood
-
-
 def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one.
 
@@ -239,15 +232,6 @@ def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Arr
         # `MODELS` go by rise, then by kernel: down a column only the rise grows.
         total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
     return shares(total, PRIOR)
-
-
-def _contrasts(seeds: int) -> Array:
-    """An orthonormal basis [seed, contrast] of the differences between seeds (Helmert's)."""
-    basis = np.zeros((seeds, seeds - 1))
-    for i in range(1, seeds):
-        basis[:i, i - 1], basis[i, i - 1] = 1.0, -float(i)
-        basis[:, i - 1] /= math.sqrt(i * (i + 1))
-    return basis
 
 
 def fit_plane(x: Array, optima: Array, draws: Array) -> Array:

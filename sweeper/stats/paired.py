@@ -64,14 +64,11 @@ class SeedPairs:
             both=int((wild & other_wild).sum()),
         )
 
-    @property
-    def count(self) -> int:
-        """How many pairs there are, those that say nothing among them."""
-        return len(self.differences) + self.lost + self.won + self.both
-
     def by_divergence(self, alpha: float) -> float:
         """+inf where the first diverges more often for sure, -inf where the other does, else 0."""
-        if divergence_error(self.lost, self.won, self.count) > alpha:
+        # Pairs that say nothing count as well.
+        count = len(self.differences) + self.lost + self.won + self.both
+        if divergence_error(self.lost, self.won, count) > alpha:
             return 0.0
         return math.inf if self.lost > self.won else -math.inf
 

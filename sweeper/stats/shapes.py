@@ -28,25 +28,6 @@ SAME_ETA = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Valleys:
-    """Rows of curves floor + curvature h(u), u the distance to the row's vertex in log2.
-
-    h is u^2 + skew u^3 near the vertex, times `steeps` to its right; see `rise`.
-    """
-
-    vertices: Array
-    floors: Array
-    curvatures: Array
-    skews: Array
-    steeps: Array
-
-    def losses(self, x: Array) -> Array:
-        """Every row's at the distances `x` [row, point]."""
-        shapes = rise(x - self.vertices[:, None], self.skews[:, None], self.steeps[:, None])
-        return self.floors[:, None] + self.curvatures[:, None] * shapes
-
-
-@dataclass(frozen=True, eq=False)
 class Parabolas:
     """Rows of losses [row, eta] at ascending `etas` (log2), +inf where runs diverged.
 
@@ -428,8 +409,10 @@ class Kinked:
         fit = variance * (products - mean * squares) ** 2 / open_
         return _interpolated(level - (rest - fit + np.log(open_)) / 2)
 
-    def valleys(self, ratios: Index, skews: Index, uniform: Array, normal: Array) -> Valleys:
-        """A likely valley a row, by the indices of its ratio and skew.
+    def valleys(
+        self, ratios: Index, skews: Index, uniform: Array, normal: Array, at: Array
+    ) -> Array:
+        """A likely valley a row [row, at], floor + curvature h(u), by its ratio's and skew's index.
 
         `uniform` [row] in [0, 1) and `normal` [2, row] are the chances that it is drawn with.
         """
@@ -437,11 +420,11 @@ class Kinked:
         # The vertex by its cumulative likelihood, turned round.
         total = likely.cumsum(axis=-1)[ratios, skews]
         chosen = (total < uniform[:, None] * total[:, -1:]).sum(axis=1)
-        x, steeps, ks = self.points.x, RATIOS[ratios], SKEWS[skews]
-        vertices = np.linspace(x.min(), x.max(), FINE)[chosen]
-        heights = rise(x - vertices[:, None], ks[:, None], steeps[:, None])
+        x, steeps, ks = self.points.x, RATIOS[ratios, None], SKEWS[skews, None]
+        vertices = np.linspace(x.min(), x.max(), FINE)[chosen, None]
+        heights = rise(x - vertices, ks, steeps)
         # Curves of a ladder are alike in the mean curvature of both sides, whatever their ratio.
-        columns = 2 / (1 + steeps[:, None]) * heights @ self.white.T
+        columns = 2 / (1 + steeps) * heights @ self.white.T
         floor = self.white.sum(axis=1)
         means, precision = self.white @ self.points.means, self.shape.spread**-2
         # Least squares of floor and curvature together: the normal equations of two unknowns.
@@ -456,7 +439,9 @@ class Kinked:
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
         floors = (sums[0] - both * curvatures) / floors_squared
         floors += normal[1] / np.sqrt(floors_squared)
-        return Valleys(vertices, floors, 2 / (1 + steeps) * curvatures, ks, steeps)
+        heights = 2 / (1 + steeps) * curvatures[:, None] * rise(at - vertices, ks, steeps)
+        losses: Array = floors[:, None] + heights
+        return losses
 
     def around(
         self,
@@ -511,14 +496,8 @@ class Forms:
         weights = np.exp(total - total.max())
         return cls(shapes, curves, weights / weights.sum())
 
-    @cached_property
-    def _chosen(self) -> dict[int, tuple[Index, Index, Index]]:
-        return {}
-
     def chosen(self, count: int) -> tuple[Index, Index, Index]:
         """Misfit, ratio, skew of 1 + `count` rows, the likeliest first, for a whole ladder."""
-        if count in self._chosen:
-            return self._chosen[count]
         # Its own generator: row by row all curves have one kind, which moves no shift.
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
@@ -527,9 +506,8 @@ class Forms:
         ratio = self.weights[misfit].sum(axis=1).argmax()
         likeliest = misfit, ratio, self.weights[misfit, ratio].argmax()
         flat[0] = np.ravel_multi_index(likeliest, self.weights.shape)
-        place = np.unravel_index(flat, self.weights.shape)
-        self._chosen[count] = place[0], place[1], place[2]
-        return self._chosen[count]
+        misfits, ratios, skews = np.unravel_index(flat, self.weights.shape)
+        return misfits, ratios, skews
 
     def evenly(self, generator: np.random.Generator, count: int) -> Index:
         """Which of `count` drawn rows to take, as many, if kinds were more evenly likely before.
@@ -580,10 +558,10 @@ class Forms:
             mine = np.flatnonzero(~smooth & (misfits == index))
             if len(mine):
                 kinked = self.curves[size][index]
-                valleys = kinked.valleys(ratios[mine], skews[mine], uniform[mine], normal[:, mine])
-                rows[mine] = kinked.around(
-                    valleys.losses(x), generator, noises[mine - 1], mine > 0, x, at
+                valleys = kinked.valleys(
+                    ratios[mine], skews[mine], uniform[mine], normal[:, mine], x
                 )
+                rows[mine] = kinked.around(valleys, generator, noises[mine - 1], mine > 0, x, at)
         return rows
 
 

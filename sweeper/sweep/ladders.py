@@ -21,9 +21,9 @@ from sweeper.decide.trend import (
     Trend,
     fit_exponents,
     fit_trend,
+    judge_with_target,
 )
 from sweeper.decide.validation import Beginning, Validation
-from sweeper.decide.verdict import judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json, write_summed
 from sweeper.laws.law import NoLaw, is_of_ladders
@@ -348,7 +348,7 @@ def validate(
         trend=judged.trends.get("width"),
         curves=judged.every,
         law=law_spec(settings),
-        exponents=tuple(exponents.exponents()) if exponents else (),
+        exponents=tuple(exponents.exponents) if exponents else (),
         settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
         rule={key: float(getattr(rule, key)) for key in RULE},

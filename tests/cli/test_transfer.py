@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.decide import verdict
+from sweeper.decide import trend as decided
 from sweeper.decide.ladder_verdict import TargetAnswer
 from sweeper.decide.trend import Trend
 from sweeper.decide.validation import Validation
@@ -262,7 +262,7 @@ class TestCorrection:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
-        monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=True))
+        monkeypatch.setattr(decided, "judge_target", partial(judged_by_trend, warranted=True))
         monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
@@ -281,7 +281,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(verdict, "judge_target", partial(judged_by_trend, warranted=False))
+        monkeypatch.setattr(decided, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "not used: because." in answer.out
         source = read_json(ladder_study / "transfer/w256-d1/plan.json")["source"]

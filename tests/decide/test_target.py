@@ -69,7 +69,7 @@ def test_a_drift_that_saturates_without_noise_is_found(
     drift = sign * whole * (1 - 64 / np.array([*SIZES, 4096]))
     result = predict(SIZES, start + drift[:-1], same(1e-4), 4096, THEORY)
     assert result.mean == pytest.approx(start + drift[-1], abs=0.02)
-    assert result.probabilities()["fades as 1/size"] > 0.9
+    assert result.forms["fades as 1/size"] > 0.9
 
 
 @settings(max_examples=20)
@@ -81,7 +81,7 @@ def test_optima_that_rise_and_then_fall_are_found_and_named(
     values = start + slope * x + bend * x**2
     result = predict(2 ** x[:5], values[:5], np.full(5, 1e-3), 64, OVER_TOKENS)
     assert result.mean == pytest.approx(values[6], abs=0.05)
-    assert result.probabilities()[TURNING] > 0.9
+    assert result.forms[TURNING] > 0.9
     drawn = back_test((1, 2, 4, 8, 16), values[:5], np.full(5, 0.05), OVER_TOKENS)
     assert drawn is not None and drawn.reproduced
 

@@ -14,6 +14,7 @@ from sweeper.errors import ConfigError
 from sweeper.laws.fit import PUBLISHED, Fit, far
 from sweeper.laws.law import AppliedLaw, Factors, Law, OutsideLaw, Scale
 from sweeper.registry import build_plugin, conf_folder, plugins
+from sweeper.stats.estimate import Estimate
 from sweeper.trial import Log2Hps
 from tests.golden import Golden
 from tests.refusals import raises_config_error, refused
@@ -230,12 +231,12 @@ class Measured:
     def __init__(self, batch: float | None = None) -> None:
         self.batch = batch
 
-    def log2_eta(self, direction: tuple[float, float]) -> tuple[float, float, float] | None:
+    def log2_eta(self, direction: tuple[float, float]) -> Estimate | None:
         batch, tokens = direction
         if batch and self.batch is None:
             return None
-        log2_eta = batch * (self.batch or 0.0) - 0.25 * tokens
-        return log2_eta, log2_eta - 0.1 * tokens, log2_eta + 0.1 * tokens
+        value, off = batch * (self.batch or 0.0) - 0.25 * tokens, 0.1 * tokens
+        return Estimate(value=value, low=value - off, high=value + off)
 
 
 def test_fit_goes_by_what_was_measured(golden: Golden) -> None:

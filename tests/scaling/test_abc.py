@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sweeper.scaling.abc import (
+from sweeper.scaling.prescription import absorbed_factors
+from sweeper.scaling.relative import (
     MEAN_FIELD,
     MUP,
     NTK,
@@ -20,7 +21,6 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
-from sweeper.scaling.prescription import absorbed_factors
 from sweeper.scaling.spec import Role, Update, layer_of, with_layer
 
 ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)

@@ -16,9 +16,16 @@ from torch import nn
 
 from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.models.llama import Llama
-from sweeper.scaling.abc import Alignment
 from sweeper.scaling.prescription import prescription_of
-from sweeper.scaling.relative import MeanField, MuP, Ntk, Relative, ScaledEmbedding, Standard
+from sweeper.scaling.relative import (
+    Alignment,
+    MeanField,
+    MuP,
+    Ntk,
+    Relative,
+    ScaledEmbedding,
+    Standard,
+)
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 from tests.refusals import raises_config_error

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.scaling.abc import STANDARD, exponents
+from sweeper.scaling.relative import STANDARD, exponents
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import RULES, Spectral, SpectralMup
 from tests.refusals import raises_config_error

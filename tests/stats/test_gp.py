@@ -18,10 +18,10 @@ def line(x: Array) -> Array:
     return np.vander(x, 2)
 
 
-def process(seed: int, precision: Array | None = None) -> Process:
+def process(seed: int) -> Process:
     generator = np.random.default_rng(seed)
     covariance = alike_near(X, X, 0.8) + np.diag(generator.uniform(0.01, 0.2, len(X)))
-    return Process(covariance, generator.normal(size=len(X)), line(X), precision)
+    return Process(covariance, generator.normal(size=len(X)), line(X))
 
 
 def test_without_a_mean_it_is_scikit_learns() -> None:
@@ -39,23 +39,6 @@ def test_without_a_mean_it_is_scikit_learns() -> None:
     assert covariance == pytest.approx(wanted_covariance, abs=1e-9)
     constant = len(X) * np.log(2 * np.pi) / 2
     assert ours.log_likelihood - constant == pytest.approx(peer.log_marginal_likelihood())
-
-
-@settings(max_examples=20)
-@given(seed=seeds)
-def test_a_prior_of_the_terms_is_part_of_the_covariance(seed: int) -> None:
-    precision = np.array([0.5, 2.0])
-    ours = process(seed, precision)
-    prior = np.diag(1 / precision)
-    whole = ours.covariance + line(X) @ prior @ line(X).T
-    density = multivariate_normal(np.zeros(len(X)), whole).logpdf(ours.values)
-    assert ours.log_likelihood == pytest.approx(density + len(X) * np.log(2 * np.pi) / 2)
-    shared = alike_near(PLACES, X, 0.8)
-    means, covariance = ours.at(shared, alike_near(PLACES, PLACES, 0.8), line(PLACES))
-    between = shared + line(PLACES) @ prior @ line(X).T
-    assert means[:, 0] == pytest.approx(between @ np.linalg.solve(whole, ours.values))
-    own = alike_near(PLACES, PLACES, 0.8) + line(PLACES) @ prior @ line(PLACES).T
-    assert covariance == pytest.approx(own - between @ np.linalg.solve(whole, between.T), abs=1e-9)
 
 
 @settings(max_examples=20)

@@ -42,10 +42,6 @@ class AdamW(BaseOptimizer):
     beta2: Rate = 0.999
     atan2: bool = False
 
-    def kind(self, spec: ParamSpec) -> Update:
-        """Every parameter's updates are of order 1, like a sign."""
-        return Update.SIGN
-
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
@@ -66,10 +62,6 @@ class Lion(BaseOptimizer):
     beta1: Rate = 0.9
     beta2: Rate = 0.99
     eps: Positive = 1.0
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """Every parameter's updates are signs."""
-        return Update.SIGN
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo

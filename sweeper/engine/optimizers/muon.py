@@ -48,8 +48,8 @@ class Muon(MatrixOptimizer):
     all of O brought back to the norm that it had (NorMuon, arXiv:2510.05491, with 0.95).
 
     Nothing here multiplies O by a function of the shape: the parameterization does, as it knows
-    which side is the fan-in (`scaling/spectral.py: RULES`, `scaling/abc.py: shape_factor`). It sees
-    the whole parameter, also where `split` takes it apart: for three square matrices in one,
+    which side is the fan-in (`scaling/spectral.py: RULES`, `scaling/relative.py: shape_factor`). It
+    sees the whole parameter, also where `split` takes it apart: for three square matrices in one,
     sqrt(d_out/d_in) is sqrt(3) at every width.
     """
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sweeper.records import WRITTEN_IF_SET, Bounded, Bounds, Positive
+from sweeper.scaling.prescription import UpdateRule
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -62,19 +63,13 @@ class StepInfo:
     biases: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Optimizer(Protocol):
+class Optimizer(UpdateRule, Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
 
-    `eps` and `weight_decay` are those before a parameterization's and a trial's factors.
     `hyperparameters` names settings that a space may hold.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]]
-    eps: float
-    weight_decay: float
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """How the entries of this parameter's updates scale."""
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
         """One trial's `UpdateHps.settings`; hyperparameters that `values` lacks count as 1."""
@@ -120,6 +115,10 @@ class BaseOptimizer(Bounded):
     eps: Positive = 1e-8
     weight_decay: Annotated[float, Bounds(least=0)] = 2.0**-13
     decayed: Literal["all", "matrices"] | None = field(default=None, metadata=WRITTEN_IF_SET)
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """Every parameter's updates are of order 1, like a sign."""
+        return Update.SIGN
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """Each rate that `hyperparameters` names as `one_minus_<rate>`, with its factor."""

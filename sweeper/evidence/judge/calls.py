@@ -17,8 +17,7 @@ from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.evidence.judge.words import worded_judged
-from sweeper.evidence.rates.page import rates_record, rates_report, rates_tables
-from sweeper.evidence.rates.words import rates_lines
+from sweeper.evidence.rates.page import rates_lines, rates_record, rates_report, rates_tables
 from sweeper.records import to_json
 from sweeper.report.notebook import html
 from sweeper.report.present import Silent, perform

@@ -15,8 +15,7 @@ import numpy as np
 
 from sweeper.decide.ladder_verdict import Advice, Answer, Verdict, worst
 from sweeper.decide.target import prior_for
-from sweeper.decide.trend import Trend
-from sweeper.decide.verdict import judge_with_target
+from sweeper.decide.trend import Trend, judge_with_target
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.evidence.runs.cells import step_of
 from sweeper.evidence.runs.grid import Grid, GridOptions, grid_of, ladders_of

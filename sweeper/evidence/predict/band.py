@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -138,7 +138,7 @@ class Curves:
     curves: Sequence[Sequence[float]]
     steps: Sequence[int]
     objectives: Array
-    eta_pairs: Sequence[tuple[Sequence[float], Sequence[float], float]] = field(default=())
+    eta_pairs: Sequence[tuple[Sequence[float], Sequence[float], float]] = ()
     """Curves of two runs that differ in eta alone, and by how many octaves the first is higher."""
     eta_deviation: float = 0.0
     """By how many octaves the eta of the run to come may be off."""

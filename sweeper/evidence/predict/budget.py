@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.evidence.predict.forecast import LossLaw, estimate_of
+from sweeper.evidence.predict.forecast import LossLaw
 from sweeper.stats.estimate import Array, Estimate
 
 CURVE = 60
@@ -60,8 +60,8 @@ def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
     params = np.exp(best)
     return BudgetOptimum(
         flops=flops,
-        params=estimate_of(params, size),
-        tokens=estimate_of(product / params, product / size),
+        params=Estimate.from_draws(size, params),
+        tokens=Estimate.from_draws(product / size, product / params),
         # Of the size that is planned, not of each draw's own best: that is what one will get.
         loss=law.loss(size, product / size),
         valley=tuple(_valley(law, size, product, times) for times in (0.5, 2.0)),
@@ -71,7 +71,8 @@ def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
 def _valley(law: LossLaw, size: float, product: float, times: float) -> Valley:
     sizes = np.array([size, times * size])
     there = law.log_losses(sizes, product / sizes)
-    return Valley(times=times, gap=estimate_of(np.exp(there[:, 1]) - np.exp(there[:, 0])))
+    gaps = np.exp(there[:, 1]) - np.exp(there[:, 0])
+    return Valley(times=times, gap=Estimate.from_draws(float(np.median(gaps)), gaps))
 
 
 @dataclass(frozen=True, kw_only=True)

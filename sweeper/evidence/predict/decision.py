@@ -27,7 +27,7 @@ from sweeper.evidence.predict.forecast import (
     short_laws,
     widening,
 )
-from sweeper.evidence.predict.regime import LeftOut, RunToCome, choose_runs
+from sweeper.evidence.predict.regime import LeftOut, choose_runs
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs, distinct
 from sweeper.evidence.runs.sizes import tokens_a_parameter
 from sweeper.files import (
@@ -237,18 +237,6 @@ class LossQuestion:
     fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
 
-    def __post_init__(self) -> None:
-        for name, keyword in POSITIVE.items():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= LARGEST:
-                raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
-
-
-LARGEST = 1e40
-"""Of parameters, tokens and FLOPs that are asked about."""
-POSITIVE = {"params": "to_params", "tokens": "to_tokens", "flops": "flops"}
-"""Fields that are numbers above 0, and the keywords that give them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoLossLaw:
@@ -295,10 +283,10 @@ def predict_runs(
     target = target_of(law, question)
     best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
-    reasons = studied.reasons(loss, target, best)
+    aim = target or _as_target(best, float(runs.flops.max()))
+    reasons = studied.reasons(loss, aim, best)
     settle = _chosen(_next_rung(law, rungs), choose) if reasons else ()
     values = LossLawValues(form=law.form.name, formula=law.form.formula, **law.values())
-    aim = target or _as_target(best, float(runs.flops.max()))
     fitted = f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"
     thinned = [fitted] * (len(runs) > MOST_FITTED)
     # Where FLOPs are in proportion alone, hours by the runs' FLOPs a second would be wrong.
@@ -353,7 +341,7 @@ class BackTestedLaw:
     unlike: LeftOut | None = None
 
     def reasons(
-        self, loss: Estimate | None, target: LossTarget | None, best: BudgetOptimum | None
+        self, loss: Estimate | None, aim: LossTarget | None, best: BudgetOptimum | None
     ) -> list[str]:
         """Why nothing can be said yet; none where the prediction stands."""
         law, rungs, tests, reasons = self.law, self.rungs, self.tested, list[str]()
@@ -382,7 +370,6 @@ class BackTestedLaw:
                 f"the best size may lie anywhere from {best.params.low:.3g} to "
                 f"{best.params.high:.3g} parameters"
             )
-        aim = target or _as_target(best, float(law.runs.flops.max()))
         # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
         if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
             floor = law.values()["E"]
@@ -397,7 +384,7 @@ class BackTestedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     # Before anything is fitted: the back-test is of the runs that are like the one to come.
-    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question))
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), *asked_of(runs, question))
     design = Design.of(runs)
     fixed = _fixed(design, question, runs)
     asked: dict[str, Any] = {"draws": question.draws, "fixed": fixed}
@@ -415,14 +402,14 @@ def study_law(runs: LossRuns, question: LossQuestion) -> BackTestedLaw:
     return BackTestedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
-def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
-    """What a question says of which runs are like the run to come."""
+def asked_of(runs: LossRuns, question: LossQuestion) -> tuple[float, float]:
+    """Tokens a parameter of the run to come, and its compute over the largest run's, if known."""
     flops, largest = question.flops, float(runs.flops.max())
     # Both known: tokens a parameter say which runs are like it, and not the compute alone.
     if question.params and question.tokens:
         flops = question.params * question.tokens * runs.flops_per_product
-        return RunToCome(question.tokens / question.params, flops / largest)
-    return RunToCome(beyond=flops / largest) if flops else RunToCome()
+        return question.tokens / question.params, flops / largest
+    return math.inf, flops / largest if flops else 1.0
 
 
 def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:

@@ -57,9 +57,7 @@ def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = Non
     return Expectation(band=band, prediction=end, source=source, is_last=is_last)
 
 
-def earlier_band(
-    runs: Sequence[EarlierRun], steps: int, log_size: float, tokens: Sequence[float] | None = None
-) -> Band:
+def earlier_band(runs: Sequence[EarlierRun], steps: int, log_size: float) -> Band:
     """The band of a run of some steps and log size; BadInput says why there is none."""
     count, most = 0, min(MOST_STRETCHES, *(len(run.losses) for run in runs))
     # The most stretches with a reading in every run; else as many as there are, filled in.

@@ -45,8 +45,6 @@ that is named; the share of runs up to which these went wrong, and say nothing o
 not."""
 NARROW = 0.05
 """Half an interval of this share of the loss says enough, whatever is left to gain: `settled`."""
-LEVEL = 0.95
-"""Of every interval."""
 LEAST_ABOVE = 0.005
 """Of a loss: less above the floor is no measure of anything."""
 
@@ -157,7 +155,7 @@ class LossLaw:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
         at = np.array([params]), np.array([tokens])
         value = float(self.mean_loss(*at)[0])
-        return estimate_of(np.exp(self.of_runs(*at))[:, 0], value)
+        return Estimate.from_draws(value, np.exp(self.of_runs(*at))[:, 0])
 
     def mean_loss(self, params: Array, tokens: Array) -> Array:
         """The law's loss at places, the middle of its draws."""
@@ -175,7 +173,7 @@ class LossLaw:
             # A floor above a loss that was reached is impossible, whatever a widened draw says.
             if name == "E":
                 values = np.minimum(values, float(self.runs.loss.min()))
-            estimates[name] = estimate_of(values, float(best[name][0]))
+            estimates[name] = Estimate.from_draws(float(best[name][0]), values)
         return estimates
 
     def compute_for(self, params: float, tokens: float, loss: float) -> float:
@@ -412,7 +410,7 @@ def widening(
     squares = [min(float(np.mean(t.z**2)), MOST_OFF**2) for t in tried if t.rung < rungs]
     free = before + len(squares)
     level = math.sqrt((before * off**2 + sum(squares)) / free)
-    return level * float(student.ppf(0.5 + LEVEL / 2, free)) / 1.96
+    return level * float(student.ppf(0.975, free)) / 1.96
 
 
 def back_test(
@@ -424,7 +422,7 @@ def back_test(
     far = runs.only(rungs.index >= kept)
     drawn = law.of_runs(far.params, far.tokens)
     measured = np.log(far.loss)
-    low, high = _ends(drawn)
+    low, high = np.percentile(drawn, [2.5, 97.5], axis=0, method="nearest")
     logs = law.log_losses(far.params, far.tokens).mean(1)
     random = np.random.default_rng([0, 2])
     of_runs = far.params, far.tokens, len(np.unique(far.trainings))
@@ -435,7 +433,7 @@ def back_test(
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
         left_out=rungs.names[kept:],
-        predicted=estimate_of(np.exp(means), predicted),
+        predicted=Estimate.from_draws(predicted, np.exp(means)),
         measured=real,
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
@@ -477,17 +475,3 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     # What today's largest compute reaches on the path: the gain to compare with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
     return half <= max(float(today) - loss.value, NARROW * loss.value)
-
-
-def estimate_of(drawn: Array, value: float | None = None) -> Estimate:
-    """A value, the middle of its draws if not given, with the interval of these."""
-    low, high = _ends(drawn)
-    middle = float(np.median(drawn)) if value is None else float(value)
-    # A robust best and the middle of its draws differ a little: the value lies in its interval.
-    return Estimate(value=middle, low=min(float(low), middle), high=max(float(high), middle))
-
-
-def _ends(drawn: Array) -> Array:
-    tail = 50 * (1 - LEVEL)
-    # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
-    return np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")

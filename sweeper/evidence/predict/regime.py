@@ -10,10 +10,12 @@ much compute as the run to come lies beyond it, and has runs of its tokens a par
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.evidence.predict.forecast import ROLLOUTS
 from sweeper.evidence.runs.loss_runs import Design, LossRuns, Rungs
@@ -47,77 +49,67 @@ class LeftOut:
     miss: float
 
 
-@dataclass(frozen=True)
-class _Choice:
-    ratio: float
-    flops: float
-    kept: Kept
+def tried(ratio: float, beyond: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The `RATIOS` and `SPANS` that are tried: runs to come with the same have one law."""
+    ratios = tuple(each for each in RATIOS if each <= ratio)
+    return ratios, tuple(span for span in SPANS if span >= beyond)
 
 
-@dataclass(frozen=True)
-class RunToCome:
-    """A run to come, as far as it says which runs tell of it; `beyond` the largest, in compute."""
+def choose_runs(
+    runs: LossRuns, ratio: float = math.inf, beyond: float = 1.0
+) -> tuple[LossRuns, LeftOut | None]:
+    """The runs that the law of a run to come is fitted to, and the others.
 
-    ratio: float = math.inf
-    beyond: float = 1.0
-
-    @property
-    def allowed(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The `RATIOS` and `SPANS` that are tried: runs to come with the same have one law."""
-        ratios = tuple(ratio for ratio in RATIOS if ratio <= self.ratio)
-        return ratios, tuple(span for span in SPANS if span >= self.beyond)
-
-
-def choose_runs(runs: LossRuns, asked: RunToCome) -> tuple[LossRuns, LeftOut | None]:
-    """The runs that the law of a run to come is fitted to, and the others."""
+    It has `ratio` tokens a parameter, and lies `beyond` the largest run in compute.
+    """
     design = Design.of(runs)
     # Of one axis, or both on a line, tokens a parameter say no more than compute.
     if len(design.form.terms) == 1:
         return runs, None
     rungs = Rungs.of(runs, design)
-    choices = list(_choices(runs, rungs, asked))
+    choices = list(_choices(runs, rungs, *tried(ratio, beyond)))
     if len(choices) < 2 or len(rungs) < 3:
         return runs, None
     best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss)
-    misses = _misses(runs, rungs, choices, best)
+    misses = _misses(runs, rungs, np.stack([kept for *_, kept in choices]), best)
     chosen = int(misses.argmin())
     # Half, and not merely less: of nine choices the best is better by luck alone.
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
-    choice = choices[chosen]
-    few, small = choice.ratio > 0, choice.flops > float(runs.flops.min())
-    return runs.only(choice.kept), LeftOut(
+    least, flops, kept = choices[chosen]
+    few, small = least > 0, flops > float(runs.flops.min())
+    return runs.only(kept), LeftOut(
         code="both" if few and small else "undertrained" if few else "small",
-        count=int((~choice.kept).sum()),
+        count=int((~kept).sum()),
         of=len(runs),
-        ratio=choice.ratio,
-        flops=choice.flops,
+        ratio=least,
+        flops=flops,
         miss_all=float(misses[0]),
         miss=float(misses[chosen]),
     )
 
 
-def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice]:
+def _choices(
+    runs: LossRuns, rungs: Rungs, ratios: Sequence[float], spans: Sequence[float]
+) -> Iterator[tuple[float, float, Kept]]:
+    """Least tokens a parameter, least FLOPs, and the runs that have both."""
     ratio, seen = runs.tokens / runs.params, set[bytes]()
-    ratios, spans = asked.allowed
-    for span in spans:
+    for span, least in product(spans, ratios):
         flops = float(runs.flops.max()) / span
-        for least in ratios:
-            # A little below the span: runs of one rung differ by some per cent.
-            kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
-            some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
-            if (some and not kept.all()) or kept.tobytes() in seen:
-                continue
-            seen.add(kept.tobytes())
-            yield _Choice(least, flops, kept)
+        # A little below the span: runs of one rung differ by some per cent.
+        kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
+        some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
+        if (some and not kept.all()) or kept.tobytes() in seen:
+            continue
+        seen.add(kept.tobytes())
+        yield least, flops, kept
 
 
-def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws) -> Array:
-    """The miss of log L at farther rungs, by what each choice keeps of the nearer [choices].
+def _misses(runs: LossRuns, rungs: Rungs, kept: NDArray[np.bool_], best: LossLaws) -> Array:
+    """The miss of log L at farther rungs, by what each choice has `kept` of the nearer [choices].
 
     All are held against the same runs, those that no choice leaves out; a rung's is its median.
     """
-    kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
     for nearer in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
@@ -135,7 +127,7 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: LossLaws
                 # A median, as one run that went wrong says nothing of a choice.
                 squares.append(np.median(np.abs(np.log(losses / far.loss)), axis=1) ** 2)
     # Nothing could be tried: all miss alike, and all runs stay.
-    return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
+    return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(kept))
 
 
 def _lacking(runs: LossRuns, kept: Kept) -> bool:

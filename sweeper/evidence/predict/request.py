@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sweeper.evidence.flags import Ignore
+from sweeper.evidence.flags import COUNT, Ignore
 from sweeper.verbs.requests import (
     AT_LEAST_ONE,
-    POSITIVE,
     TUNE,
     Flag,
     Request,
@@ -55,9 +54,9 @@ class PredictRequest(Request, panel=TUNE):
             metavar="RUNS",
         ),
     ] = None
-    to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
-    to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
-    flops: Annotated[float | None, POSITIVE, Flag("A budget: its best size and tokens.")] = None
+    to_params: Annotated[float | None, COUNT, Flag("Parameters of the run to come.")] = None
+    to_tokens: Annotated[float | None, COUNT, Flag("Its tokens.")] = None
+    flops: Annotated[float | None, COUNT, Flag("A budget: its best size and tokens.")] = None
     fixed: Annotated[
         str | Mapping[str, float],
         Flag(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +138,9 @@ def _of_table(
         command=command_line(),
     )
     if curves is not None and isinstance(prediction, Prediction):
-        prediction = _with_curves(prediction, curves)
+        assert prediction.aim is not None, "a run or a budget was asked about"
+        steps, log_size = max(run.length for run in curves), math.log(prediction.aim.params)
+        prediction = replace(prediction, band=earlier_band(curves, steps, log_size))
     return TablePrediction(
         notes=notes, table=table, runs=runs, folder=folder, prediction=prediction
     )
@@ -157,9 +159,3 @@ def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
             "column params"
         )
     return runs
-
-
-def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
-    assert prediction.aim is not None, "a run or a budget was asked about"
-    steps, size = max(run.length for run in runs), math.log(prediction.aim.params)
-    return replace(prediction, band=earlier_band(runs, steps, size))

@@ -225,27 +225,21 @@ class RateLaw:
 def law_of_runs(runs: Runs, options: GridOptions, target: RateTarget | None = None) -> RateLaw:
     """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
     cells = rate_runs(runs, options)
-    law = rate_law(cells, target, options.noise)
+    law = law_of(cells, optima_of(cells.cells, options.noise), target)
     # With a batch a cell needs its best inside in two directions: more may tell the rate alone.
     if law.code != "too_few_cells" or not cells.tells_batch:
         return law
-    alone = rate_law(rate_runs(runs, options, tells_batch=False), target, options.noise)
+    cells = rate_runs(runs, options, tells_batch=False)
+    alone = law_of(cells, optima_of(cells.cells, options.noise), target)
     if alone.code == "too_few_cells":
         return law
     return replace(alone, notes=(*alone.notes, NO_BATCH))
 
 
-def rate_law(
-    runs: RateRuns, target: RateTarget | None = None, noise: float | None = None
-) -> RateLaw:
-    """The law of the runs' optima, and what it says of the target; BadInput for what none says."""
-    return law_of(runs, optima_of(runs.cells, noise), target)
-
-
 def law_of(
     runs: RateRuns, cell_optima: Sequence[RateOptimum | None], target: RateTarget | None = None
 ) -> RateLaw:
-    """The law of optima that are known, and what it says of the target."""
+    """The law of the cells' optima, and of the target; BadInput for what none says."""
     pairs = [
         (cell, optimum)
         for cell, optimum in zip(runs.cells, cell_optima, strict=True)

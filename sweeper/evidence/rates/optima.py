@@ -155,10 +155,6 @@ class _Fit:
         terms[0] += level
         return cls(x, centre, terms, spread, float(residuals @ residuals), freedom)
 
-    def at(self, points: Array) -> Array:
-        """Losses at points."""
-        return np.asarray(_terms(points - self.centre, 3) @ self.terms)
-
 
 def _rank(x: Array) -> int:
     return int(np.linalg.matrix_rank(_terms(x - x.mean(axis=0), 2), tol=1e-6))
@@ -169,12 +165,13 @@ def _optimum(
 ) -> RateOptimum:
     low, high = fit.x.min(axis=0), fit.x.max(axis=0)
     points = _grid(low, high, fit.x)
-    losses = fit.at(points)
+    rows = _terms(points - fit.centre, 3)
+    losses = rows @ fit.terms
     best = points[int(losses.argmin())]
     scale = 0.0 if math.isnan(noise) else noise
     root = np.linalg.cholesky(fit.spread + 1e-15 * np.eye(len(fit.spread)))
     errors = scale * root @ generator.normal(size=(len(root), draws))
-    values = losses[:, None] + _terms(points - fit.centre, 3) @ errors
+    values = losses[:, None] + rows @ errors
     drawn = points[values.argmin(axis=0)]
     ends = tuple(
         _end(cell.x[:, k], best[k], drawn[:, k], float(cell.x[int(np.argmin(cell.losses)), k]))

@@ -10,10 +10,9 @@ import pytest
 import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.evidence.follow.decision import Seen, Watch, cusum, innovations, judged, worth
-from sweeper.evidence.follow.page import presented
+from sweeper.evidence.follow.page import code_of, compute_text, presented, said_of
 from sweeper.evidence.follow.reading import Stretches, read_prediction
 from sweeper.evidence.follow.verb import FollowAnswer
-from sweeper.evidence.follow.words import code_of, compute_text, said_of
 from sweeper.report.sections import tone_of
 from sweeper.stats.power_law import Array
 from tests.evidence.made import STEPS, TARGET, middle, prediction, run

@@ -7,15 +7,19 @@ import pandas
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.evidence.rates.decision import CellOptimum, PowerLaw, RateTarget, rate_law
+from sweeper.evidence.rates.decision import CellOptimum, PowerLaw, RateLaw, RateTarget, law_of
 from sweeper.evidence.rates.optima import RateCell, optima_of
+from sweeper.evidence.rates.page import rates_lines
 from sweeper.evidence.rates.reading import RateRuns, of_two_sizes, rate_runs
-from sweeper.evidence.rates.words import rates_lines
 from sweeper.evidence.runs.grid import GridOptions
 from sweeper.evidence.runs.read import read
 from sweeper.stats.estimate import Array
 
 LENGTH = 1024
+
+
+def rate_law(runs: RateRuns, target: RateTarget | None = None) -> RateLaw:
+    return law_of(runs, optima_of(runs.cells), target)
 
 
 def best(params: float, tokens: float) -> tuple[float, float]:
