@@ -15,8 +15,8 @@ SHARE = 0.05
 class LivePage:
     """The page of the study in `folder`; where it cannot be written, that is said once."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], command: str) -> None:
-        self._folder, self._say, self._command = folder, say, command
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder, self._say = folder, say
         self._next, self._is_there, self._has_failed = time.monotonic() + EVERY, False, False
 
     def changed(self) -> None:
@@ -30,18 +30,12 @@ class LivePage:
             self._write(is_left=True)
 
     def _write(self, *, live: float = 0.0, is_left: bool = False) -> None:
-        begun = time.monotonic()
-        try:
-            from sweeper.report.study_page import write_report  # late: it draws
+        from sweeper.report.study_page import written_page  # late: it draws
 
-            write_report(self._folder, live=live, is_left=is_left)
-            self._is_there = True
-        except Exception as error:  # whatever it is, the search goes on without a page
-            self._has_failed = True
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self._say(
-                f"Note: report.html is not written while this runs ({why}); `{self._command}` "
-                "writes it. All else goes on"
-            )
+        begun = time.monotonic()
+        _, notes = written_page(self._folder, live=live, is_left=is_left)
+        self._is_there, self._has_failed = self._is_there or not notes, bool(notes)
+        for note in notes:
+            self._say(f"Note: {note}. All else goes on")
         took = time.monotonic() - begun
         self._next = begun + took + max(EVERY, took / SHARE)

@@ -10,7 +10,6 @@ from typing import Any
 
 from sweeper.errors import Call, Keyword, Spelling, as_text, spelled
 from sweeper.report.live import LivePage
-from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.progress_bar import SweepProgress
 from sweeper.report.sections import Item, Sentence, Shown
@@ -76,7 +75,7 @@ class OutputWatcher(Wording):
         self, folder: Path, job: str, *, page: bool = False, **settings: Any
     ) -> SweepProgress:
         """A bar on a terminal or in a notebook, lines elsewhere; with `page` the study's page."""
-        written = LivePage(folder, self.output.tell, report_of(folder)) if page else None
+        written = LivePage(folder, self.output.tell) if page else None
         lasts = TimeLeft(settings.pop("seconds"), settings.pop("at_once", 1.0))
         return SweepProgress(folder, self.output, job, time_left=lasts, page=written, **settings)
 

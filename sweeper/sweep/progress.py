@@ -173,10 +173,13 @@ class Snapshot:
         return self.job if self.phase in ("", self.job) else f"{self.job}: {self.phase}"
 
 
-def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
-    """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
+def stopped_at(folder: Path, notes: list[str], *, is_left: bool = False) -> Snapshot | None:
+    """How far the study's last work came, where it was stopped; `notes` gets what is damaged.
+
+    With `is_left` nobody drives the study any more, whatever its lock says.
+    """
     path = StudyFolder(folder).progress
-    if not path.is_file() or live_holder(folder) is not None:
+    if not path.is_file() or (not is_left and live_holder(folder) is not None):
         return None
     progress = read_document(path, Snapshot, notes)
     return progress if progress and not progress.over else None

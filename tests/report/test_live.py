@@ -67,7 +67,7 @@ def test_it_is_written_seldom_and_put_right_where_its_driver_is_stopped(
         return real(*args, **named)
 
     monkeypatch.setattr(study_page, "write_report", slow)
-    page = LivePage(folder, pytest.fail, "sweeper report demo")
+    page = LivePage(folder, pytest.fail)
     page.changed()
     page.stopped()
     assert not report.exists(), "what ends soon is written at its end"
@@ -88,13 +88,13 @@ def test_a_page_that_cannot_be_written_is_told_once_and_costs_nothing_else(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(study_page, "render", lambda *_: 1 / 0)
-    page = LivePage(folder, lines.append, "sweeper report demo")
+    monkeypatch.setattr(study_page, "study_report", lambda *_: 1 / 0)
+    page = LivePage(folder, lines.append)
     for _ in range(3):
         clock.now += 1000.0
         page.changed()
     page.stopped()
-    assert len(lines) == 1 and "ZeroDivisionError" in lines[0] and "sweeper report demo" in lines[0]
+    assert len(lines) == 1 and "ZeroDivisionError" in lines[0] and "sweeper report" in lines[0]
 
 
 def test_the_ladder_is_shown_as_it_fills(folder: Path) -> None:
