@@ -16,6 +16,7 @@ from sweeper.report.costs import branches_text, ladder_answer, ladder_document, 
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.search_result import queued_shown
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -45,32 +46,25 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
     settings = answer.settings
     same = _same(answer)
     items = _spans_items(answer.target.spans, settings)
-    unfinished = unfinished_notes(answer.target.optimum.unfinished)
+    notes: list[str | Text] = [*answer.notes]
+    notes += unfinished_notes(answer.target.optimum.unfinished)
     if isinstance(answer, HorizonsAnswer):
-        return _horizons(answer, same, [*answer.notes, *unfinished])
+        return _horizons(answer, same, notes)
     if isinstance(answer, LadderCostAnswer):
         # What trains nothing still judges: it writes the verdict.
         why = same.why if answer.cost.missing else "to have it judged"
         same = replace(same, why=why)
         return Shown(
             items=[*items, *ladder_items(answer)],
-            notes=[*answer.notes, *unfinished],
+            notes=notes,
             answer=(ladder_answer(answer.cost), *the_same(same)),
             document={**ladder_document(answer), "next": [same.document]},
         )
     if isinstance(answer, QueuedLadders):
-        queued = {"finished": answer.finished, "submitted": answer.submitted}
-        return Shown(
-            items=items,
-            notes=[*answer.notes, *unfinished],
-            answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
-            places={"study": settings.folder},
-            document={"study": settings.name, **queued},
-            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
-            folder=settings.folder,
-        )
+        collect = within(settings.folder, replace(same, why="to collect them, and go on"))
+        return replace(queued_shown(settings, answer.queued, collect, notes), items=items)
     assert isinstance(answer, TransferAnswer)
-    return _planned(answer, same, items, [*answer.notes, *unfinished])
+    return _planned(answer, same, items, notes)
 
 
 def _each(answer: EachTransferAnswer) -> Shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from sweeper.sweep.settled_ladder import SettledLadder
 
 
+@dataclass(kw_only=True, eq=False)
 class Submitted(Exception):
-    """All that can be named is submitted and nobody waits: `trials` have no result yet.
+    """All that can be named is in jobs and nobody waits: so many trials have no result yet.
 
     So many of them `failed` before, and so many others are `finished`.
     """
 
-    def __init__(self, trials: int, finished: int, failed: int) -> None:
-        self.trials, self.finished, self.failed = trials, finished, failed
-        super().__init__(f"{trials} trials are submitted")
+    submitted: int
+    finished: int
+    failed: int = 0
+    notices: Sequence[str] = ()
 
 
 def make_loop(
@@ -255,7 +257,7 @@ class Sweep:
         finished, missing = ask()
         if missing and not self.wait:
             failed = sum(trial.key in self._retry for trial in missing)
-            raise Submitted(len(missing), finished, failed)
+            raise Submitted(submitted=len(missing), finished=finished, failed=failed)
         if missing:  # proposing them again might never end
             raise SweeperError(
                 f"the launcher gave no result for {len(missing)} of {len(asked)} trials"
