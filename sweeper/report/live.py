@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY = 30.0
-"""Seconds before the first page and between two: what ends sooner is written at its end."""
+from sweeper.sweep.progress import PAGE_EVERY
+
 SHARE = 0.05
 """The share of the driver's time that pages may take: after one of two seconds come 40 without."""
 
@@ -17,12 +17,12 @@ class LivePage:
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
-        self._next, self._is_there, self._has_failed = time.monotonic() + EVERY, False, False
+        self._next, self._is_there, self._has_failed = time.monotonic() + PAGE_EVERY, False, False
 
     def changed(self) -> None:
         """There is news: write the page, if the last one is old enough."""
         if not self._has_failed and time.monotonic() >= self._next:
-            self._write(live=EVERY)
+            self._write(live=PAGE_EVERY)
 
     def stopped(self) -> None:
         """The driver ends before its verb does: a page that says that it runs is put right."""
@@ -38,4 +38,4 @@ class LivePage:
         for note in notes:
             self._say(f"Note: {note}. All else goes on")
         took = time.monotonic() - begun
-        self._next = begun + took + max(EVERY, took / SHARE)
+        self._next = begun + took + max(PAGE_EVERY, took / SHARE)

@@ -43,9 +43,8 @@ def _found(answer: SearchAnswer, result: Found) -> Shown:
     beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
         *(_outside_note(answer.source, each) for each in beyond),
-        *result.notices[: result.moved],
+        *result.notices,
         *unwritten,
-        *result.notices[result.moved :],
         *failure_notes(failures_of(result.results, settings.identity)),
         *diverged(result.searched),
         *console.clip_note(result.searched),

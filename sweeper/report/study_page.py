@@ -25,7 +25,7 @@ from sweeper.report.console import (
     size_text,
     trend_text,
 )
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sections import (
@@ -37,6 +37,7 @@ from sweeper.report.sections import (
     Report,
     Section,
     Sentence,
+    Shown,
     Verbatim,
 )
 from sweeper.report.sentences import check_sentence
@@ -45,10 +46,12 @@ from sweeper.report.trials import ladder_table, trials_table
 from sweeper.stats.ladder import extent
 from sweeper.study.cost import cost_table, spent
 from sweeper.study.folder import StudyFolder, read_document
+from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
-from sweeper.sweep.progress import Snapshot, stopped_at
-from sweeper.table import Cell, Column, Table, answer, duration
+from sweeper.sweep.progress import PAGE_EVERY, Snapshot, stopped_at
+from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.trial import Status, in_use
+from sweeper.verbs.report import ReportAnswer
 
 STATUSES = get_args(Status)
 UNDECIDED = "cannot say yet"
@@ -58,6 +61,27 @@ HEADLINES = {
     UNDECIDED: "Cannot say yet whether the transfer{} holds",
     "": "The transfer has not been validated yet",
 }
+
+
+def presented(answer: ReportAnswer) -> Shown:
+    """Write the page anew, and say where it lies."""
+    folder, documents, csv = answer.folder, answer.documents, answer.csv
+    # A page that its driver keeps writing goes on renewing itself.
+    runs = live_holder(folder) is not None
+    path = write_report(folder, documents, live=PAGE_EVERY if runs else 0.0)
+    items: Sequence[Item] = ()
+    document = {"study": folder.name, "report": str(path)}
+    if csv is not None:
+        items = [Sentence(f"{counted(answer.runs, 'run')} of its validation: {csv}")]
+        document["csv"] = str(csv)
+    return Shown(
+        items=items,
+        notes=documents.notices,
+        answer=f"Study {folder.name}: {headline(documents)}.",
+        places={"report": path},
+        document=document,
+        next=[next_of(folder)],
+    )
 
 
 def write_report(

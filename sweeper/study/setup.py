@@ -69,17 +69,13 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     # taken for the new setup's; findings move next; the new setup is named once they are away.
     if changed:  # its conclusion is drawn anew from its trials, should it come back
         study.search.unlink(missing_ok=True)
-    if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
+    if old is not None and changed and _move(folder, place := aside / old.digest[:12], over=True):
         what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
         notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
     write_json(study.setup, to_json(spec))
-    if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
+    if (place := aside / spec.digest[:12]).is_dir() and _move(place, folder, over=False):
         notes.append("plans and verdicts that this setup had before are back in place")
     return notes
-
-
-def _name(setup: TrialSpec) -> str:
-    return setup.digest[:12]
 
 
 def _move(source: Path, target: Path, *, over: bool) -> bool:

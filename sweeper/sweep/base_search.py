@@ -59,8 +59,7 @@ class Found:
     """What a search found, and what became of its trials; `record` is what `search.json` holds.
 
     `lacking` are neighbours of the best without a result, by the hyperparameter in which they
-    differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
-    setups.
+    differ: it is not finished then.
     """
 
     conclusion: Conclusion
@@ -69,7 +68,6 @@ class Found:
     searched: Sequence[Result]
     lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
-    moved: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +162,6 @@ def search_study(
         searched=searched,
         lacking=lacking,
         notices=[*moved, *study.notices],
-        moved=len(moved),
     )
 
 

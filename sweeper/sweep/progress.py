@@ -25,6 +25,8 @@ SPENT = 0.9
 """The largest share of a job that its time alone, and no word of its own, says to be done."""
 WARM = 2.0
 """Seconds of work after which the jobs that ran at once are counted by their time."""
+PAGE_EVERY = 30.0
+"""Seconds before a study's first page and between two: what ends sooner is written at its end."""
 POINTS = 64
 """So many moments of a job are remembered."""
 

@@ -207,8 +207,8 @@ class Sweep:
         self.listener.watch_ladder(ladder.so_far)
         self._train(ask)
 
-    def runs(self, trials: Sequence[Trial]) -> list[Result]:
-        """Train the trials that the study lacks; the results of all, nothing is pruned."""
+    def runs(self, trials: Sequence[Trial]) -> None:
+        """Train the trials that the study lacks; nothing is pruned."""
         self._prune = "none"
 
         def ask() -> tuple[int, Missing]:
@@ -216,7 +216,6 @@ class Sweep:
             return len(trials) - len(missing), missing
 
         self._train(ask)
-        return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
 
     def _train(
         self,

@@ -161,10 +161,9 @@ def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
 
 
-def test_the_command_of_a_verdict_is_found_by_its_axis(ladder_study: Path) -> None:
-    command = validated_by(ladder_study, "width")
+def test_the_command_of_a_verdict_is_found(ladder_study: Path) -> None:
+    command = validated_by(ladder_study)
     assert command is not None and ladder_words(command.request.overrides) == QUICK
-    assert validated_by(ladder_study, "depth") is None
 
 
 # Sentences that several commands say of their trials.
@@ -199,7 +198,6 @@ def test_warnings_of_libraries_go_to_the_studys_folder(
     warnings.showwarning(UserWarning("mind the step"), UserWarning, "model.py", 5)
     assert capsys.readouterr().err == "Warning: mind the step (model.py:5)\n"
     output = Output(people=Console(file=StringIO()))
-    output.within(tmp_path)
-    output.flush()
+    output.flush(folder=tmp_path)
     assert len(StudyFolder(tmp_path).warnings.read_text().splitlines()) == 3
     WARNED.clear()

@@ -71,7 +71,7 @@ def test_it_is_written_seldom_and_put_right_where_its_driver_is_stopped(
     page.changed()
     page.stopped()
     assert not report.exists(), "what ends soon is written at its end"
-    clock.now = live.EVERY
+    clock.now = live.PAGE_EVERY
     page.changed()
     assert is_live(folder) and len(written) == 1
     clock.now += 3.0 / live.SHARE - 1
