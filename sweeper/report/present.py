@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import Call, Keyword, spelled
-from sweeper.report.live import LivePage
 from sweeper.report.output import Output
-from sweeper.report.progress_bar import SweepProgress
+from sweeper.report.progress_bar import LivePage, SweepProgress
 from sweeper.report.sections import Item, Shown
 from sweeper.report.sentences import Wording
 from sweeper.study.watcher import Watcher

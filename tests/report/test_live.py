@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sweeper.files import write_json
-from sweeper.report import live, study_page
-from sweeper.report.live import LivePage
+from sweeper.report import progress_bar, study_page
+from sweeper.report.progress_bar import LivePage
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
 from sweeper.study.lock import StudyLock
@@ -52,7 +52,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(live, "time", made)
+    monkeypatch.setattr(progress_bar, "time", made)
     return made
 
 
@@ -71,10 +71,10 @@ def test_it_is_written_seldom_and_put_right_where_its_driver_is_stopped(
     page.changed()
     page.stopped()
     assert not report.exists(), "what ends soon is written at its end"
-    clock.now = live.PAGE_EVERY
+    clock.now = progress_bar.PAGE_EVERY
     page.changed()
     assert is_live(folder) and len(written) == 1
-    clock.now += 3.0 / live.SHARE - 1
+    clock.now += 3.0 / progress_bar.WRITE_SHARE - 1
     page.changed()
     assert len(written) == 1, "one that takes long is written seldom"
     clock.now += 1.0
