@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from os.path import expanduser
 from pathlib import Path
@@ -139,6 +139,16 @@ class StudyRecord:
                 }
                 if kept and try_json(folder / COUNTS) != kept:
                     write_json(folder / COUNTS, kept)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._results
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def keys(self) -> KeysView[str]:
+        """Keys of all trials that have a result."""
+        return self._results.keys()
 
     def get(self, key: str) -> Result | None:
         """The result of the trial of this key, or None."""

@@ -137,7 +137,7 @@ def test_server_gone_later_is_a_notice_without_the_password(
         study.record([make(1)])
         (notice,) = study.notices
     assert "gone ***" in notice and "?password=***" in notice and "0ther-pw" not in notice
-    assert len(StudyRecord.read(folder).results()) == 2
+    assert len(StudyRecord.read(folder)) == 2
 
 
 @pytest.mark.parametrize(

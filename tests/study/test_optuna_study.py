@@ -202,7 +202,7 @@ def test_a_damaged_journal_is_set_aside_and_all_is_told_again(
     with StudyRecord.open(folder) as study:
         (notice,) = study.notices
         assert "study.journal, was damaged" in notice
-        assert len(study.results()) == 4
+        assert len(study) == 4
     assert mirrored(folder) == expected
     assert journal.with_name("study.journal.damaged").read_bytes().startswith(damaged)
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 def test_a_study_remembers_across_openings(folder: Path) -> None:
     some = [make(2), make(0, "diverged"), make(1, "failed", error="no memory")]
     with StudyRecord.open(folder) as study:
-        assert (study.name, study.results(), study.notices) == ("first", [], [])
+        assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
         for result in some:
             study.record([result])
             assert mirrored(folder) == filed(folder) and len(files(folder)) == 1
@@ -41,6 +41,7 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
         assert [r.trial.seed for r in again.results()] == [0, 1, 2]
         assert repr(again.results()) == repr(study.results())
         assert {r.key for r in again.results()} == {r.key for r in some} and again.notices == []
+        assert len(again) == 3
         again.record(some[:2])
         assert len(files(folder)) == 1, "nothing new, nothing written"
         again.record([make(number, finished_at=float(number < 6)) for number in range(3, 8)])
@@ -210,7 +211,7 @@ def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored:
     odd = Trial(spec=SPEC, log2_hps={"eta": math.inf})
     with pytest.raises(ValueError, match="not a number"):
         study.record([make(1), replace(make(0), trial=odd)])
-    assert not study.results() and not list((folder / "results").iterdir())
+    assert len(study) == 0 and not list((folder / "results").iterdir())
 
 
 RANKS = {"failed": 0, "pruned": 1, "diverged": 2, "complete": 2}
@@ -285,7 +286,7 @@ def test_a_configuration_of_another_format_is_refused(folder: Path, unmirrored: 
     for use in (StudyRecord.open, StudyRecord.read):
         for config in (f"format: {FORMAT}\n", "rubbish"):
             (folder / "config.yaml").write_text(config)
-            assert not use(folder).results()
+            assert len(use(folder)) == 0
         (folder / "config.yaml").write_text(f"format: {FORMAT - 1}\n")
         with pytest.raises(BadInput, match="written by an older version"):
             use(folder)
@@ -384,8 +385,7 @@ def test_a_driver_that_has_lost_its_study_ends(
                 use()
     assert folder.exists() == (fate == "taken")
     if fate != "removed":
-        place = folder if fate == "taken" else tmp_path / "elsewhere"
-        assert len(StudyRecord.read(place).results()) == 1
+        assert len(StudyRecord.read(folder if fate == "taken" else tmp_path / "elsewhere")) == 1
 
 
 @pytest.mark.parametrize("loss", ["removed", "cut"])
@@ -421,7 +421,7 @@ def test_full_disk_while_recording_is_one_clear_error(
             with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
                 study.record([make(1), make(2)])
         assert str(folder / "results") in str(caught.value)
-        assert study.get(make(1).key) is None is study.get(make(2).key)
+        assert make(1).key not in study and make(2).key not in study
         assert list((folder / "results").iterdir()) == files(folder)
         assert [path.read_bytes() for path in files(folder)] == [before]
     study.record([make(1)])
