@@ -211,9 +211,9 @@ def _recorded(folder: Path, line: object, why: str) -> Next | None:
     return search_on(folder, why=why, config_dir=request.config_dir, detach=request.detach)
 
 
-def validated_by(folder: Path) -> Next | None:
-    """The command of the study's newest verdict on eta."""
-    newest = newest_validation(folder)
+def validated_by(folder: Path, axis: str = "") -> Next | None:
+    """The command of the study's newest verdict on eta, over `axis` where one is named."""
+    newest = newest_validation(folder, lambda each: not axis or each.over(axis) is not None)
     line = newest.command if newest else None
     command = Next.recorded(line, "to validate the transfer", TransferRequest)
     return command and command.at(folder)

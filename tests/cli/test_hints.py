@@ -161,9 +161,10 @@ def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
 
 
-def test_the_command_of_a_verdict_is_found(ladder_study: Path) -> None:
-    command = validated_by(ladder_study)
+def test_the_command_of_a_verdict_is_found_by_its_axis(ladder_study: Path) -> None:
+    command = validated_by(ladder_study, "width")
     assert command is not None and ladder_words(command.request.overrides) == QUICK
+    assert validated_by(ladder_study, "depth") is None
 
 
 # Sentences that several commands say of their trials.
