@@ -35,10 +35,11 @@ ONLY = {
 """The only modules that may know these libraries."""
 TORCH = (
     *("models.", "classifier.", "engine.", "plan."),
-    *("command.", "launch.machine", "data.arrays"),
+    *("command.", "launch.machine", "data.arrays", "study.logs.tensorboard"),
 )
-"""Who may know torch: all else must start fast; which GPUs a machine has only torch can say, and
-torchvision's transforms, where they are asked for, take its tensors."""
+"""Who may know torch: all else must start fast; which GPUs a machine has only torch can say,
+torchvision's transforms, where they are asked for, take its tensors, and it has TensorBoard's
+writer."""
 
 
 TABLES = {"__init__", "report.present", "verbs.listed"}

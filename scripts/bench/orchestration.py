@@ -167,7 +167,6 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
 
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
-    from sweeper.errors import SHELL
     from sweeper.report.output import Output
     from sweeper.report.present import OutputWatcher
     from sweeper.report.progress_bar import SweepProgress
@@ -205,7 +204,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     ):
         cold, start = age(), time.perf_counter()
         with profile if profiled else nullcontext():
-            watcher = OutputWatcher(Output(people=quiet, watchers=quiet), SHELL)
+            watcher = OutputWatcher(Output(people=quiet, watchers=quiet))
             run_search(bench, study, watcher, wait=True)
         seconds = time.perf_counter() - start
         results = study.results()

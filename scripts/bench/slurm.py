@@ -47,7 +47,6 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
-    from sweeper.errors import SHELL
     from sweeper.report.output import Output
     from sweeper.report.present import OutputWatcher
     from sweeper.study.lock import StudyLock
@@ -70,7 +69,7 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
 
         study.record = recorded  # type: ignore[method-assign]
         cpu, start = time.process_time(), time.perf_counter()
-        watcher = OutputWatcher(Output(people=quiet, watchers=quiet), SHELL)
+        watcher = OutputWatcher(Output(people=quiet, watchers=quiet))
         with progress_of(settings, watcher, "search", jobs) as monitor:
             Sweep(bench, study, monitor).search(lambda conclusion, finished: None)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu

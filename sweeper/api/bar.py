@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from importlib import import_module
 from io import StringIO, TextIOBase
@@ -14,12 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.api.words import CALLS, in_notebook
-from sweeper.errors import Call, call_words
+from sweeper.errors import Call, as_text, call_words, spelled
 from sweeper.files import take_damaged
 from sweeper.registry import only_named
-from sweeper.report.next import Next
 from sweeper.report.output import Output
 from sweeper.report.present import ask
+from sweeper.report.sections import Shown
 from sweeper.study.setup import asked
 from sweeper.verbs.requests import Request
 
@@ -95,24 +95,19 @@ class Kept(Output):
             # Wide, so that the notebook breaks lines and not rich.
             watchers=Console(file=file, stderr=not bar, width=10_000 if bar else None, **plain),
             bar=bar,
+            spelling=CALLS,
         )
 
-    def end(
-        self,
-        answer: str,
-        places: Mapping[str, object],
-        document: Mapping[str, Any],
-        *next_commands: Next | None,
-    ) -> None:
+    def end(self, shown: Shown) -> None:
         """Keep the answer, its files and its document."""
         self._terminal.more = "in document"
-        super().end(answer, places, document)
-        for command in filter(None, next_commands):
+        super().end(replace(shown, next=()))
+        for command in filter(None, shown.next):
             line = f"Next, {command.why}: {CALLS.call(command.call)}"
             self.people.print(line, highlight=False, markup=False, soft_wrap=True)
-        self.answers.append(answer)
-        self.places.update(places)
-        self.record.update(document)
+        self.answers.append(spelled(as_text(shown.answer), CALLS))
+        self.places.update(shown.places)
+        self.record.update(shown.document)
 
     def tell(self, text: str) -> None:
         """Show a sentence while the work goes on; a note is kept, as the bar goes."""
@@ -147,7 +142,7 @@ def answered(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     line = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with TURNS, only_named(), asked(line):
-        code, _ = ask(request, output, CALLS)
+        code, _ = ask(request, output)
         output.flush()
     output.close()
     return int(code), output

@@ -23,8 +23,7 @@ from sweeper.errors import BadInput
 from sweeper.gone import gone
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.console import verdict_table
-from sweeper.report.drawing import pyplot_figures
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure, pyplot_figures
 from sweeper.report.next import next_of
 from sweeper.report.notebook import html, study_report, text, transfer_report, verdict_report
 from sweeper.report.sections import Report

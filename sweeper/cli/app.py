@@ -19,7 +19,7 @@ from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup, command
 from sweeper.cli.options import command_of, program, verb_first
 from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
-from sweeper.errors import SHELL, BadInput
+from sweeper.errors import BadInput
 from sweeper.launch.machine import collect_rarely, find_users_modules, set_blas_threads, set_spin
 from sweeper.report.warned import keep_warnings
 from sweeper.verbs.listed import REQUESTS
@@ -66,7 +66,7 @@ def _declare(verb: str, request: type[Request]) -> None:
     def perform(made: Callable[[], Any], *, json: bool, verbose: bool) -> None:
         def work() -> int:
             asked, output = made(), output_of(json, verbose)
-            return int(import_module("sweeper.report.present").ask(asked, output, SHELL)[0])
+            return int(import_module("sweeper.report.present").ask(asked, output)[0])
 
         run(work, stopped=_stopped(verb))
 

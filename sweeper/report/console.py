@@ -54,7 +54,7 @@ MOST_STEPS = 0.5
 """From a larger share of clipped steps on, the clip sets a run's gradients."""
 
 
-def in_jobs(submitted: int, finished: int, failed: int) -> str:
+def in_jobs(submitted: int, finished: int, failed: int = 0) -> str:
     """How many trials are left in a queue, some of which `failed` before."""
     again = f" {failed} of them failed before, and are tried again." * bool(failed)
     return f"{counted(submitted, 'trial')} in jobs now, {finished} are finished.{again}"

@@ -50,7 +50,10 @@ def search_pictures(results: Sequence[Result], space: Space) -> dict[str, Figure
         return {}
     losses = [(0.0, result.objective) for result in results]
     bottom, top = loss_limits([losses])
-    study = _study(results, space)
+    ranges = ranges_of((result.trial for result in results), space)
+    with quiet():
+        study = optuna.create_study()
+        study.add_trials([ended(result, ranges) for result in results])
 
     def loss_of(trial: FrozenTrial) -> float:
         return top if trial.value is None else min(trial.value, top)
@@ -113,14 +116,6 @@ def _make_readable(figure: Figure) -> None:
 
 def _power(x: float, _: object) -> str:
     return f"2^{math.log2(x):g}\n{x:.3g}"
-
-
-def _study(results: Sequence[Result], space: Space) -> optuna.Study:
-    ranges = ranges_of((result.trial for result in results), space)
-    with quiet():
-        study = optuna.create_study()
-        study.add_trials([ended(result, ranges) for result in results])
-    return study
 
 
 def varied(results: Sequence[Result]) -> list[str]:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sweeper.errors import call_words
+from sweeper.errors import SHELL, Spelling, as_text, call_words, spelled
 from sweeper.files import take_damaged, write_atomically
 from sweeper.records import to_json
-from sweeper.report.sections import Commands, Item, Sentence, Verbatim
+from sweeper.report.sections import Commands, Item, Sentence, Shown, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder
 from sweeper.table import printable
 
 if TYPE_CHECKING:
-    from sweeper.report.next import Next
     from sweeper.sweep.progress import ProgressBar
 
 
@@ -30,31 +29,22 @@ class Output:
     """Where things go: one screen at the end to `people`, one JSON document to stdout if asked.
 
     `watchers` see progress, on stderr: what a verb says at its end is the same however much
-    of the work it found done. With `verbose` all is said, whether a screen has room or not. A
-    notebook gives a `bar`, which is told the share that is done, what is at work and how far.
+    of the work it found done. With `verbose` all is said, whether a screen has room or not; its
+    `spelling` is that of keywords and commands. A notebook gives a `bar`, which is told the share
+    that is done, what is at work and how far.
     """
 
     people: Console
     json: bool = False
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
     verbose: bool = False
-    one_line: bool = False
+    spelling: Spelling = SHELL
     bar: ProgressBar | None = None
     _notes: list[str] = field(default_factory=list, init=False)
-    _folder: Path | None = field(default=None, init=False)
     _items: list[Item] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._terminal = Terminal(self.people, verbose=self.verbose)
-
-    def within(self, folder: Path) -> None:
-        """What libraries warned of is kept in this folder, the first that is named."""
-        self._folder = self._folder or folder
-
-    def document(self, value: object) -> None:
-        """Print the verb's one JSON document, under `--json`."""
-        if self.json:
-            print(json.dumps(to_json(value), indent=None if self.one_line else 2))
+        self._terminal = Terminal(self.people, verbose=self.verbose, spelling=self.spelling)
 
     def show(self, *items: Item) -> None:
         """Put tables and sentences on the verb's screen, which is printed at its end."""
@@ -64,55 +54,51 @@ class Output:
         """A sentence for watchers, on stderr."""
         self.watchers.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
-    def flush(self, end: Sequence[Item] = ()) -> None:
-        """Print what was to be shown so far, and the `end` of the verb."""
-        folder, items, self._items = self._folder, self._items, []
+    def flush(self, end: Sequence[Item] = (), folder: Path | None = None) -> None:
+        """Print what was to be shown so far, and the `end` of the verb.
+
+        What libraries warned of is kept in the `folder`.
+        """
+        items, self._items = self._items, []
         self._terminal.print(items)
         self._terminal.print(end)
         if folder is not None and folder.is_dir() and WARNED:
             with suppress(OSError):
                 write_atomically(StudyFolder(folder).warnings, "\n".join([*WARNED, ""]))
 
-    def end(
-        self,
-        answer: str,
-        places: Mapping[str, object],
-        document: Mapping[str, Any],
-        *next_commands: Next | None,
-    ) -> None:
-        """The last three lines of a verb: what was found, where it lies, what to type next.
+    def end(self, shown: Shown) -> None:
+        """All of an answer; its last three lines are what was found, where it lies, what is next.
 
-        `places` are files by what they are, the first the one to open. Without any there is no
-        such line, nor without a command that goes on from here; several are typed one after the
-        other. The `document` gets them as `next`, a list of {command, why}.
+        Without any places there is no such line, nor without a command that goes on from here;
+        several are typed one after the other. The document gets them as `next`, a list of
+        {command, why}.
         """
+        for remark in shown.before:
+            self.tell(remark)
+        self.show(*shown.items)
+        self.notes([spelled(as_text(note), self.spelling) for note in shown.notes])
         # Readers deep below pass over damaged records; a note of the verb may have named some
         # already.
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
         new = [f"{path}: {why}" for path, why in damaged.items() if path not in notes_text]
         self.notes(new)
-        end: list[Item] = [Sentence(answer)]
-        if places:
-            where = [f"{what}: {path}" for what, path in places.items()]
+        end: list[Item] = [Sentence(shown.answer)]
+        if shown.places:
+            where = [f"{what}: {path}" for what, path in shown.places.items()]
             line = "; ".join(where)
             lines = [line] if fits(line, self.people) else where
             end += [Verbatim(f"{text[:1].upper()}{text[1:]}") for text in lines]
-        commands = [command for command in next_commands if command is not None]
+        commands = [command for command in shown.next if command is not None]
         if commands:
             lines_to_type = [call_words(command.call) for command in commands]
             end.append(Commands(f"Next, {commands[0].why}:", lines_to_type))
-        self.flush(end)
-        self.document(
-            {
-                **document,
-                **({"damaged": damaged} if damaged else {}),
-                "next": [
-                    *document.get("next", ()),
-                    *(command.document for command in commands),
-                ],
-            }
-        )
+        self.flush(end, shown.folder)
+        if self.json:
+            more = {"damaged": damaged} if damaged else {}
+            following = [*shown.document.get("next", ()), *(each.document for each in commands)]
+            record = to_json({**shown.document, **more, "next": following})
+            print(json.dumps(record, indent=None if shown.one_line else 2))
 
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from sweeper.errors import SHELL, Spelling, as_text, spelled
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.drawing import save, svg
-from sweeper.report.sections import Item, Report, Sentence, Shown
+from sweeper.report.sections import Item, Report, Sentence, Shown, tone_of
 from sweeper.table import printable
 
 STYLES = Path(__file__).parent / "templates"
@@ -105,7 +105,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"facts": facts, "grouped": _grouped, "lines": _lines}
+    environment.filters |= {"facts": facts, "grouped": _grouped, "lines": _lines, "tone": tone_of}
     return environment.get_template("page.html.j2")
 
 

@@ -66,11 +66,16 @@ def _exported(answer: ExportAnswer) -> Shown:
             answer=(*advice, *_accepts(answer.missing), ": the header of the export lists it"),
             document=document,
         )
-    written = ", ".join(map(str, answer.files))
+    head = f"Exported the plan for {answer.plan.target} to {answer.trainer}"
+    if answer.accepted:
+        head += f"; what it cannot express was accepted ({len(answer.accepted)})"
+    if answer.missing:
+        names = ", ".join(lack.name for lack in answer.missing)
+        head += f"; the plan is not whole without {names}, which it leaves to you"
     return Shown(
         items=_items(answer),
-        answer=f"Exported the plan for {answer.plan.target} to {answer.trainer}{_rests(answer)}.",
-        places={"export": written},
+        answer=f"{head}.",
+        places={"export": ", ".join(map(str, answer.files))},
         document=document,
     )
 
@@ -95,15 +100,6 @@ def _items(answer: ExportAnswer) -> list[Item]:
         items.append(Sentence(f"The schedule is left to you: {own}", detail=True))
     by_itself = "The study's model multiplies by itself, and yours must too"
     return [*items, *(Sentence(f"{by_itself}: {line}") for line in answer.own_factors)]
-
-
-def _rests(answer: ExportAnswer) -> str:
-    accepted, missing = answer.accepted, answer.missing
-    text = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
-    if missing:
-        names = ", ".join(lack.name for lack in missing)
-        text += f"; the plan is not whole without {names}, which it leaves to you"
-    return text
 
 
 def _accepts(missing: Sequence[Lack]) -> Text:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import Call, Keyword, Spelling, as_text, spelled
-from sweeper.report.live import LivePage
-from sweeper.report.next import report_of
+from sweeper.errors import Call, Keyword, spelled
 from sweeper.report.output import Output
-from sweeper.report.progress_bar import SweepProgress
-from sweeper.report.sections import Item, Sentence, Shown
+from sweeper.report.progress_bar import LivePage, SweepProgress
+from sweeper.report.sections import Item, Shown
 from sweeper.report.sentences import Wording
 from sweeper.study.watcher import Watcher
 from sweeper.sweep.progress import TimeLeft
@@ -23,7 +21,7 @@ from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "search": "sweeper.report.search_result",
-    "report": "sweeper.report.pages",
+    "report": "sweeper.report.study_page",
     "compare": "sweeper.evidence.compare.page",
     "check": "sweeper.report.checked",
     "predict": "sweeper.evidence.predict.page",
@@ -44,7 +42,6 @@ class OutputWatcher(Wording):
     """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
-    spelling: Spelling
     verb: str = ""
     has_looked: bool = False
 
@@ -61,7 +58,7 @@ class OutputWatcher(Wording):
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
-        self.output.tell(spelled(text, self.spelling))
+        self.output.tell(spelled(text, self.output.spelling))
 
     def look(self, answer: VerbAnswer, *, news: bool = True) -> None:
         """Draw a live view over, or print what is new."""
@@ -69,14 +66,14 @@ class OutputWatcher(Wording):
         items, self.has_looked = looked(answer, live=self.is_live), True
         self.output.people.clear()
         if news or self.is_live:
-            self.output.show(*(_spelt(item, self.spelling) for item in items))
+            self.output.show(*items)
             self.output.flush()
 
     def progress(
         self, folder: Path, job: str, *, page: bool = False, **settings: Any
     ) -> SweepProgress:
         """A bar on a terminal or in a notebook, lines elsewhere; with `page` the study's page."""
-        written = LivePage(folder, self.output.tell, report_of(folder)) if page else None
+        written = LivePage(folder, self.output.tell) if page else None
         lasts = TimeLeft(settings.pop("seconds"), settings.pop("at_once", 1.0))
         return SweepProgress(folder, self.output, job, time_left=lasts, page=written, **settings)
 
@@ -111,31 +108,12 @@ def present(verb: str, answer: VerbAnswer) -> Shown:
     return shows(answer)
 
 
-def show(answer_shown: Shown, output: Output, spelling: Spelling) -> None:
-    """Put an answer on an output, and end it."""
-    if answer_shown.folder is not None:
-        output.within(answer_shown.folder)
-    for remark in answer_shown.before:
-        output.tell(remark)
-    output.show(*(_spelt(item, spelling) for item in answer_shown.items))
-    output.notes([spelled(as_text(note), spelling) for note in answer_shown.notes])
-    answer = spelled(as_text(answer_shown.answer), spelling)
-    output.one_line = answer_shown.one_line
-    output.end(answer, answer_shown.places, answer_shown.document, *answer_shown.next)
-
-
-def _spelt(item: Item, spelling: Spelling) -> Item:
-    if isinstance(item, Sentence):
-        return replace(item, text=spelled(as_text(item.text), spelling))
-    return item
-
-
-def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, VerbAnswer]:
+def ask(request: Request, output: Output) -> tuple[int, VerbAnswer]:
     """Ask, work, and show: the exit code, and the answer."""
-    watcher = OutputWatcher(output, spelling, request.verb)
+    watcher = OutputWatcher(output, request.verb)
     answer = perform(request, watcher)
     # The last look gives its place to the answer.
     if watcher.has_looked:
         output.people.clear()
-    show(present(request.verb, answer), output, spelling)
+    output.end(present(request.verb, answer))
     return int(answer.outcome), answer

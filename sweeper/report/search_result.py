@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from sweeper.config.settings import Settings
+from sweeper.errors import Text
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.costs import trial_command
@@ -13,7 +16,8 @@ from sweeper.report.sections import Item, Shown, Verbatim
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of
-from sweeper.sweep.base_search import Found, InJobs, SearchCost
+from sweeper.sweep.base_search import Found, SearchCost
+from sweeper.sweep.sweep import Submitted
 from sweeper.sweep.warm_start import OutsideAnswer, outside
 from sweeper.table import counted, power
 from sweeper.trial import Result
@@ -26,7 +30,11 @@ def presented(answer: SearchAnswer) -> Shown:
     result = answer.result
     if isinstance(result, Found):
         return _found(answer, result)
-    return _in_jobs(answer, result) if isinstance(result, InJobs) else _cost(answer, result)
+    if isinstance(result, Submitted):
+        folder, config_dir = answer.settings.folder, answer.invocation.config_dir
+        collect = search_on(folder, why="to collect them, and go on", config_dir=config_dir)
+        return queued_shown(answer.settings, result, collect, result.notices)
+    return _cost(answer, result)
 
 
 def _found(answer: SearchAnswer, result: Found) -> Shown:
@@ -35,9 +43,8 @@ def _found(answer: SearchAnswer, result: Found) -> Shown:
     beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
         *(_outside_note(answer.source, each) for each in beyond),
-        *result.notices[: result.moved],
+        *result.notices,
         *unwritten,
-        *result.notices[result.moved :],
         *failure_notes(failures_of(result.results, settings.identity)),
         *diverged(result.searched),
         *console.clip_note(result.searched),
@@ -91,11 +98,12 @@ def _after(answer: SearchAnswer, result: Found) -> Next:
     return search_on(folder, lower, why="to search lower eta", config_dir=config_dir)
 
 
-def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
-    settings, config_dir = answer.settings, answer.invocation.config_dir
-    collect = search_on(settings.folder, why="to collect them, and go on", config_dir=config_dir)
+def queued_shown(
+    settings: Settings, queued: Submitted, collect: Next, notes: Sequence[str | Text]
+) -> Shown:
+    """How many trials are left in a queue, and what goes on to `collect` them."""
     return Shown(
-        notes=queued.notices,
+        notes=notes,
         answer=console.in_jobs(queued.submitted, queued.finished, queued.failed),
         places={"study": settings.folder},
         document={

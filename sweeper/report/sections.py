@@ -49,11 +49,6 @@ class Sentence(BaseItem):
     def __str__(self) -> str:
         return spelled(as_text(self.text), SHELL)
 
-    @property
-    def tone(self) -> Tone:
-        """The colour of its code: that of an open answer for all that is not decided."""
-        return tone_of(self.code)
-
 
 @dataclass(frozen=True)
 class Verbatim(BaseItem):
@@ -110,11 +105,6 @@ class Section:
     _: KW_ONLY
     is_answer: bool = False
     code: str = ""
-
-    @property
-    def tone(self) -> Tone:
-        """The colour of its code."""
-        return tone_of(self.code)
 
 
 @dataclass(frozen=True, kw_only=True)

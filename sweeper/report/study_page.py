@@ -25,7 +25,7 @@ from sweeper.report.console import (
     size_text,
     trend_text,
 )
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure
 from sweeper.report.next import Next, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sections import (
@@ -37,19 +37,21 @@ from sweeper.report.sections import (
     Report,
     Section,
     Sentence,
+    Shown,
     Verbatim,
 )
 from sweeper.report.sentences import check_sentence
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import ladder_table, trials_table
-from sweeper.stats.ladder import LadderSoFar, extent
+from sweeper.stats.ladder import extent
 from sweeper.study.cost import cost_table, spent
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.setup import LADDER_PHASE
-from sweeper.sweep.progress import Snapshot
-from sweeper.table import Cell, Column, Table, answer, duration
+from sweeper.sweep.progress import PAGE_EVERY, Snapshot, stopped_at
+from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.trial import Status, in_use
+from sweeper.verbs.report import ReportAnswer
 
 STATUSES = get_args(Status)
 UNDECIDED = "cannot say yet"
@@ -61,6 +63,27 @@ HEADLINES = {
 }
 
 
+def presented(answer: ReportAnswer) -> Shown:
+    """Write the page anew, and say where it lies."""
+    folder, documents, csv = answer.folder, answer.documents, answer.csv
+    # A page that its driver keeps writing goes on renewing itself.
+    runs = live_holder(folder) is not None
+    path = write_report(folder, documents, live=PAGE_EVERY if runs else 0.0)
+    items: Sequence[Item] = ()
+    document = {"study": folder.name, "report": str(path)}
+    if csv is not None:
+        items = [Sentence(f"{counted(answer.runs, 'run')} of its validation: {csv}")]
+        document["csv"] = str(csv)
+    return Shown(
+        items=items,
+        notes=documents.notices,
+        answer=f"Study {folder.name}: {headline(documents)}.",
+        places={"report": path},
+        document=document,
+        next=[next_of(folder)],
+    )
+
+
 def write_report(
     folder: Path, documents: Documents | None = None, *, live: float = 0.0, is_left: bool = False
 ) -> Path:
@@ -70,67 +93,31 @@ def write_report(
     anew every so many seconds. With `is_left` nobody drives the study any more, whatever its lock
     says. OSError when it cannot be written; an older report is then untouched.
     """
-    path = StudyFolder(folder).report
-    documents = documents or Documents.read(folder)
-    running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
+    progress = (
+        read_document(StudyFolder(folder).progress, Snapshot, [])
+        if live
+        else stopped_at(folder, [], is_left=is_left)
+    )
+    work = [_work(progress, live=bool(live))] if live or progress else []
     following = None if live else next_of(folder)
-    write_atomically(path, render(documents, running, following))
+    report = study_report(documents or Documents.read(folder), work, following)
+    path = StudyFolder(folder).report
+    write_atomically(path, page(report, live=live))
     return path
 
 
-def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
+def written_page(
+    folder: Path, *, live: float = 0.0, is_left: bool = False
+) -> tuple[dict[str, Path], list[str]]:
     """Write the study's page: where it lies, or notes why not, which is no reason to fail."""
-    path = StudyFolder(folder).report
     try:
-        return {"report": write_report(folder)}, []
+        return {"report": write_report(folder, live=live, is_left=is_left)}, []
     except OSError as error:
         why = error.strerror or str(error)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-    note = f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"
-    return {"study": folder}, [note]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """What the head of a page says while the study's driver runs, and where one was stopped."""
-
-    every: float
-    """Seconds until the page is loaded anew; 0 where nothing runs any more."""
-    progress: Snapshot | None = None
-
-    @classmethod
-    def read(cls, folder: Path, every: float) -> Running:
-        """The progress in the study's `folder`."""
-        return cls(every=every, progress=read_document(StudyFolder(folder).progress, Snapshot, []))
-
-    @classmethod
-    def stopped(cls, folder: Path, *, is_left: bool = False) -> Running | None:
-        """How far a stopped driver came; None if one runs, unless it ends now (`is_left`)."""
-        stopped = cls.read(folder, 0.0)
-        if stopped.progress is None or stopped.progress.over:
-            return None
-        return stopped if is_left or live_holder(folder) is None else None
-
-    @property
-    def sentence(self) -> str:
-        """What is trained, how far it is, and how long it will still take."""
-        if (progress := self.progress) is None:
-            return "starting"
-        remaining = "" if progress.left is None else f", about {duration(progress.left)} left"
-        remaining *= bool(self.every)
-        return f"{progress.where()}: {progress.done} of {progress.total} trials{remaining}"
-
-    @property
-    def share(self) -> float:
-        """Trials done, of all."""
-        return self.progress.done / max(1, self.progress.total) if self.progress else 0.0
-
-    @property
-    def ladder(self) -> LadderSoFar | None:
-        """The ladder that is trained, where it has points."""
-        ladder = self.progress.ladder if self.progress else None
-        return ladder if ladder and ladder.points else None
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    name = StudyFolder(folder).report.name
+    return {"study": folder}, [f"{name} was not written ({why}): `{report_of(folder)}` writes it"]
 
 
 def headline(documents: Documents) -> str:
@@ -161,18 +148,10 @@ def answer_of(documents: Documents) -> str:
     return worst(answers) if answers else ""
 
 
-def render(
-    documents: Documents, running: Running | None = None, following: Next | None = None
-) -> str:
-    """The report of a study as HTML, with how far it is and the command that goes on."""
-    report = study_report(documents, running, following)
-    return page(report, live=running.every if running else 0.0)
-
-
 def study_report(
-    documents: Documents, running: Running | None = None, following: Next | None = None
+    documents: Documents, work: Sequence[Section] = (), following: Next | None = None
 ) -> Report:
-    """All that the records of a study say, the answer first."""
+    """All that the records of a study say, the answer first; above it `work` that goes on."""
     searched, base, about = documents.searched, "", "A report of sweeper."
     if searched is not None:
         base = size_text(searched.base, deep=documents.deep) if searched.base else ""
@@ -184,13 +163,12 @@ def study_report(
     loss = documents.conclusion.loss_name if documents.conclusion else "Loss"
     targets = [_Target.of(target, loss, deep=documents.deep) for target in documents.targets]
     sections = [
-        *([_running(running)] if running else []),
+        *work,
         _answer(documents, targets, following),
         *(section for target in targets for section in target.validations()),
         best_section(documents),
         _search(documents),
         *_checks(documents),
-        *_scales(documents),
         *(section for target in targets for section in target.planned()),
         *_predictions(documents),
         *_costs(documents, base or "the base"),
@@ -204,13 +182,18 @@ def study_report(
     )
 
 
-def _running(running: Running) -> Section:
-    text = f"Running: {running.sentence}. This page renews itself."
-    if not running.every:
-        text = f"Stopped: {running.sentence}. The same command goes on from there."
-    items: list[Item] = [Progress(text, running.share)]
-    if (ladder := running.ladder) is not None:
-        items.append(ladder_table(ladder))
+def _work(progress: Snapshot | None, *, live: bool) -> Section:
+    """How far work is that goes on, and how long it will still take, or where it was stopped."""
+    if progress is None:
+        return Section("", [Progress("Running: starting. This page renews itself.", 0.0)])
+    where = f"{progress.where()}: {progress.done} of {progress.total} trials"
+    text = f"Stopped: {where}. The same command goes on from there."
+    if live:
+        remaining = "" if progress.left is None else f", about {duration(progress.left)} left"
+        text = f"Running: {where}{remaining}. This page renews itself."
+    items: list[Item] = [Progress(text, progress.done / max(1, progress.total))]
+    if progress.ladder and progress.ladder.points:
+        items.append(ladder_table(progress.ladder))
     return Section("", items)
 
 
@@ -322,20 +305,14 @@ CAPTIONS = {
 
 
 def _checks(documents: Documents) -> list[Section]:
-    if (record := documents.check) is None:
+    record, scales = documents.check, documents.scales
+    if record is None and not scales:
         return []
     # It brings torch, which no other section needs.
-    from sweeper.report.checks import check_section
+    from sweeper.report.checks import check_section, scales_section
 
-    return [check_section(check, record) for check in record.axes]
-
-
-def _scales(documents: Documents) -> list[Section]:
-    if not documents.scales:
-        return []
-    from sweeper.report.checks import scales_section
-
-    return [scales_section(documents.scales)]
+    sections = [check_section(check, record) for check in record.axes] if record else []
+    return [*sections, *([scales_section(scales)] if scales else [])]
 
 
 def _predictions(documents: Documents) -> list[Section]:

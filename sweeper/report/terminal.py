@@ -19,6 +19,7 @@ from sweeper.report.sections import (
     Progress,
     Sentence,
     Verbatim,
+    tone_of,
 )
 from sweeper.table import STYLES, Table, counted, paragraph, printable
 
@@ -40,7 +41,8 @@ class Terminal:
             if isinstance(item, Drawing):
                 continue
             if item.detail and not self.verbose:
-                title = _brief(str(getattr(item, "title", "")))
+                title = str(getattr(item, "title", "")).partition(":")[0].partition(" (")[0]
+                title = f"{title[:1].lower()}{title[1:]}"
                 hidden += [title] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
@@ -53,7 +55,7 @@ class Terminal:
 
     def _item(self, item: Item) -> None:
         if isinstance(item, Sentence):
-            style = f"bold {STYLES[item.tone]}" if item.tone else ""
+            style = f"bold {STYLES[tone_of(item.code)]}" if item.code else ""
             text = spelled(as_text(item.text), self.spelling)
             paragraph(self.console, f"{'- ' * item.listed}{text}", style)
         elif isinstance(item, Facts):
@@ -79,11 +81,6 @@ class Terminal:
         notes = [f"{row.subject or row.values[0]}: {row.note}" for row in table.rows if row.note]
         for line in [*notes, *table.remarks]:
             paragraph(self.console, f"- {line}")
-
-
-def _brief(title: str) -> str:
-    name = title.partition(":")[0].partition(" (")[0]
-    return f"{name[:1].lower()}{name[1:]}"
 
 
 def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> str:

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
-from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
+from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
-from sweeper.report.drawing import save
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure, save
 from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.search_result import queued_shown
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -23,7 +23,6 @@ from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.cost import NOTHING
 from sweeper.study.folder import TargetFolder, read_document
-from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted, short
@@ -45,32 +44,25 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
     settings = answer.settings
     same = _same(answer)
     items = _spans_items(answer.target.spans, settings)
-    unfinished = unfinished_notes(answer.target.optimum.unfinished)
+    notes: list[str | Text] = [*answer.notes]
+    notes += unfinished_notes(answer.target.optimum.unfinished)
     if isinstance(answer, HorizonsAnswer):
-        return _horizons(answer, same, [*answer.notes, *unfinished])
+        return _horizons(answer, same, notes)
     if isinstance(answer, LadderCostAnswer):
         # What trains nothing still judges: it writes the verdict.
         why = same.why if answer.cost.missing else "to have it judged"
         same = replace(same, why=why)
         return Shown(
             items=[*items, *ladder_items(answer)],
-            notes=[*answer.notes, *unfinished],
+            notes=notes,
             answer=(ladder_answer(answer.cost), *the_same(same)),
             document={**ladder_document(answer), "next": [same.document]},
         )
     if isinstance(answer, QueuedLadders):
-        queued = {"finished": answer.finished, "submitted": answer.submitted}
-        return Shown(
-            items=items,
-            notes=[*answer.notes, *unfinished],
-            answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
-            places={"study": settings.folder},
-            document={"study": settings.name, **queued},
-            next=[within(settings.folder, replace(same, why="to collect them, and go on"))],
-            folder=settings.folder,
-        )
+        collect = within(settings.folder, replace(same, why="to collect them, and go on"))
+        return replace(queued_shown(settings, answer.queued, collect, notes), items=items)
     assert isinstance(answer, TransferAnswer)
-    return _planned(answer, same, items, [*answer.notes, *unfinished])
+    return _planned(answer, same, items, notes)
 
 
 def _each(answer: EachTransferAnswer) -> Shown:
@@ -144,15 +136,20 @@ def _planned(
             save(figure, answer.folder / f"{stem}-{verdict.axis}")
         items += console.verdicts(verdicts, hyperparameter, ladders.settled, beside)
     if ladders.exponents is not None:
-        items += map(Sentence, exponent_lines(ladders.exponents))
+        head = f"Law fitted over {ladders.exponents.sizes} sizes, eta as a power (95 % intervals):"
+        lines = (f"- {exponent_text(exponent)}" for exponent in ladders.exponents.exponents)
+        items += map(Sentence, (head, *lines))
     notes += map(_removed_note, answer.removed)
     deep = settings.runner.takes("depth")
     items += console.plan(plan, deep=deep)
     items += _trend_items(answer)
     notes += [*filter(None, [answer.notice]), *map(_unvalidated_note, answer.unvalidated)]
-    if answer.check is not None:
-        items += _check_items(answer.check, settings)
-        notes += _check_notes(answer.check)
+    if (quick := answer.check) is not None and quick.check is None:
+        why = ("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")
+        notes.append(why)
+    elif quick is not None and quick.check is not None:
+        items.append(Sentence(check_sentence(quick.check, settings.check)))
+        items.append(Commands("All modules:", [call_words(quick.call)], detail=True))
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
@@ -215,12 +212,6 @@ def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
     ]
 
 
-def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
-    """A fitted law for people, and which printed exponents lie inside."""
-    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents)]
-
-
 def _trend_items(answer: TransferAnswer) -> list[Item]:
     trend, rule = answer.ladders.trend, answer.settings.transfer
     if trend is not None:
@@ -257,19 +248,6 @@ def _unvalidated_note(missing: Unvalidated) -> str:
         f"the target's {name}, {missing.target}, is not validated: no ladder changes it from the "
         f"base's {base}; add transfer.{LADDER_AXES[missing.axis]}=[{base},{2 * base},{4 * base}]"
     )
-
-
-def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
-    if quick.check is None:
-        return []
-    shows_all = Commands("All modules:", [call_words(quick.call)], detail=True)
-    return [Sentence(check_sentence(quick.check, settings.check)), shows_all]
-
-
-def _check_notes(quick: QuickCheck) -> list[Text]:
-    if quick.check is not None:
-        return []
-    return [("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")]
 
 
 def _answers(verdicts: Sequence[Verdict]) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from sweeper.stats.ladder import LADDER_AXES, LadderPoint, LadderSize, LadderSoFar
 from sweeper.table import Cell, Column, Table, short
-from sweeper.trial import Choice, Result, Trial
+from sweeper.trial import Choice, Result
 
 KEY = 10
 """Letters of a trial's key that tell it from others on a page."""
@@ -21,7 +21,7 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
     """A row a trial, last ones first; `deep` where trials take a depth."""
     last = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
     every = dict.fromkeys(name for r in last for name in (*r.trial.log2_hps, *r.trial.choices))
-    values = {name: {str(in_use_of(r.trial).get(name)) for r in last} for name in every}
+    values = {name: {str(r.trial.values.get(name)) for r in last} for name in every}
     # What all have in common would push the reason of a failure out of the page.
     names = [name for name in every if len(values[name]) > 1]
     shared = [f"{name} {_used(last[0], name)}" for name in every if name not in names]
@@ -61,13 +61,8 @@ def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
 
 
 def _used(result: Result, name: str) -> str | Choice | None:
-    value = in_use_of(result.trial).get(name)
+    value = result.trial.values.get(name)
     return short(value) if isinstance(value, float) else value
-
-
-def in_use_of(trial: Trial) -> dict[str, Choice]:
-    """A trial's hyperparameters as they are used: plain numbers, and choices."""
-    return {**trial.hps, **trial.choices}
 
 
 WAITS = "-"

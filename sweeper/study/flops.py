@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from sweeper.files import try_json, write_json
-from sweeper.study.cost import Cost, spent, trained
+from sweeper.study.cost import spent, trained
 from sweeper.study.folder import StudyFolder
 from sweeper.trial import Result, TrialSpec
 
@@ -86,35 +85,7 @@ PEAK_FLOPS = {
 vendors' data sheets."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """The cost of trials of one size on one device, and the tokens that they trained on."""
-
-    width: int
-    depth: int
-    device: str
-    cost: Cost
-    tokens: float
-
-    @property
-    def utilisation(self) -> float | None:
-        """The fraction of the device's peak; None where no peak is known."""
-        # Whole words: an A10G is no A10.
-        # In their order, longer names first: "H200" is a word of "H200 NVL" too.
-        for name, peak in PEAK_FLOPS.items():
-            if re.search(rf"\b{name}\b", self.device):
-                return self.cost.flops / self.cost.seconds / peak
-        return None
-
-    def __str__(self) -> str:
-        size = f"width {self.width}, depth {self.depth}"
-        speed = f"{self.tokens / self.cost.seconds:,.0f} tokens/s on {self.device or 'cpu'}"
-        if self.utilisation is None:
-            return f"{size}: {speed}"
-        return f"{size}: {speed}, {self.utilisation:.1%} of its peak (model FLOPs utilisation)"
-
-
-def speeds(results: Iterable[Result]) -> list[Speed]:
+def speeds(results: Iterable[Result]) -> list[str]:
     """Throughput by size and device, smallest first; trials that failed or kept no time are out.
 
     Trials that are trained together share the time, so that theirs is the throughput of all. FLOPs
@@ -127,13 +98,17 @@ def speeds(results: Iterable[Result]) -> list[Speed]:
         if result.status != "failed" and result.seconds > 0:
             key = (result.trial.width, result.trial.depth, result.device)
             groups.setdefault(key, []).append(result)
-    return [
-        Speed(
-            width=width,
-            depth=depth,
-            device=device,
-            cost=spent(members, lambda spec: prepare(spec).flops()),
-            tokens=sum(trained(run) * prepare(run.trial.spec).tokens() for run in members),
+    sentences = []
+    for (width, depth, device), members in sorted(groups.items()):
+        cost = spent(members, lambda spec: prepare(spec).flops())
+        tokens = sum(trained(run) * prepare(run.trial.spec).tokens() for run in members)
+        speed = f"{tokens / cost.seconds:,.0f} tokens/s on {device or 'cpu'}"
+        # Whole words: an A10G is no A10. Longer names come first: "H200" is a word of "H200 NVL".
+        peak = next(
+            (p for name, p in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device)), None
         )
-        for (width, depth, device), members in sorted(groups.items())
-    ]
+        if peak is not None:
+            share = cost.flops / cost.seconds / peak
+            speed += f", {share:.1%} of its peak (model FLOPs utilisation)"
+        sentences.append(f"width {width}, depth {depth}: {speed}")
+    return sentences

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sweeper.errors import Call, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, note_record, read_json
@@ -35,19 +35,14 @@ _REMEDIES: Mapping[str, Text] = {
 """What becomes of a document that cannot be read, by its name."""
 
 
-class _Folder(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-
 class _File:
     """A file or a folder by its name in a folder, whether it is there or not."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, folder: _Folder, _: type) -> Path:
-        return folder.path / self.name
+    def __get__(self, folder: Any, _: type) -> Path:
+        return Path(folder.path, self.name)
 
 
 @dataclass(frozen=True)

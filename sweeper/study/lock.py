@@ -177,7 +177,10 @@ def check_contents(folder: Path) -> None:
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place, name)
-            mode = _mode(path)
+            try:
+                mode = path.lstat().st_mode  # a link is not followed
+            except OSError:  # it is gone by now
+                continue
             if not any(kind(mode) for kind in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)):
                 raise BadInput(f"{path} is neither a file nor a folder: remove it")
             if not stat.S_ISLNK(mode):
@@ -190,14 +193,6 @@ def check_contents(folder: Path) -> None:
                 )
         if Path(place) == folder:
             folders[:] = [name for name in folders if name not in ("trials", "wandb")]
-
-
-def _mode(path: Path) -> int:
-    """What lies at `path`, links not followed; a file where it is gone by now."""
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return stat.S_IFREG
 
 
 def live_holder(folder: Path) -> Holder | None:

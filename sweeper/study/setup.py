@@ -69,17 +69,13 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     # taken for the new setup's; findings move next; the new setup is named once they are away.
     if changed:  # its conclusion is drawn anew from its trials, should it come back
         study.search.unlink(missing_ok=True)
-    if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
+    if old is not None and changed and _move(folder, place := aside / old.digest[:12], over=True):
         what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
         notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
     write_json(study.setup, to_json(spec))
-    if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
+    if (place := aside / spec.digest[:12]).is_dir() and _move(place, folder, over=False):
         notes.append("plans and verdicts that this setup had before are back in place")
     return notes
-
-
-def _name(setup: TrialSpec) -> str:
-    return setup.digest[:12]
 
 
 def _move(source: Path, target: Path, *, over: bool) -> bool:
@@ -242,7 +238,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
-        "git": _commit_at_first(Path.cwd()),
+        "git": git_commit(Path.cwd()),
         "command": command_line(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -274,20 +270,15 @@ def _version(name: str) -> str:
 
 
 @cache
-def _commit_at_first(folder: Path) -> str | None:
-    """`git_commit`, asked once: what runs was read then, and a search says it after every batch."""
-    # `folder` is the cache's key alone: a process that changes its folder asks again.
-    return git_commit()
+def git_commit(folder: Path) -> str | None:
+    """The commit of the repository that `folder` lies in, "+changes" if it has any.
 
-
-def git_commit() -> str | None:
-    """The commit of the repository that the command is run in, "+changes" if it has any."""
+    It is asked once: what runs was read then, and a search says it after every batch.
+    """
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 10, "check": True}
+        return str(subprocess.run(["git", *arguments], cwd=folder, **how).stdout).strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")

@@ -59,8 +59,7 @@ class Found:
     """What a search found, and what became of its trials; `record` is what `search.json` holds.
 
     `lacking` are neighbours of the best without a result, by the hyperparameter in which they
-    differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
-    setups.
+    differ: it is not finished then.
     """
 
     conclusion: Conclusion
@@ -69,17 +68,6 @@ class Found:
     searched: Sequence[Result]
     lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
-    moved: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class InJobs:
-    """Nobody waits for so many trials that are in jobs; `failed` are those that did so before."""
-
-    submitted: int
-    finished: int
-    notices: Sequence[str]
-    failed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +110,7 @@ def check_place(settings: Settings, *, detach: bool) -> None:
 
 def search_study(
     settings: Settings, invocation: Invocation, watcher: Watcher, *, detach: bool, new_setup: bool
-) -> Found | InJobs:
+) -> Found | Submitted:
     """Search at the base size, on from what the study holds; with `detach`, submit and return."""
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
@@ -155,13 +143,8 @@ def search_study(
             try:
                 conclusion, keys = run_search(experiment, study, watcher, wait=not detach)
             except Submitted as queued:
-                notices = [*moved, *study.notices]
-                return InJobs(
-                    submitted=queued.trials,
-                    finished=queued.finished,
-                    notices=notices,
-                    failed=queued.failed,
-                )
+                queued.notices = [*moved, *study.notices]
+                return queued
             tell_speed(watcher, study.results(), since=start)
         # Not what was trained ahead and never asked for, nor what another search has left.
         searched = [result for result in trials_of(study).searched if result.key in keys]
@@ -179,7 +162,6 @@ def search_study(
         searched=searched,
         lacking=lacking,
         notices=[*moved, *study.notices],
-        moved=len(moved),
     )
 
 

@@ -34,21 +34,6 @@ def check_batch(experiment: Experiment) -> None:
         raise BadInput("check.batch: ", *error.args) from error
 
 
-def check_trials(
-    experiment: Experiment, log2_hps: Log2Hps, sizes: Sequence[Size]
-) -> dict[Size, list[Trial]]:
-    """The runs of a coordinate check, by size: one for each of `check.seeds`."""
-    rule = experiment.settings.check
-    seeds = range(rule.seed, rule.seed + rule.seeds)
-    # A constant fraction of eta, as in a warm-up: the first steps of a run, not its end.
-    slower = Log2Hps({**log2_hps, "eta": log2_hps["eta"] + math.log2(rule.share)})
-    train = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
-    return {
-        size: [short_run(experiment, size, slower, seed, "coordinates", **train) for seed in seeds]
-        for size in sizes
-    }
-
-
 def run_check(
     experiment: Experiment,
     log2_hps: Log2Hps,
@@ -60,7 +45,14 @@ def run_check(
     """Train the runs of every ladder, and judge them; SweeperError as `measure_trials`."""
     rule = experiment.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    trials = check_trials(experiment, log2_hps, sizes)
+    # A constant fraction of eta, as in a warm-up: the first steps of a run, not its end.
+    slower = Log2Hps({**log2_hps, "eta": log2_hps["eta"] + math.log2(rule.share)})
+    train = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
+    seeds = range(rule.seed, rule.seed + rule.seeds)
+    trials = {
+        size: [short_run(experiment, size, slower, seed, "coordinates", **train) for seed in seeds]
+        for size in sizes
+    }
     for size in sizes:
         watcher.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
     # The largest first: what is too large, or takes too long, is known at once.

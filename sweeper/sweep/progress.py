@@ -25,6 +25,8 @@ SPENT = 0.9
 """The largest share of a job that its time alone, and no word of its own, says to be done."""
 WARM = 2.0
 """Seconds of work after which the jobs that ran at once are counted by their time."""
+PAGE_EVERY = 30.0
+"""Seconds before a study's first page and between two: what ends sooner is written at its end."""
 POINTS = 64
 """So many moments of a job are remembered."""
 
@@ -173,10 +175,13 @@ class Snapshot:
         return self.job if self.phase in ("", self.job) else f"{self.job}: {self.phase}"
 
 
-def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
-    """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
+def stopped_at(folder: Path, notes: list[str], *, is_left: bool = False) -> Snapshot | None:
+    """How far the study's last work came, where it was stopped; `notes` gets what is damaged.
+
+    With `is_left` nobody drives the study any more, whatever its lock says.
+    """
     path = StudyFolder(folder).progress
-    if not path.is_file() or live_holder(folder) is not None:
+    if not path.is_file() or (not is_left and live_holder(folder) is not None):
         return None
     progress = read_document(path, Snapshot, notes)
     return progress if progress and not progress.over else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from sweeper.sweep.settled_ladder import SettledLadder
 
 
+@dataclass(kw_only=True, eq=False)
 class Submitted(Exception):
-    """All that can be named is submitted and nobody waits: `trials` have no result yet.
+    """All that can be named is in jobs and nobody waits: so many trials have no result yet.
 
     So many of them `failed` before, and so many others are `finished`.
     """
 
-    def __init__(self, trials: int, finished: int, failed: int) -> None:
-        self.trials, self.finished, self.failed = trials, finished, failed
-        super().__init__(f"{trials} trials are submitted")
+    submitted: int
+    finished: int
+    failed: int = 0
+    notices: Sequence[str] = ()
 
 
 def make_loop(
@@ -205,8 +207,8 @@ class Sweep:
         self.listener.watch_ladder(ladder.so_far)
         self._train(ask)
 
-    def runs(self, trials: Sequence[Trial]) -> list[Result]:
-        """Train the trials that the study lacks; the results of all, nothing is pruned."""
+    def runs(self, trials: Sequence[Trial]) -> None:
+        """Train the trials that the study lacks; nothing is pruned."""
         self._prune = "none"
 
         def ask() -> tuple[int, Missing]:
@@ -214,7 +216,6 @@ class Sweep:
             return len(trials) - len(missing), missing
 
         self._train(ask)
-        return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
 
     def _train(
         self,
@@ -255,7 +256,7 @@ class Sweep:
         finished, missing = ask()
         if missing and not self.wait:
             failed = sum(trial.key in self._retry for trial in missing)
-            raise Submitted(len(missing), finished, failed)
+            raise Submitted(submitted=len(missing), finished=finished, failed=failed)
         if missing:  # proposing them again might never end
             raise SweeperError(
                 f"the launcher gave no result for {len(missing)} of {len(asked)} trials"

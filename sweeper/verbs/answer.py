@@ -24,15 +24,3 @@ class VerbAnswer:
 
     outcome: Outcome = Outcome.DONE
     notes: tuple[Text, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmittedAnswer(VerbAnswer):
-    """Work that is left in a queue: `submitted` trials in jobs, and how many are `finished`.
-
-    Of those in jobs so many `failed` before.
-    """
-
-    submitted: int
-    finished: int
-    failed: int = 0

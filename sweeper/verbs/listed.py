@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,20 +25,19 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def _requests() -> Iterator[type[Any]]:
-    for name in filter(_is_there, MODULES):
-        for each in vars(import_module(name)).values():
-            if isinstance(each, type) and issubclass(each, Request) and each.__module__ == name:
-                yield each
-
-
 def module_of(request: type[Request]) -> str:
     """The module that does what is asked: beside a request of its own, else of the verb's name."""
     package, _, name = request.__module__.rpartition(".")
     return f"{package}.{'verb' if name == 'request' else request.verb}"
 
 
-REQUESTS: Mapping[str, type[Any]] = {each.verb: each for each in _requests() if each is not Request}
+REQUESTS: Mapping[str, type[Any]] = {
+    each.verb: each
+    for name in filter(_is_there, MODULES)
+    for each in vars(import_module(name)).values()
+    if isinstance(each, type) and each.__module__ == name
+    if issubclass(each, Request) and each is not Request
+}
 """Every verb's request, in the order of the help."""
 
 SHOWN = ("--json", "--verbose")

@@ -28,7 +28,8 @@ from sweeper.verbs.requests import SearchRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
-    from sweeper.sweep.base_search import Found, InJobs, SearchCost
+    from sweeper.sweep.base_search import Found, SearchCost
+    from sweeper.sweep.sweep import Submitted
 
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
@@ -44,7 +45,7 @@ class SearchAnswer(VerbAnswer):
     request: SearchRequest
     settings: Settings
     invocation: Invocation
-    result: Found | InJobs | SearchCost
+    result: Found | Submitted | SearchCost
     source: str | None = None
 
 
@@ -102,7 +103,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         )
     check_place(settings, detach=request.detach)
     new_setup, outcome = request.new_setup, Outcome.DONE
-    result: Found | InJobs | SearchCost
+    result: Found | Submitted | SearchCost
     if request.dry_run:
         result = search_cost(settings, invocation, watcher, new_setup=new_setup)
     else:

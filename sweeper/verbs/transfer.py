@@ -19,7 +19,7 @@ from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.study import find_study
 from sweeper.study.watcher import Watcher, Words
-from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import TransferRequest, budget_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sweeper.sweep.ladder_cost import LadderCost, RungCosts
     from sweeper.sweep.ladders import StaleVerdict, Validated
     from sweeper.sweep.planning import TargetOptions, TransferTarget, Unvalidated
+    from sweeper.sweep.sweep import Submitted
 
 K = Keyword
 
@@ -71,8 +72,10 @@ class LadderCostAnswer(AnswerAtTarget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedLadders(AnswerAtTarget, SubmittedAnswer):
+class QueuedLadders(AnswerAtTarget):
     """Ladders whose runs are in a queue."""
+
+    queued: Submitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +118,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     name, others = of_study(request.overrides, request.study, root)
     # A misspelt setting is refused before torch loads.
     tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
-    from sweeper.launch.executor import Scheduled
-    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+    from sweeper.sweep.experiment import check_queue, check_target, open_experiment, resolve_study
     from sweeper.sweep.ladders import validate
     from sweeper.sweep.optimum import check_storage_password
     from sweeper.sweep.planning import as_measured, target_folder, target_of
@@ -129,10 +131,8 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
         return _horizons(request, settings, size, invocation, watcher)
     if request.validate or request.dry_run:
         settings = settings.up_to(size.width, invocation.overrides)
-    if request.detach and not isinstance(settings.launcher, Scheduled):
-        launcher = settings.plugin_spec("launcher").name
-        allowed = (K("detach"), " needs one with a queue: launcher=slurm")
-        raise ConfigError("launcher", launcher, allowed)
+    if request.detach:
+        check_queue(settings)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
@@ -151,15 +151,13 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
             ladders = validate(
                 experiment, target.best, target.size, folder, watcher, settle, wait=wait
             )
-        except Submitted as submitted:
+        except Submitted as queued:
             return QueuedLadders(
                 request=request,
                 settings=settings,
                 invocation=invocation,
                 target=target,
-                submitted=submitted.trials,
-                finished=submitted.finished,
-                failed=submitted.failed,
+                queued=queued,
             )
     else:
         ladders = as_measured(experiment, target, watcher)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from rich.console import Console
@@ -14,8 +14,8 @@ from rich.text import Text
 
 from sweeper import files
 from sweeper.report import output
-from sweeper.report.next import Next
 from sweeper.report.output import Output
+from sweeper.report.sections import Shown
 from sweeper.table import Table
 
 WIDTHS = (80, 100)
@@ -57,31 +57,23 @@ def counted_ends(
     def take_damaged() -> dict[Path, str]:
         return dict(damaged)
 
-    def end(
-        self: Output,
-        answer: str,
-        places: Mapping[str, object],
-        document: Mapping[str, Any],
-        *next_commands: Next | None,
-    ) -> None:
+    def end(self: Output, shown: Shown) -> None:
         # Taken once, and to be said by every end of this verb.
         damaged.clear()
         damaged.update(files.take_damaged())
         for width in widths if not self.verbose else ():
-            shown = Output(people=terminal(width))
-            shown.show(*self._items)
-            shown._notes.extend(self._notes)
-            tables = [item for item in self._items if isinstance(item, Table) and not item.detail]
+            screen = Output(people=terminal(width))
+            tables = [item for item in shown.items if isinstance(item, Table) and not item.detail]
             found.extend(
                 f"at {width} columns: a table of two lines a row:\n{table}"
                 for table in tables
                 if any(_breaks(part, width) for part in table.parts(width))
             )
-            real(shown, answer, places, {}, *next_commands)
-            seen[width] = text_of(shown.people)
+            real(screen, replace(shown, before=(), document={}, folder=None))
+            seen[width] = text_of(screen.people)
             why = faults(seen[width], width)
             found.extend(f"at {width} columns: {each}\n{seen[width]}" for each in why)
-        real(self, answer, places, document, *next_commands)
+        real(self, shown)
 
     with patch.object(Output, "end", end), patch.object(output, "take_damaged", take_damaged):
         yield

@@ -199,7 +199,6 @@ def test_warnings_of_libraries_go_to_the_studys_folder(
     warnings.showwarning(UserWarning("mind the step"), UserWarning, "model.py", 5)
     assert capsys.readouterr().err == "Warning: mind the step (model.py:5)\n"
     output = Output(people=Console(file=StringIO()))
-    output.within(tmp_path)
-    output.flush()
+    output.flush(folder=tmp_path)
     assert len(StudyFolder(tmp_path).warnings.read_text().splitlines()) == 3
     WARNED.clear()

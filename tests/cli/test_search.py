@@ -33,7 +33,7 @@ from sweeper.launch.pool import Pool
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import StudyRecord
 from sweeper.sweep import base_search as cost
-from sweeper.sweep.base_search import InJobs
+from sweeper.sweep.sweep import Submitted
 from tests.api.test_calls import SETTINGS
 from tests.cli.driver import (
     SIZES,
@@ -309,10 +309,10 @@ def test_a_search_of_which_nothing_is_said_is_short(
 ) -> None:
     seen: list[tuple[str, int]] = []
 
-    def search(settings: Settings, *_: Any, **__: Any) -> InJobs:
+    def search(settings: Settings, *_: Any, **__: Any) -> Submitted:
         target = settings.raw["search"]["_target_"].rpartition(".")[2]
         seen.append((target, settings.raw["train"]["steps"]))
-        return InJobs(submitted=0, finished=0, notices=())
+        return Submitted(submitted=0, finished=0)
 
     monkeypatch.setattr("sweeper.sweep.base_search.search_study", search)
     monkeypatch.setattr("sweeper.config.settings.check_model_size", lambda *_, **__: None)

@@ -14,7 +14,7 @@ from sweeper.records import from_json
 from sweeper.report import console as show
 from sweeper.report.next import Next
 from sweeper.report.output import Output
-from sweeper.report.sections import Commands, Item, Sentence, Verbatim
+from sweeper.report.sections import Commands, Item, Sentence, Shown, Verbatim
 from sweeper.report.terminal import Terminal
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.curve import Basin
@@ -210,9 +210,11 @@ def shown(items: Sequence[Item], width: int, *, verbose: bool = False) -> list[s
     text = io.StringIO()
     paper = Console(file=text, width=width, force_terminal=True, color_system=None)
     output = Output(people=paper, verbose=verbose)
-    output.show(*items)
-    output.notes(["a note of the study"])
-    output.end("An answer that is a sentence of some length, as they are.", PLACES, {}, NEXT)
+    answer, notes = (
+        "An answer that is a sentence of some length, as they are.",
+        ["a note of the study"],
+    )
+    output.end(Shown(answer=answer, items=items, notes=notes, places=PLACES, next=[NEXT]))
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

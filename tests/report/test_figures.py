@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.report.drawing import save, svg
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure, save, svg
 from tests.layout import without_layout
 from tests.report import samples
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sweeper.files import write_json
-from sweeper.report import live, study_page
-from sweeper.report.live import LivePage
+from sweeper.report import progress_bar, study_page
+from sweeper.report.progress_bar import LivePage
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
 from sweeper.study.lock import StudyLock
@@ -52,7 +52,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(live, "time", made)
+    monkeypatch.setattr(progress_bar, "time", made)
     return made
 
 
@@ -67,14 +67,14 @@ def test_it_is_written_seldom_and_put_right_where_its_driver_is_stopped(
         return real(*args, **named)
 
     monkeypatch.setattr(study_page, "write_report", slow)
-    page = LivePage(folder, pytest.fail, "sweeper report demo")
+    page = LivePage(folder, pytest.fail)
     page.changed()
     page.stopped()
     assert not report.exists(), "what ends soon is written at its end"
-    clock.now = live.EVERY
+    clock.now = progress_bar.PAGE_EVERY
     page.changed()
     assert is_live(folder) and len(written) == 1
-    clock.now += 3.0 / live.SHARE - 1
+    clock.now += 3.0 / progress_bar.WRITE_SHARE - 1
     page.changed()
     assert len(written) == 1, "one that takes long is written seldom"
     clock.now += 1.0
@@ -88,13 +88,13 @@ def test_a_page_that_cannot_be_written_is_told_once_and_costs_nothing_else(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(study_page, "render", lambda *_: 1 / 0)
-    page = LivePage(folder, lines.append, "sweeper report demo")
+    monkeypatch.setattr(study_page, "study_report", lambda *_: 1 / 0)
+    page = LivePage(folder, lines.append)
     for _ in range(3):
         clock.now += 1000.0
         page.changed()
     page.stopped()
-    assert len(lines) == 1 and "ZeroDivisionError" in lines[0] and "sweeper report demo" in lines[0]
+    assert len(lines) == 1 and "ZeroDivisionError" in lines[0] and "sweeper report" in lines[0]
 
 
 def test_the_ladder_is_shown_as_it_fills(folder: Path) -> None:

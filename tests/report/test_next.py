@@ -21,6 +21,7 @@ from sweeper.config.studies import Invocation
 from sweeper.files import take_damaged
 from sweeper.report.next import Next, again, next_of
 from sweeper.report.output import Output
+from sweeper.report.sections import Shown
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from sweeper.verbs.requests import CheckRequest, ReportRequest, SearchRequest
@@ -274,9 +275,12 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
     take_damaged()  # those of other tests
     output = Output(people=Console(file=text, width=120))
     first = Next(ReportRequest(name=("a",)), "to see it")
-    output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, {"x": 1}, first)
-    output.end("Nothing written.", {}, {}, None)
-    output.end("Two.", {}, {}, first, replace(first, request=ReportRequest(name=("b",))))
+    places = {"report": Path("a.html"), "plan": Path("b.json")}
+    found = Shown(answer="Found.", document={"x": 1}, next=[first, None])
+    output.end(replace(found, places=places))
+    output.end(Shown(answer="Nothing written."))
+    second = replace(first, request=ReportRequest(name=("b",)))
+    output.end(Shown(answer="Two.", next=[first, second]))
     assert text.getvalue().splitlines() == [
         "Found.",
         "Report: a.html; plan: b.json",
@@ -286,7 +290,7 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
         "Next, to see it: sweeper report a && sweeper report b",
     ]
     assert capsys.readouterr().out == ""
-    replace(output, json=True).end("Found.", {}, {"x": 1}, first, None)
+    replace(output, json=True).end(found)
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"x": 1, "next": [{"command": "sweeper report a", "why": "to see it"}]}
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.decide.documents import Documents
-from sweeper.report import study_page as pages
-from sweeper.report.page import facts
-from sweeper.report.study_page import write_report
+from sweeper.report.page import facts, page
+from sweeper.report.study_page import study_report, write_report
 from tests.layout import without_drawing, without_layout
 from tests.report import samples
 
@@ -17,7 +16,7 @@ VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
 def render(folder: Path) -> str:
-    return pages.render(Documents.read(folder))
+    return page(study_report(Documents.read(folder)))
 
 
 class Page(HTMLParser):

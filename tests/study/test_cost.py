@@ -34,10 +34,7 @@ def test_a_run_that_ended_early_counts_for_its_steps() -> None:
 
 
 def test_trials_that_train_together_share_the_time() -> None:
-    (speed,) = speeds([tiny(0.5), tiny(0.5)])
-    assert (speed.tokens, speed.cost.seconds) == (2 * 8 * 2 * 8, pytest.approx(1.0))
-    assert (speed.width, speed.cost.trials, speed.utilisation) == (32, 2, None)
-    assert str(speed) == "width 32, depth 2: 256 tokens/s on cpu"
+    assert speeds([tiny(0.5), tiny(0.5)]) == ["width 32, depth 2: 256 tokens/s on cpu"]
 
 
 @pytest.mark.parametrize(
@@ -52,16 +49,15 @@ def test_trials_that_train_together_share_the_time() -> None:
     ],
 )
 def test_a_peak_is_known_by_whole_words(device: str, peak: float | None) -> None:
-    (speed,) = speeds([tiny(2.0, device=device, steps=4)])
-    flops = prepare(tiny_trials.trial().spec).flops() / 2
-    assert speed.utilisation == (None if peak is None else pytest.approx(flops / 2.0 / peak))
-    assert ("of its peak" in str(speed)) == (peak is not None)
+    (speed,) = speeds([tiny(2e-9, device=device, steps=4)])
+    share = prepare(tiny_trials.trial().spec).flops() / 2 / 2e-9 / (peak or math.inf)
+    assert speed.partition(" of its peak")[0].endswith(f", {share:.1%}") == (peak is not None)
 
 
 def test_what_failed_or_took_no_time_is_left_out() -> None:
     assert speeds([tiny(0.0), tiny(1.0, status="failed")]) == []
-    by_device = speeds([tiny(1.0, device="cpu"), tiny(1.0, device="NVIDIA A100-SXM4-80GB")])
-    assert [speed.device for speed in by_device] == ["NVIDIA A100-SXM4-80GB", "cpu"]
+    by_device = speeds([tiny(1.0, device="cpu"), tiny(1.0, device="NVIDIA T4")])
+    assert [speed.rpartition(" on ")[2] for speed in by_device] == ["NVIDIA T4", "cpu"]
 
 
 def took(trial: Trial, seconds: float, status: str = "complete") -> Result:

@@ -39,27 +39,32 @@ def test_the_command_keeps_no_password() -> None:
     assert command.startswith("sweeper search ") and command.endswith(" model.width=16")
 
 
+def commit_now() -> str | None:
+    git_commit.cache_clear()
+    return git_commit(Path.cwd())
+
+
 def test_the_commit(folder: Path) -> None:
-    assert git_commit() is None, "this is no repository"
+    assert commit_now() is None, "this is no repository"
     git("init")
-    assert git_commit() is None, "it has no commit"
+    assert commit_now() is None, "it has no commit"
     (folder / "a").touch()
     git("add", "a")
     git("commit", "-m", "one")
     commit = git("rev-parse", "HEAD")
-    assert len(commit) == 40 and git_commit() == provenance()["git"] == commit
+    assert len(commit) == 40 and commit_now() == provenance()["git"] == commit
     (folder / "b").touch()
-    assert git_commit() == f"{commit}+changes"
     assert provenance()["git"] == commit, "what runs was read before the change"
+    assert commit_now() == f"{commit}+changes"
 
 
 def test_without_git_and_with_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "")
-        assert git_commit() is None
+        assert commit_now() is None
 
     def hang(arguments: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(arguments, 10)
 
     monkeypatch.setattr("subprocess.run", hang)
-    assert git_commit() is None
+    assert commit_now() is None

@@ -17,7 +17,7 @@ from sweeper.evidence.compare.deciding import Deciding, DecidingEnd
 from sweeper.evidence.compare.decision import TAIL, SizePlace, VariantAnswer, Winner
 from sweeper.evidence.compare.reading import VariantRuns
 from sweeper.evidence.compare.request import CompareRequest
-from sweeper.evidence.compare.verb import QueuedRound, SettledAnswer, WinnerAnswer
+from sweeper.evidence.compare.verb import SettledAnswer, WinnerAnswer
 from sweeper.evidence.flags import columns_text
 from sweeper.evidence.runs.words import roles_text
 from sweeper.records import to_json
@@ -246,10 +246,10 @@ def _settled(answer: SettledAnswer) -> Shown:
     notes: list[str | Text] = [*answer.notes]
     for trials in answer.unfinished:
         notes += unfinished_notes(trials)
-    if isinstance(answer, QueuedRound):
+    if answer.submitted:
         return Shown(
             notes=notes,
-            answer=console.in_jobs(answer.submitted, answer.finished, answer.failed),
+            answer=console.in_jobs(answer.submitted, answer.finished),
             document={"submitted": answer.submitted, "finished": answer.finished},
             next=[replace(again, why="to collect them, and go on")],
         )

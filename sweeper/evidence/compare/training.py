@@ -165,7 +165,7 @@ def train(
                 try:
                     each.train(runs[each.name], watcher, wait=False)
                 except Submitted as submitted:
-                    waiting += submitted.trials
+                    waiting += submitted.submitted
         if waiting and not wait:
             return waiting
         for each in lacking if wait else ():

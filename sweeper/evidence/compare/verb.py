@@ -15,7 +15,7 @@ from sweeper.evidence.compare.reading import VariantRuns, joined, variant_runs
 from sweeper.evidence.compare.request import CompareRequest
 from sweeper.evidence.flags import columns_text, ignored
 from sweeper.evidence.runs.read import read, study_folder
-from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import budget_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ class SettledAnswer(VerbAnswer):
     """Studies by runs that were trained for it at some of the `widths`, with `overrides`.
 
     `trained` is how many of the first round's runs are there, `flops` what that round takes, and
-    what the budget does at most. `unfinished` has the number of trials of each study whose search
-    is not at its end.
+    what the budget does at most. So many of a round's runs are `submitted` to a queue, beside those
+    that are `finished`, and nobody waits for them. `unfinished` has the number of trials of each
+    study whose search is not at its end.
     """
 
     request: CompareRequest
@@ -58,11 +59,8 @@ class SettledAnswer(VerbAnswer):
     failures: Sequence[Failure] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueuedRound(SettledAnswer, SubmittedAnswer):
-    """A round whose runs are in a queue."""
+    submitted: int = 0
+    finished: int = 0
 
 
 OF_SETTLE = ("budget", "detach", "dry_run")
@@ -180,8 +178,7 @@ def _settled(request: CompareRequest, watcher: Watcher) -> SettledAnswer:
             each.open(stack)
         if waiting := train(deciding, contenders, watcher, wait=not request.detach):
             done = deciding.runs - len(deciding.missing())
-            fields = {each: getattr(answer, each) for each in answer.__dataclass_fields__}
-            return QueuedRound(**fields, submitted=waiting, finished=done)
+            return replace(answer, submitted=waiting, finished=done)
         failed = list[Failure]()
         for each in contenders:
             failed += failures_of(each.study.results(), each.experiment.settings.identity)

@@ -33,7 +33,7 @@ from sweeper.evidence.runs.sizes import axis_name
 from sweeper.evidence.runs.words import reading_text, roles_text, table_facts
 from sweeper.records import to_json
 from sweeper.report.console import LEARNING_RATE, trend_text, verdict_sentences, verdict_table
-from sweeper.report.figures import learning_rate_figure
+from sweeper.report.drawing import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import paged
 from sweeper.report.sections import Drawing, Item, Report, Section, Sentence, Shown, rests_on

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import ConfigError
 from sweeper.study.folder import TargetFolder
@@ -21,9 +20,6 @@ from sweeper.study.logs.log import (
     result_line,
 )
 from sweeper.trial import Choice, Result
-
-if TYPE_CHECKING:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,61 +81,18 @@ def _write(
     scalars: list[tuple[int, dict[str, float]]],
     texts: Mapping[str, str],
 ) -> None:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    # It brings torch, which a study of a user's command does without.
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
 
-    writer = EventFileWriter(str(place))
-    try:
+    with SummaryWriter(str(place)) as writer:
         if hps:
-            _add(writer, _hyperparameters(hps, when), when, 0)
-        for step, values in scalars:
-            _add(writer, _scalars(values), when, step)
+            # The second of three holds the values; the others declare ranges and tell of an end.
+            _, values, _ = hparams(dict(hps), {})  # type: ignore[no-untyped-call]
+            writer.file_writer.add_summary(values, 0, when)
+        for step, at_step in scalars:
+            for name, value in at_step.items():
+                if not math.isnan(value):
+                    writer.add_scalar(name, value, step, when)
         for name, text in texts.items():
-            _add(writer, _text(name, text), when, 0)
-    finally:
-        writer.close()
-
-
-def _add(writer: EventFileWriter, summary: Any, when: float, step: int) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    writer.add_event(Event(wall_time=when, step=step, summary=summary))
-
-
-def _scalars(values: Mapping[str, float]) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    finite = {name: value for name, value in values.items() if not math.isnan(value)}
-    return Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in finite.items()])
-
-
-def _hyperparameters(hps: Mapping[str, Choice], when: float) -> Any:
-    """A summary of the run's hyperparameters, as TensorBoard's HParams plugin reads it."""
-    from google.protobuf.struct_pb2 import Value
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
-
-    def value(of: Choice) -> Any:
-        return Value(string_value=of) if isinstance(of, str) else Value(number_value=of)
-
-    values = {name: value(of) for name, of in hps.items()}
-    start = plugin_data_pb2.SessionStartInfo(hparams=values, start_time_secs=when)
-    content = plugin_data_pb2.HParamsPluginData(session_start_info=start)
-    about = metadata.create_summary_metadata(content)
-    # The plugin reads the metadata alone; no summary goes without a tensor.
-    tag = metadata.SESSION_START_INFO_TAG
-    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])
-
-
-def _text(name: str, text: str) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.plugins.text.metadata import create_summary_metadata
-
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
-    about = create_summary_metadata(display_name=name, description="")
-    # As torch's SummaryWriter names texts.
-    tag = f"{name}/text_summary"
-    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=tensor)])
+            writer.add_text(name, text, 0, when)
