@@ -25,8 +25,6 @@ from sweeper.scaling.spec import layer_of, with_layer
 FUSED = F.scaled_dot_product_attention
 WHOLE = F.multi_head_attention_forward
 WHOLE_SIZES = ("embed_dim_to_check", "num_heads")
-FAST_PATHS = (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention)
-"""What torch's encoder and attention call where nothing asks for gradients; batch first."""
 PRODUCTS: tuple[object, ...] = (
     torch.matmul,
     torch.bmm,
@@ -168,67 +166,15 @@ def _check_branches(names: Sequence[str], outputs: Mapping[str, str]) -> None:
             raise ConfigError("branches", name, f"it returns a {outputs[name]}; {allowed}")
 
 
-class AttentionWatch(FunctionWatch):
-    """Notes the attention of every model that runs within it, on any device.
-
-    Seen are torch's fused attention, `nn.MultiheadAttention`, and a matrix product of two
-    activations whose result, of that shape, is the next that a softmax is taken of.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[SeenAttention] = set()
-        self._product: tuple[tuple[int, ...], int] | None = None
-
-    def saw_attention(self, func: Any, attention: SeenAttention) -> None:
-        """See an attention, and the function that computed it or the last part of it."""
-        self.seen.add(attention)
-
-    def note(
-        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
-        """See whether the call is attention, or a part of one."""
-        if func is FUSED:
-            arguments = attention_arguments(args, kwargs)
-            head_size, scale = arguments["query"].shape[-1], arguments.get("scale")
-            # Torch's own scale is the usual one; one that is no number is not known.
-            number = float(scale) if isinstance(scale, int | float) else None
-            factor = head_size**-0.5 if scale is None else number
-            self.saw_attention(func, SeenAttention(head_size, factor, arguments["key"].shape[-2]))
-        elif func is WHOLE:
-            # What `nn.MultiheadAttention` calls, sequence first: query, key, value, width, heads.
-            names = ("query", "key", "value", *WHOLE_SIZES)
-            by_name = {**dict(zip(names, args, strict=False)), **kwargs}
-            width, heads = (by_name[name] for name in WHOLE_SIZES)
-            size, length = width // heads, by_name["key"].shape[0]
-            self.saw_attention(WHOLE, SeenAttention(size, size**-0.5, length))
-        elif func in FAST_PATHS:
-            # The numbers of entries and of heads stand after the one tensor, or after q, k and v.
-            width, heads = [x for x in args if isinstance(x, int)][:2]
-            attention = SeenAttention(width // heads, (width // heads) ** -0.5, args[0].shape[1])
-            self.saw_attention(func, attention)
-        # q k^T is any product of two activations until a softmax of the same shape follows it.
-        elif func in PRODUCTS:
-            tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]
-            weights = any(isinstance(x, nn.Parameter) for x in tensors)
-            batched = isinstance(result, Tensor) and result.dim() > 2
-            if batched and len(tensors) == 2 and not weights:
-                # The sum of q k^T is over the last dimension of q, the size of a head.
-                self._product = (tuple(result.shape), tensors[0].shape[-1])
-        elif func in SOFTMAXES and isinstance(result, Tensor):
-            if self._product is not None and self._product[0][-2:] == tuple(result.shape[-2:]):
-                head_size = self._product[1]
-                self.saw_attention(func, SeenAttention(head_size, None, result.shape[-1]))
-            self._product = None
-
-
-class OperationWatch(AttentionWatch):
+class OperationWatch(FunctionWatch):
     """Notes the operations of one model, by the modules that call them.
 
     `sites` are calls that can be scaled: of attention with the usual scale, of cross entropy, of
-    readouts with the tied `weights`, names by identity. `unscaled` are the other attentions.
-    `hints` has "attention" of any kind, "gated_silu" where SiLU is called, and "residual" for
-    modules of layers whose output is added to a tensor of the same shape.
+    readouts with the tied `weights`, names by identity. `unscaled` are the other attentions: with
+    other scales, of `nn.MultiheadAttention`, and matrix products of two activations whose result,
+    of that shape, is the next that a softmax is taken of. `hints` has "attention" of any kind,
+    "gated_silu" where SiLU is called, and "residual" for modules of layers whose output is added to
+    a tensor of the same shape.
     """
 
     def __init__(self, weights: Mapping[int, str], tied: Mapping[str, Any]) -> None:
@@ -240,12 +186,13 @@ class OperationWatch(AttentionWatch):
         self.outputs: dict[str, str] = {}
         """The type of what each module returned that was called, by its name."""
         self._made: dict[int, tuple[str, Tensor]] = {}
+        self._product: tuple[tuple[int, ...], int] | None = None
 
     def note(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        """See whether the call is an operation that a parameterization scales."""
-        super().note(func, args, kwargs, result)
+        """See whether the call is an operation that a parameterization scales, or a part of one."""
+        self._note_attention(func, args, kwargs, result)
         if func is F.linear and (name := self.weights.get(id(weight_argument(args, kwargs)))):
             self._add_site("tied_readout", self.tied[name], name)
         elif operation := scalable_operation(func, args, kwargs):
@@ -266,12 +213,39 @@ class OperationWatch(AttentionWatch):
             # With the tensor, whose id would soon be another's if it were freed.
             self._made[id(first)] = (name, first)
 
-    def saw_attention(self, func: Any, attention: SeenAttention) -> None:
-        """See an attention, and whether it is a site."""
-        super().saw_attention(func, attention)
-        self._hint("attention", self.running.name)
-        if func is not FUSED or not _is_usual(attention.scale, attention.head_size):
-            self.unscaled.add(attention)
+    def _note_attention(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        if func is FUSED:
+            arguments = attention_arguments(args, kwargs)
+            self._hint("attention", self.running.name)
+            if scalable_operation(func, args, kwargs) is None:
+                # A scale that is no number is not known.
+                scale = arguments["scale"]
+                number = float(scale) if isinstance(scale, int | float) else None
+                head_size, length = arguments["query"].shape[-1], arguments["key"].shape[-2]
+                self.unscaled.add(SeenAttention(head_size, number, length))
+        elif func is WHOLE:
+            # What `nn.MultiheadAttention` calls, sequence first: query, key, value, width, heads.
+            names = ("query", "key", "value", *WHOLE_SIZES)
+            by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+            width, heads = (by_name[name] for name in WHOLE_SIZES)
+            size, length = width // heads, by_name["key"].shape[0]
+            self._hint("attention", self.running.name)
+            self.unscaled.add(SeenAttention(size, size**-0.5, length))
+        # q k^T is any product of two activations until a softmax of the same shape follows it.
+        elif func in PRODUCTS:
+            tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]
+            weights = any(isinstance(x, nn.Parameter) for x in tensors)
+            batched = isinstance(result, Tensor) and result.dim() > 2
+            if batched and len(tensors) == 2 and not weights:
+                # The sum of q k^T is over the last dimension of q, the size of a head.
+                self._product = (tuple(result.shape), tensors[0].shape[-1])
+        elif func in SOFTMAXES and isinstance(result, Tensor):
+            if self._product is not None and self._product[0][-2:] == tuple(result.shape[-2:]):
+                self._hint("attention", self.running.name)
+                self.unscaled.add(SeenAttention(self._product[1], None, result.shape[-1]))
+            self._product = None
 
     def _add_site(self, kind: str, geometry: Mapping[str, Any], parameter: str = "") -> None:
         module = self.running.name

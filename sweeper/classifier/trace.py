@@ -22,7 +22,6 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -134,47 +133,6 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(a.bfloat16(), b.bfloat16(), *rest, **kwargs).to(a.dtype)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, *weights: Any, **more: object
-) -> tuple[Tensor, None]:
-    """What `aten._native_multi_head_attention` computes, of [batch, positions, width]."""
-    q, k, v = (x.transpose(0, 1) for x in (query, key, value))
-    w_in, b_in, w_out, b_out = weights[:4]
-    others = (w_in, b_in, None, None, False, 0.0, w_out, b_out)
-    out, _ = F.multi_head_attention_forward(q, k, v, width, heads, *others, need_weights=False)
-    return out.transpose(0, 1), None
-
-
-def _encode(x: Tensor, width: int, heads: int, *rest: Any, **_: object) -> Tensor:
-    """What `aten._transformer_encoder_layer_fwd`, the fast path of torch's encoder, computes."""
-    w_in, b_in, w_out, b_out, use_gelu, norm_first, eps, *others = rest
-    norms, (up, up_bias, down, down_bias) = (others[:2], others[2:4]), others[4:8]
-
-    def norm(number: int, x: Tensor) -> Tensor:
-        gain, bias = norms[number]
-        return torch.native_layer_norm(x, (width,), gain, bias, eps)[0]
-
-    def attention(x: Tensor) -> Tensor:
-        return _attend(x, x, x, width, heads, w_in, b_in, w_out, b_out)[0]
-
-    def ffn(x: Tensor) -> Tensor:
-        hidden = F.linear(x, up, up_bias)
-        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), down, down_bias)
-
-    if norm_first:
-        x = x + attention(norm(0, x))
-        return x + ffn(norm(1, x))
-    x = norm(0, x + attention(x))
-    return norm(1, x + ffn(x))
-
-
-WHOLE_LAYERS: Mapping[str, Callable[..., Any]] = {
-    "_native_multi_head_attention": _attend,
-    "_transformer_encoder_layer_fwd": _encode,
-}
-"""Operations that hold a whole layer, as the smaller ones that they are made of."""
-
-
 def _in_derivative() -> bool:
     # The model takes one itself, as a force. What goes through weights backwards is no use of them.
     node = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -200,9 +158,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         self._counted = dict[int, tuple[int, Tensor]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if whole := WHOLE_LAYERS.get(func.overloadpacket.__name__):
-            with self:  # a mode is off while it handles a call
-                return whole(*args, **dict(kwargs or {}))
         if func is ATEN.embedding.default:
             self._check_rows(*args[:2])
         out = _run(func, args, dict(kwargs or {}))
