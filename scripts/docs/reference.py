@@ -48,7 +48,7 @@ def code(text: str) -> str:
 def commands() -> str:
     """Every verb with its arguments and options, as `--help` has them."""
     program: Any = typer.main.get_command(app)
-    verbs = [_verb(name, command) for name, command in program.commands.items()]
+    verbs = [_verb(name, program.get_command(None, name)) for name in program.commands]
     return "\n\n".join([_options(program), *verbs, program.epilog])
 
 

@@ -65,14 +65,15 @@ def _choices() -> str:
 def _declare(verb: str, request: type[Request]) -> None:
     def perform(made: Callable[[], Any], *, json: bool, verbose: bool) -> None:
         def work() -> int:
-            asked, output = made(), output_of(json, verbose)
-            return int(import_module("sweeper.report.present").ask(asked, output, SHELL)[0])
+            asked = made()
+            with output_of(json, verbose) as output:
+                return int(import_module("sweeper.report.present").ask(asked, output, SHELL)[0])
 
         run(work, stopped=_stopped(verb))
 
     epilog = _choices if verb == "search" else None
     made = partial(command, command_of(request, perform), request.panel, epilog)
-    VERBS.declared[verb] = cache(made)
+    VERBS[verb] = cache(made)
 
 
 def _stopped(verb: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -32,23 +32,8 @@ def command(function: Callable[..., None], panel: str, epilog: Callable[[], str]
     return made
 
 
-class Verbs(Mapping[str, Any]):
-    """Commands by name, each made when it is asked for: some milliseconds each."""
-
-    def __init__(self) -> None:
-        self.declared: dict[str, Callable[[], Any]] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self.declared[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.declared)
-
-    def __len__(self) -> int:
-        return len(self.declared)
-
-
-VERBS = Verbs()
+VERBS: dict[str, Callable[[], Any]] = {}
+"""What makes the command of each name, some milliseconds each."""
 
 
 class Verb(TyperCommand):
@@ -77,6 +62,10 @@ class CommandGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: Any = VERBS
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, made when it is asked for."""
+        return VERBS[cmd_name]() if cmd_name in VERBS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the program's words, after those that are the verb's are put behind it."""

@@ -231,11 +231,6 @@ PrunerOf = Callable[[Trial], "Pruner | None"]
 """The pruner for a job with a trial like this one, or None."""
 
 
-def no_pruner(trial: Trial) -> Pruner | None:
-    """Every trial trains to its end."""
-    return None
-
-
 class Runner(Protocol):
     """Turns trials into jobs. A job's task turns it into results (`launch.job.Task`)."""
 
