@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
