@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -60,7 +60,7 @@ from sweeper.classifier.running import uncompiled
 from sweeper.classifier.state import (
     UNTRACKED,
     ActivationInfo,
-    ActivationProduct,
+    Flow,
     OpCall,
     OutputInfo,
     TraceState,
@@ -280,19 +280,6 @@ def _number_and_tensor(
 Sizes = Mapping[str, Any]
 Inputs = Any
 """What the model is called with: a tensor, a tuple or dict of them, or a function of the sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flow:
-    """Where the outputs of parameters go, by their names, as a `TraceState` has it."""
-
-    activation_products: tuple[ActivationProduct, ...] = ()
-    products: Mapping[str, int] = field(default_factory=dict)
-    contracted_again: Collection[str] = ()
-    meets: Mapping[str, int] = field(default_factory=dict)
-    reaches: Mapping[str, int] = field(default_factory=dict)
-    fed_by: Mapping[str, Collection[str]] = field(default_factory=dict)
-    gains: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -565,19 +552,11 @@ def _traced(shapes: ModelTrace, state: TraceState, place: Place, *, evaluate: bo
     # With real values a router picks some experts, and the others show no use.
     if isinstance(place, RealPlace):
         uses = {name: seen or _of_sibling(name, state) for name, seen in uses.items()}
-    flow = Flow(
-        activation_products=tuple(state.activation_products),
-        products=state.products,
-        contracted_again=state.contracted_again,
-        meets=_by_name(state.meets),
-        reaches=_by_name(state.reaches),
-        fed_by=state.fed_by,
-        gains=state.gains,
-    )
+    state.flow.meets, state.flow.reaches = _by_name(state.meets), _by_name(state.reaches)
     return replace(
         shapes,
         uses=uses,
-        flow=flow,
+        flow=state.flow,
         factors=tuple(state.numbers.factors),
         way=f"{place.name}, in evaluation mode" if evaluate else "",
     )

@@ -374,3 +374,16 @@ def pruned_notes(history: History) -> Iterator[str]:
 def best_result(history: History) -> Result:
     """The finished result with the lowest objective; the first of equals."""
     return min(history.results, key=lambda result: result.objective)
+
+
+def best_of_one_phase(history: History, phase: str, notes: Iterable[str] = ()) -> Conclusion:
+    """The best trial, of a strategy that has one `phase` and a trial a point."""
+    best, runs = best_result(history), len(history.results)
+    return Conclusion(
+        best_log2=best.trial.log2_hps,
+        objective=best.objective,
+        seeds=1,
+        runs=runs,
+        notes=(*notes, *pruned_notes(history)),
+        phase_ends={phase: runs},
+    )

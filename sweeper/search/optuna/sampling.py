@@ -21,9 +21,8 @@ from sweeper.search.strategy import (
     History,
     Phase,
     StrategySettings,
-    best_result,
+    best_of_one_phase,
     chosen_axes,
-    pruned_notes,
 )
 from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, hps_key
 
@@ -91,16 +90,7 @@ class OptunaSearch(StrategySettings):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""
-        best = best_result(history)
-        objectives = [result.objective for result in history.results]
-        return Conclusion(
-            best_log2=best.trial.log2_hps,
-            objective=best.objective,
-            seeds=1,
-            runs=len(objectives),
-            notes=tuple(pruned_notes(history)),
-            phase_ends={self.phase: len(objectives)},
-        )
+        return best_of_one_phase(history, self.phase)
 
 
 @dataclass(frozen=True, kw_only=True)
