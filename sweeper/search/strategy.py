@@ -300,7 +300,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings(Bounded):
-    """What every strategy can be told; see `fresh.py`, `settled.py` and `prune.py`."""
+    """What every strategy can be told; see `fresh.py` and `prune.py`."""
 
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
     until: Until = "planned"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.cli import app, commands, verb
+from sweeper.cli import app, verb
 from sweeper.cli.options import verb_first
 from sweeper.errors import SweeperError
 from sweeper.verbs import search, status
@@ -235,8 +235,8 @@ def test_explain_loads_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_command_is_made_once_and_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "VERBS", {"one": cache(made := Mock())})
-    group: Any = commands.CommandGroup(name="all")
+    monkeypatch.setattr(app, "VERBS", {"one": cache(made := Mock())})
+    group: Any = app.CommandGroup(name="all")
     assert group.list_commands(None) == ["one"] and not made.called
     assert group.get_command(None, "one") is group.get_command(None, "one")
     assert group.get_command(None, "two") is None and made.call_count == 1
