@@ -9,8 +9,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint
 
-from sweeper.classifier.observe import OperationWatch, OpSite, SeenAttention, observe
-from sweeper.classifier.operations import apply_scales
+from sweeper.classifier.operations import (
+    OperationWatch,
+    OpSite,
+    SeenAttention,
+    apply_scales,
+    observe,
+)
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
