@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import EllipsisType
-from typing import Protocol
 
 from sweeper.gone import gone
 
@@ -54,18 +53,8 @@ Text = tuple[str | Keyword | Call, ...]
 """A sentence in parts: its keywords and calls are spelt by whoever shows it."""
 
 
-class Spelling(Protocol):
-    """How a mouth writes keywords and calls."""
-
-    def keyword(self, keyword: Keyword) -> str:
-        """A keyword, with its value where it has one."""
-
-    def call(self, call: Call) -> str:
-        """A whole call, to be copied."""
-
-
-class Shell:
-    """The command line's spelling: flags, and commands that a shell takes."""
+class Spelling:
+    """How a mouth writes keywords and calls: here the command line, as a shell takes them."""
 
     def keyword(self, keyword: Keyword) -> str:
         """A flag, with its value behind it."""
@@ -79,7 +68,7 @@ class Shell:
         return shlex.join(call_words(call))
 
 
-class Python(Shell):
+class Python(Spelling):
     """Python's spelling: keyword arguments; commands as a shell takes them."""
 
     def keyword(self, keyword: Keyword) -> str:
@@ -89,7 +78,7 @@ class Python(Shell):
         return f"{keyword.name}={_one_line(keyword.value)}".removeprefix("=")
 
 
-SHELL, PYTHON = Shell(), Python()
+SHELL, PYTHON = Spelling(), Python()
 _WORDS = ((True, "true"), (False, "false"), (None, "null"))
 """Values of settings that the command line and Python write in different words."""
 

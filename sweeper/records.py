@@ -200,34 +200,6 @@ def _bounds(kind: type) -> list[tuple[str, Bounds, Reader]]:
     ]
 
 
-def allowed_values(target: Callable[..., Any]) -> dict[str, str]:
-    """What keys may be, by name, where an annotation says more than a type: for people.
-
-    Keys of records within are dotted: `line.points`.
-    """
-    allowed: dict[str, str] = {}
-    for name, hint in _hints(target).items():
-        if dataclasses.is_dataclass(hint):
-            inner = allowed_values(typing.cast(type, hint))
-            allowed |= {f"{name}.{key}": text for key, text in inner.items()}
-        elif text := _described_range(hint):
-            allowed[name] = text
-    return allowed
-
-
-def _described_range(hint: Any) -> str:
-    origin, members = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return ", ".join(str(member) for member in members[1:] if isinstance(member, Bounds))
-    if origin is tuple:
-        inner = _described_range(members[0])
-        return inner and f"a list, each {inner}"
-    if origin in (typing.Union, types.UnionType):
-        parts = [_described_range(m) or _TYPE_NAMES.get(m, "") for m in members]
-        return " or ".join(filter(None, parts)) if any(map(_described_range, members)) else ""
-    return _describe(hint) if origin is Literal else ""
-
-
 def call_checked(
     target: Callable[..., Any], config: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> Any:

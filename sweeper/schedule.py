@@ -70,20 +70,14 @@ class LinearDecay(Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Bounded):
-    """Half a cosine to `final_lr` at the last step."""
-
-    steady: ClassVar[bool] = False
+class Cosine(LinearDecay):
+    """Half a cosine to `final_lr` at the last step, from where a line begins."""
 
     def factor(self, step: int, span: Span) -> float:
         """PyTorch's CosineAnnealingLR; with one step less, get_cosine_schedule_with_warmup."""
         progress = (step - span.warmup) / max(1, span.steps - 1 - span.warmup)
         # Not by `falling`: the order of these products is part of all losses so far.
         return span.final_lr + (1 - span.final_lr) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    def decay_start(self, span: Span) -> int:
-        """The decay begins where the warm-up ends."""
-        return span.warmup
 
 
 @dataclass(frozen=True, kw_only=True)

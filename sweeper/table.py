@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +17,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sweeper.errors import BadInput
-from sweeper.records import as_number, to_json
+from sweeper.records import as_number
 from sweeper.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -175,18 +174,6 @@ class Row:
     subject: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageCell:
-    """A cell as the page shows it: small letters for what is beside the text."""
-
-    text: str
-    small: str = ""
-    detail: str = ""
-    tone: Tone = ""
-    link: str = ""
-    left: bool = False
-
-
 @dataclass
 class Table:
     """Rows under columns, whose names differ, with a title and what explains them.
@@ -284,7 +271,7 @@ class Table:
             table.add_row(*cells, end_section=count in self.section_ends)
         return table
 
-    def page_rows(self) -> Iterator[tuple[list[PageCell], str]]:
+    def page_rows(self) -> Iterator[tuple[list[Cell], str]]:
         """The cells of each row for the page, and its note."""
         for row in self.rows:
             pairs = zip(row.values, self.columns, strict=True)
@@ -304,13 +291,11 @@ class Table:
                 record |= {f"{column.name}{end}": values.get(end) for end in ends}
         return records
 
-    def to_csv(self) -> str:
-        """The records as CSV, under one head."""
-        return csv_text(self.records(), [column.name for column in self.columns])
-
     def to_frame(self) -> pandas.DataFrame:
-        """The records as a pandas DataFrame; BadInput where pandas is not installed."""
-        return data_frame(self.records())
+        """The records as a pandas DataFrame."""
+        import pandas  # which `--help` need not wait for
+
+        return pandas.DataFrame(self.records())
 
     def _repr_html_(self) -> str:
         """All columns, as a notebook shows a table; the page has a look of its own."""
@@ -325,25 +310,13 @@ class Table:
         body = "".join(f"<tr>{cells}</tr>" for cells in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def to_json(self) -> dict[str, Any]:
-        """Title, legend, units and records as plain JSON; infinite numbers as strings."""
-        record: dict[str, Any] = to_json(
-            {
-                "title": self.title,
-                "legend": list(self.legend),
-                "columns": [asdict(column) for column in self.columns],
-                "rows": self.records(),
-            }
-        )
-        return record
 
-
-def csv_text(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
-    """Records of the same fields as CSV, under one head; `names` are the fields where none is.
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Records of the same fields as CSV, under one head.
 
     A text that a spreadsheet would take for a formula, and run, has an apostrophe before it.
     """
-    names, text = list(records[0]) if records else names, StringIO()
+    names, text = list(records[0]) if records else [], StringIO()
     writer = csv.writer(text, lineterminator="\n")  # by default csv ends lines in \r\n
     writer.writerow(map(_no_formula, names))
     writer.writerows([_no_formula(record[name]) for name in names] for record in records)
@@ -356,15 +329,6 @@ def _no_formula(value: Any) -> Any:
     # Not \r: within a text csv takes it for the end of a row.
     text = value.replace("\r", "\n")
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\n") else text
-
-
-def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Records as a pandas DataFrame; BadInput where pandas is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        raise BadInput("a DataFrame needs pandas, which is not here: pip install pandas") from None
-    return pandas.DataFrame(list(records))
 
 
 # Unicode's ends of lines, what turns the direction of letters, halves of pairs of codes, and what
@@ -431,7 +395,7 @@ def _terminal_text(value: Value, column: Column) -> Text:
     return text
 
 
-def _page_cell(value: Value, column: Column) -> PageCell:
+def _page_cell(value: Value, column: Column) -> Cell:
     cell = value if isinstance(value, Cell) else Cell(value)
     text, small = "", cell.small
     if isinstance(cell.value, Estimate) and not column.half:
@@ -441,6 +405,4 @@ def _page_cell(value: Value, column: Column) -> PageCell:
         text = text if base == text else f"{base} → {text}"
     else:
         text = cell_text(cell, column.form)
-    return PageCell(
-        text=text, small=small, detail=cell.detail, tone=cell.tone, link=cell.link, left=column.left
-    )
+    return replace(cell, text=text, small=small)

@@ -73,8 +73,6 @@ class TrainSettings:
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of batch_size, which is {self.batch_size}"
             raise ConfigError("accumulate", self.accumulate, allowed)
-        if self.objective not in ("training", "heldout"):
-            raise ConfigError("objective", self.objective, "training, heldout")
 
     def __hash__(self) -> int:
         # Not of all fields: the schedule may be a mapping.

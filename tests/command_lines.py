@@ -50,7 +50,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     """A verb's options and arguments, checked; typer's error or BadInput for what is refused."""
     verb, *rest = with_user_command(words)
     assert verb in VERBS.commands, f"there is no verb {verb}"
-    values = VERBS.commands[verb].make_context(verb, list(rest)).params
+    values = VERBS.get_command(None, verb).make_context(verb, list(rest)).params
     if verb == "export":
         options = dict(word.split("=", 1) for word in values["options"] or [])
         build_exporter(values["to"], {key: yaml_value(text) for key, text in options.items()})

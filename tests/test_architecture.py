@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
 OPTUNA = ("enqueue", "mapping", "recording", "sampling", "storage")
 ONLY = {
-    "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
+    "typer": {"cli.app", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.pool", "launch.slurm"},

@@ -70,7 +70,8 @@ def test_a_comment_above_a_key_is_the_key_s(tmp_path: Path) -> None:
 def test_every_verb_and_option_is_in_the_reference() -> None:
     text = reference.commands()
     program = reference.typer.main.get_command(reference.app)
-    for name, command in program.commands.items():
+    for name in program.commands:
+        command = program.get_command(None, name)
         section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
         for parameter in command.params:
             metavar = parameter.metavar if parameter.param_type_name == "argument" else None

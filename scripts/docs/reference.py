@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 import yaml
 
 from sweeper.cli.app import app
-from sweeper.records import allowed_values, import_target
+from sweeper.records import _TYPE_NAMES, Bounds, _hints, import_target
 from sweeper.registry import OVERLAYS, TARGET, conf_folder
 
 SECTIONS = {
@@ -46,7 +48,7 @@ def code(text: str) -> str:
 def commands() -> str:
     """Every verb with its arguments and options, as `--help` has them."""
     program: Any = typer.main.get_command(app)
-    verbs = [_verb(name, command) for name, command in program.commands.items()]
+    verbs = [_verb(name, program.get_command(None, name)) for name in program.commands]
     return "\n\n".join([_options(program), *verbs, program.epilog])
 
 
@@ -104,6 +106,34 @@ class Key:
     default: str
     comment: str
     allowed: str = ""
+
+
+def allowed_values(target: Callable[..., Any]) -> dict[str, str]:
+    """What keys may be, by name, where an annotation says more than a type.
+
+    Keys of records within are dotted: `line.points`.
+    """
+    allowed: dict[str, str] = {}
+    for name, hint in _hints(target).items():
+        if is_dataclass(hint):
+            inner = allowed_values(typing.cast(type, hint))
+            allowed |= {f"{name}.{key}": text for key, text in inner.items()}
+        elif text := _described_range(hint):
+            allowed[name] = text
+    return allowed
+
+
+def _described_range(hint: Any) -> str:
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return ", ".join(str(member) for member in members[1:] if isinstance(member, Bounds))
+    if origin is tuple:
+        inner = _described_range(members[0])
+        return inner and f"a list, each {inner}"
+    if origin in (typing.Union, types.UnionType):
+        parts = [_described_range(m) or _TYPE_NAMES.get(m, "") for m in members]
+        return " or ".join(filter(None, parts)) if any(map(_described_range, members)) else ""
+    return ", ".join(map(str, members)) if origin is Literal else ""
 
 
 def sections() -> str:

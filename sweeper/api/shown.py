@@ -30,7 +30,6 @@ from sweeper.report.sections import Report
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder, is_study
 from sweeper.study.runs_table import trials_table
-from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
 from sweeper.verbs.requests import StatusRequest
 
@@ -77,11 +76,16 @@ class Answer:
         """The decision where there is one, such as "holds"; else the last sentence."""
         return str(self.document.get("answer") or self.text.strip().rpartition("\n")[2])
 
+    @property
+    def _report(self) -> Report | None:
+        return None
+
     def __repr__(self) -> str:
-        return self.text.strip()
+        return text(report) if (report := self._report) else self.text.strip()
 
     def _repr_html_(self) -> str:
-        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
+        plain = f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
+        return html(report) if (report := self._report) else plain
 
 
 class Study(Answer, record.StudyRecord):
@@ -150,8 +154,10 @@ class Study(Answer, record.StudyRecord):
         ]
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The `records` as a pandas DataFrame; BadInput where pandas is not installed."""
-        return data_frame(self.records())
+        """The `records` as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.records())
 
     def plot_ladder(self, axis: str = "width") -> Axes:
         """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""
@@ -184,12 +190,6 @@ class Study(Answer, record.StudyRecord):
     def _report(self) -> Report:
         after = _next_call(self.folder)
         return study_report(self.documents, nearby(self.folder), self.notices, after)
-
-    def __repr__(self) -> str:
-        return text(self._report)
-
-    def _repr_html_(self) -> str:
-        return html(self._report)
 
 
 def nearby(folder: Path) -> Path:
@@ -284,12 +284,6 @@ class Transfer(Answer):
         verdicts = [(each.verdict, each.validation) for each in self.verdicts]
         after, folder = _next_call(self.folder.parents[1]), nearby(self.folder)
         return transfer_report(self.plan, self.answer, verdicts, folder, self.notes, after)
-
-    def __repr__(self) -> str:
-        return text(self._report)
-
-    def _repr_html_(self) -> str:
-        return html(self._report)
 
 
 def source_of(source: Any) -> Any:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,23 +30,8 @@ class TooLarge(BadInput):
     """A model has too many parameters to be built with values."""
 
 
-class Place(Protocol):
-    """A kind of tensors. `name` says in words what they are."""
-
-    name: str
-
-    def entered(self) -> ExitStack:
-        """While entered, new tensors are of this kind."""
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is of this kind."""
-
-    def moved(self, tensor: Tensor) -> Tensor:
-        """A tensor of this kind of the same shape, and of the same values if it has any."""
-
-
 class MetaPlace:
-    """Tensors on the meta device."""
+    """Tensors on the meta device; `name` says in words what they are."""
 
     name = "on the meta device, where tensors have no values"
 
@@ -131,6 +116,9 @@ def _on_cpu() -> ExitStack:
     torch._C._set_mkldnn_enabled(False)
     stack.enter_context(torch.device("cpu"))
     return stack
+
+
+Place = MetaPlace | FakePlace | RealPlace
 
 
 class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]

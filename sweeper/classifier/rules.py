@@ -128,7 +128,7 @@ def _derive(state: TraceState, call: OpCall, weights: list[Tensor]) -> None:
         is_gain = layout.is_gain or layout.name not in largest
         if is_gain:
             for name in largest - {layout.name}:
-                state.gains.setdefault(name, set()).add(layout.name)
+                state.flow.gains.setdefault(name, set()).add(layout.name)
         state.record_derived(replace(layout, is_gain=is_gain), mapping, out)
 
 
@@ -239,7 +239,7 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
         b = b.t()
     operands = [_Operand(a, b, a.dim() - 1), _Operand(b, a, max(b.dim() - 2, 0))]
     info = _contract(state, call, [op for op in operands if state.is_weight(op.weight)])
-    state.contracted_again |= state.source_params((a, b))
+    state.flow.contracted_again |= state.source_params((a, b))
     if info is None:
         state.record_product((a, b), a.shape[-1], call.outputs[0].numel())
         info = OutputInfo(summed_over=a.shape[-1])
@@ -280,7 +280,8 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
         use.depends_on_input |= takes_data
         state.record(layout.name, use)
-        state.fed_by.setdefault(layout.name, set()).update(state.source_params((operand.other,)))
+        fed_by = state.flow.fed_by.setdefault(layout.name, set())
+        fed_by.update(state.source_params((operand.other,)))
         names.append(layout.name)
         uses.append(use)
         if out.dim() == len(mapping) > 1:
@@ -350,9 +351,9 @@ def convolution(state: TraceState, call: OpCall) -> OutputInfo:
         if use.kind is UseKind.CONTRACTION:
             _count_kernel_positions(use, weight.shape, stride, groups, transposed=transposed)
         state.record(layout.name, use)
-        state.fed_by.setdefault(layout.name, set()).update(state.source_params((x,)))
+        state.flow.fed_by.setdefault(layout.name, set()).update(state.source_params((x,)))
         names.append(layout.name)
-    state.contracted_again |= state.source_params((x,))
+    state.flow.contracted_again |= state.source_params((x,))
     if state.is_weight(bias):
         record_elementwise(state, call, bias, UseKind.ADD)
     return OutputInfo(source_params=frozenset(names))
@@ -391,7 +392,7 @@ def attention(state: TraceState, call: OpCall) -> OutputInfo:
     count = query.numel() // query.shape[-1] * key.shape[-2]
     state.record_product((query, key), query.shape[-1], count)
     state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
-    state.contracted_again |= state.source_params(call.args[:3])
+    state.flow.contracted_again |= state.source_params(call.args[:3])
     return OutputInfo()
 
 

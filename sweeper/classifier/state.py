@@ -318,6 +318,26 @@ class ActivationProduct:
     source_params: frozenset[str]
 
 
+@dataclass(kw_only=True)
+class Flow:
+    """Where the outputs of parameters go, by their names.
+
+    `products` counts the inner products with other activations that an output takes part in, and
+    `contracted_again` has those that reach another contraction. `reaches` are the entries of all
+    results that they go into, the next contraction's too, as they are or as a choice; `meets`
+    leaves out choices. `fed_by` has the parameters whose outputs one is contracted with, `gains`
+    those that multiply a larger one, entry by entry.
+    """
+
+    activation_products: list[ActivationProduct] = field(default_factory=list)
+    products: Counter[str] = field(default_factory=Counter)
+    contracted_again: set[str] = field(default_factory=set)
+    meets: Counter[str] = field(default_factory=Counter)
+    reaches: Counter[str] = field(default_factory=Counter)
+    fed_by: dict[str, set[str]] = field(default_factory=dict)
+    gains: dict[str, set[str]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class OpCall:
     """An ATen operation that ran: its name without a trailing underscore, and its tensors."""
@@ -368,19 +388,10 @@ class TraceState:
         self.activations: dict[int, ActivationInfo] = {}
         self.uses: dict[str, list[Use]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.activation_products: list[ActivationProduct] = []
-        self.products: dict[str, int] = {}
-        """Inner products with other activations that a parameter's output takes part in."""
-        self.contracted_again: set[str] = set()
-        """Parameters whose output reaches another contraction."""
+        self.flow = Flow()
         self.meets = Counter[frozenset[str]]()
         self.reaches = Counter[frozenset[str]]()
-        """Entries of all results that the outputs of parameters go into together, the next
-        contraction's too, as they are or as a choice; `meets` leaves out choices."""
-        self.gains: dict[str, set[str]] = {}
-        """Parameters that multiply a larger one, entry by entry, by the name of that one."""
-        self.fed_by: dict[str, set[str]] = {}
-        """The parameters whose outputs a parameter is contracted with."""
+        """Those of the flow, of all parameters that go into a result together."""
         self._alive: dict[int, Tensor] = {}
         self._parameters: dict[str, int] = {}
         for name, tensor in parameters:
@@ -443,9 +454,9 @@ class TraceState:
 
     def record_product(self, operands: tuple[Tensor, ...], size: int, count: int) -> None:
         """Record `count` inner products of activations, each over `size` entries."""
-        self.activation_products.append(ActivationProduct(size, self.source_params(operands)))
-        for name in self.operand_params(operands):
-            self.products[name] = self.products.get(name, 0) + count
+        product = ActivationProduct(size, self.source_params(operands))
+        self.flow.activation_products.append(product)
+        self.flow.products.update(dict.fromkeys(self.operand_params(operands), count))
 
     def record_result(
         self, sources: frozenset[str], operands: frozenset[str], outputs: Sequence[Tensor]

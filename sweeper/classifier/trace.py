@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,7 +22,6 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -61,7 +60,7 @@ from sweeper.classifier.running import uncompiled
 from sweeper.classifier.state import (
     UNTRACKED,
     ActivationInfo,
-    ActivationProduct,
+    Flow,
     OpCall,
     OutputInfo,
     TraceState,
@@ -134,47 +133,6 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(a.bfloat16(), b.bfloat16(), *rest, **kwargs).to(a.dtype)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, *weights: Any, **more: object
-) -> tuple[Tensor, None]:
-    """What `aten._native_multi_head_attention` computes, of [batch, positions, width]."""
-    q, k, v = (x.transpose(0, 1) for x in (query, key, value))
-    w_in, b_in, w_out, b_out = weights[:4]
-    others = (w_in, b_in, None, None, False, 0.0, w_out, b_out)
-    out, _ = F.multi_head_attention_forward(q, k, v, width, heads, *others, need_weights=False)
-    return out.transpose(0, 1), None
-
-
-def _encode(x: Tensor, width: int, heads: int, *rest: Any, **_: object) -> Tensor:
-    """What `aten._transformer_encoder_layer_fwd`, the fast path of torch's encoder, computes."""
-    w_in, b_in, w_out, b_out, use_gelu, norm_first, eps, *others = rest
-    norms, (up, up_bias, down, down_bias) = (others[:2], others[2:4]), others[4:8]
-
-    def norm(number: int, x: Tensor) -> Tensor:
-        gain, bias = norms[number]
-        return torch.native_layer_norm(x, (width,), gain, bias, eps)[0]
-
-    def attention(x: Tensor) -> Tensor:
-        return _attend(x, x, x, width, heads, w_in, b_in, w_out, b_out)[0]
-
-    def ffn(x: Tensor) -> Tensor:
-        hidden = F.linear(x, up, up_bias)
-        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), down, down_bias)
-
-    if norm_first:
-        x = x + attention(norm(0, x))
-        return x + ffn(norm(1, x))
-    x = norm(0, x + attention(x))
-    return norm(1, x + ffn(x))
-
-
-WHOLE_LAYERS: Mapping[str, Callable[..., Any]] = {
-    "_native_multi_head_attention": _attend,
-    "_transformer_encoder_layer_fwd": _encode,
-}
-"""Operations that hold a whole layer, as the smaller ones that they are made of."""
-
-
 def _in_derivative() -> bool:
     # The model takes one itself, as a force. What goes through weights backwards is no use of them.
     node = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -200,9 +158,6 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         self._counted = dict[int, tuple[int, Tensor]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if whole := WHOLE_LAYERS.get(func.overloadpacket.__name__):
-            with self:  # a mode is off while it handles a call
-                return whole(*args, **dict(kwargs or {}))
         if func is ATEN.embedding.default:
             self._check_rows(*args[:2])
         out = _run(func, args, dict(kwargs or {}))
@@ -325,19 +280,6 @@ def _number_and_tensor(
 Sizes = Mapping[str, Any]
 Inputs = Any
 """What the model is called with: a tensor, a tuple or dict of them, or a function of the sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flow:
-    """Where the outputs of parameters go, by their names, as a `TraceState` has it."""
-
-    activation_products: tuple[ActivationProduct, ...] = ()
-    products: Mapping[str, int] = field(default_factory=dict)
-    contracted_again: Collection[str] = ()
-    meets: Mapping[str, int] = field(default_factory=dict)
-    reaches: Mapping[str, int] = field(default_factory=dict)
-    fed_by: Mapping[str, Collection[str]] = field(default_factory=dict)
-    gains: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -610,19 +552,11 @@ def _traced(shapes: ModelTrace, state: TraceState, place: Place, *, evaluate: bo
     # With real values a router picks some experts, and the others show no use.
     if isinstance(place, RealPlace):
         uses = {name: seen or _of_sibling(name, state) for name, seen in uses.items()}
-    flow = Flow(
-        activation_products=tuple(state.activation_products),
-        products=state.products,
-        contracted_again=state.contracted_again,
-        meets=_by_name(state.meets),
-        reaches=_by_name(state.reaches),
-        fed_by=state.fed_by,
-        gains=state.gains,
-    )
+    state.flow.meets, state.flow.reaches = _by_name(state.meets), _by_name(state.reaches)
     return replace(
         shapes,
         uses=uses,
-        flow=flow,
+        flow=state.flow,
         factors=tuple(state.numbers.factors),
         way=f"{place.name}, in evaluation mode" if evaluate else "",
     )

@@ -7,7 +7,8 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -102,11 +103,10 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     from sweeper.study.setup import asked
 
     take_damaged()  # of an earlier verb in this process
-    _outputs.clear()
     try:
         # Within a verb, a class that only a study's records name is not imported: see registry.
         with only_named(), asked(["sweeper", *typed()]):
-            code = _shown(work)
+            code = work()
     except SweeperError as error:
         code = say(f"Error: {error.spelled(SHELL)}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
@@ -123,20 +123,12 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     raise typer.Exit(code)
 
 
-_outputs: list[Output] = []
-"""The outputs of the verb that runs."""
+@contextmanager
+def output_of(json: bool, verbose: bool) -> Iterator[Output]:
+    """The consoles that a verb prints to, and whether it prints JSON, or all that it has to say.
 
-
-def _shown(work: Callable[[], int]) -> int:
-    try:
-        return work()
-    finally:
-        for output in _outputs:
-            output.flush()
-
-
-def output_of(json: bool, verbose: bool = False) -> Output:
-    """The consoles that a verb prints to, and whether it prints JSON, or all that it has to say."""
+    What is still to be said is, however the verb ends.
+    """
     from rich.console import Console
 
     from sweeper.report.output import Output
@@ -149,5 +141,8 @@ def output_of(json: bool, verbose: bool = False) -> Output:
 
     watchers = console(sys.stderr, stderr=True)
     people = watchers if json else console(sys.stdout, stderr=False)
-    _outputs.append(Output(people=people, json=json, watchers=watchers, verbose=verbose))
-    return _outputs[-1]
+    output = Output(people=people, json=json, watchers=watchers, verbose=verbose)
+    try:
+        yield output
+    finally:
+        output.flush()

@@ -255,10 +255,8 @@ def _parse(text: str, typed: str) -> Override:
     return override
 
 
-@cache
-def _parser() -> OverridesParser:
-    """Made once: to make it takes longer than to parse a word."""
-    return OverridesParser.create()
+_parser = cache(OverridesParser.create)
+"""Made once: to make it takes longer than to parse a word."""
 
 
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:

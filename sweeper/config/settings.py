@@ -45,9 +45,8 @@ from sweeper.registry import (
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
 from sweeper.scaling.prescription import decayed_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization
-from sweeper.search.fresh import FreshSeeds
+from sweeper.search.fresh import FreshSeeds, Settled
 from sweeper.search.optuna.url import redact
-from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
 from sweeper.stats.ladder import (
     DEFAULT_WIDTHS,

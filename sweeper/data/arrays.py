@@ -198,13 +198,9 @@ def _drawn_by(seed: int) -> Iterator[None]:
     """What torch draws on the host follows from `seed`; its own stream goes on afterwards."""
     import torch
 
-    generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         yield
-    finally:
-        generator.set_state(state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +396,7 @@ class Idx:
     augment: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not self.path:
+        if not self.path:
             raise ConfigError("path", self.path, "a folder with idx files, also .gz")
 
     @cached_property
@@ -446,28 +442,27 @@ class Idx:
         return plain.popitem()[1]
 
 
-def open_idx(path: Path) -> BinaryIO:
-    """The file, unpacked as it is read if its name ends in .gz."""
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+@contextmanager
+def open_idx(path: Path) -> Iterator[BinaryIO]:
+    """The file, unpacked as it is read if its name ends in .gz; BadInput where it is unreadable."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(BinaryIO, file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
     """The sizes that an idx file tells; BadInput as `read_idx`."""
-    try:
-        with open_idx(path) as file:
-            return _read_header(path, file)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from error
+    with open_idx(path) as file:
+        return _read_header(path, file)
 
 
 def read_idx(path: Path) -> ByteArray:
     """The values of an idx file; BadInput for anything but one of unsigned bytes, whole."""
-    try:
-        with open_idx(path) as file:
-            sizes = _read_header(path, file)
-            data = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from error
+    with open_idx(path) as file:
+        sizes = _read_header(path, file)
+        data = file.read()
     if len(data) != prod(sizes):
         raise BadInput(f"{path} holds {len(data)} values; its header tells {list(sizes)}")
     return np.frombuffer(data, np.uint8).reshape(sizes)

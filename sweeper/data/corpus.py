@@ -225,15 +225,6 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
         file.write(files.json_text(record).encode())
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """A record from `write_record`, or an empty one where there is none that can be read."""
-    try:
-        record = files.read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class UserData:
     """Data of a user command, `name`d in every trial's key; `classes` is the vocabulary's size."""

@@ -6,7 +6,7 @@ After BART (Lewis et al., 2020; the task of arXiv:2304.02034, II.2) and T5 (Raff
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from math import sqrt
 from pathlib import Path
@@ -270,10 +270,6 @@ class Spans:
     def __post_init__(self) -> None:
         """ConfigError for a corruption that is none, or a source that refuses its keys."""
         check_bounds(self)
-        if self.target not in ("whole", "spans"):
-            raise ConfigError("target", self.target, "whole or spans")
-        if self.lengths not in ("uniform", "poisson", "drawn"):
-            raise ConfigError("lengths", self.lengths, "uniform, poisson or drawn")
         if self.lengths == "drawn" and (self.target != "whole" or self.mean_span <= 1):
             allowed = (
                 "uniform or poisson with target=spans, whose targets have one length, and with a "
@@ -311,14 +307,7 @@ class Spans:
     @property
     def corruption(self) -> Corruption:
         """How windows are corrupted."""
-        return Corruption(
-            rate=self.rate,
-            mean_span=self.mean_span,
-            target=self.target,
-            sentinels=self.sentinels,
-            lengths=self.lengths,
-            sentence_ends=self.sentence_ends,
-        )
+        return Corruption(**{each.name: getattr(self, each.name) for each in fields(Corruption)})
 
     @property
     def placeholder(self) -> dict[str, Any]:

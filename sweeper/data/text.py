@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
@@ -24,11 +24,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from sweeper.data.corpus import (
     HeldoutShare,
     TokenCorpus,
-    read_record,
     replacing_in_cache,
     write_record,
 )
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import try_json
 from sweeper.records import check_bounds
 
 BLOCK_BYTES = 2**20
@@ -58,16 +58,14 @@ class TextFiles(ABC):
     """
 
     heldout: HeldoutShare = 0.05
-    tokenizer: str = "bytes"
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
     vocab_size: int = 256
 
     def __post_init__(self) -> None:
-        """ConfigError for an unknown tokenizer or a vocabulary that it cannot have."""
+        """ConfigError for a vocabulary that the tokenizer cannot have."""
         check_bounds(self)
-        if self.tokenizer not in ("bytes", "bpe"):
-            raise ConfigError("tokenizer", self.tokenizer, "bytes or bpe")
         low, high = (256, 256) if self.tokenizer == "bytes" else (257, 2**20)
-        if type(self.vocab_size) is not int or not low <= self.vocab_size <= high:
+        if not low <= self.vocab_size <= high:
             allowed = f"256 with tokenizer=bytes, and from 257 to {2**20} with tokenizer=bpe"
             raise ConfigError("vocab_size", self.vocab_size, allowed)
 
@@ -89,7 +87,7 @@ class TextFiles(ABC):
         path = cache.resolve() / f"{digest}.npy"
         if not self._complete(path):
             self._build(files, digest, size, path)
-        classes = int(read_record(path.with_suffix(".json"))["classes"])
+        classes = int(try_json(path.with_suffix(".json"))["classes"])
         return TokenCorpus(path=path, digest=digest, classes=classes, heldout_fraction=self.heldout)
 
     def _fingerprint(self, text: Iterable[str]) -> tuple[str, int]:
@@ -111,7 +109,7 @@ class TextFiles(ABC):
         if self.tokenizer == "bpe" and not os.path.exists(path.with_suffix(".tokenizer.json")):
             return False
         size = os.path.getsize(path) if os.path.exists(path) else -1
-        record = read_record(path.with_suffix(".json"))
+        record = try_json(path.with_suffix(".json"))
         return record.keys() == {"bytes", "classes"} and record["bytes"] == size
 
     def _build(self, files: list[Path], digest: str, size: int, path: Path) -> None:
@@ -233,7 +231,7 @@ class Text(TextFiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.path, str) or not self.path:
+        if not self.path:
             raise ConfigError("path", self.path, "a text file, or a glob such as texts/**/*.txt")
 
     def files(self) -> list[Path]:

@@ -12,8 +12,9 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import HeldoutShare, TokenCorpus, open_tokens, read_record, write_record
+from sweeper.data.corpus import HeldoutShare, TokenCorpus, open_tokens, write_record
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import try_json
 from sweeper.records import check_bounds
 from sweeper.trial import digest
 
@@ -38,10 +39,10 @@ class Tokens:
     def __post_init__(self) -> None:
         """ConfigError for a path that is none, or a vocabulary or fraction out of range."""
         check_bounds(self)
-        if not isinstance(self.path, str) or not self.path:
+        if not self.path:
             raise ConfigError("path", self.path, "a token file, .bin (uint16) or .npy")
         size = self.vocab_size
-        if size is not None and (type(size) is not int or not 1 <= size <= MAX_VOCAB_SIZE):
+        if size is not None and not 1 <= size <= MAX_VOCAB_SIZE:
             raise ConfigError("vocab_size", size, f"null, or from 1 to {MAX_VOCAB_SIZE}")
 
     def prepare(self, cache: Path) -> TokenCorpus:
@@ -75,7 +76,7 @@ def cached_scan(path: Path, tokens: NDArray[np.integer], cache: Path) -> TokenSc
     state = path.stat()
     key = digest([str(path), state.st_size, state.st_mtime_ns])
     sidecar = cache / f"scan-{key}.json"
-    record = read_record(sidecar)
+    record = try_json(sidecar)
     if record.keys() == TokenScan.__dataclass_fields__.keys():
         return TokenScan(**record)
     scan = scan_tokens(tokens)

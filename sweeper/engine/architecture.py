@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from sweeper.classifier.classify import compare, scaled_ops
 from sweeper.classifier.growth import Untraced
-from sweeper.classifier.observe import (
+from sweeper.classifier.operations import (
     Observation,
     OpSite,
     SeenAttention,
+    apply_scales,
     branch_names,
     check_branch_patterns,
     observe,
 )
-from sweeper.classifier.operations import apply_scales
 from sweeper.classifier.running import uncompiled
 from sweeper.classifier.trace import DoesNotRun, Sizes, TooFewRows, Tracer, Traces
 from sweeper.data.spans import Corruption

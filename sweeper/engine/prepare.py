@@ -9,8 +9,7 @@ from math import isclose, prod
 
 from torch import nn
 
-from sweeper.classifier.observe import unscaled_notes
-from sweeper.classifier.operations import apply_scales
+from sweeper.classifier.operations import apply_scales, unscaled_notes
 from sweeper.engine.architecture import Architecture, architecture, build_model, build_named
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import ConfigError, key_prefix

@@ -79,7 +79,9 @@ Event = Finished | Left | Lost
 
 
 class Executor(Protocol):
-    """Runs jobs and says what became of them. A job is known by its id.
+    """Runs jobs, known by their ids, and says what became of them.
+
+    Methods with a body are those of one whose jobs end with this process, on this machine.
 
     `layouts` are the numbers of jobs at a time that it may run, one of which `use` chooses; it is
     empty where nothing can be measured beforehand. `recovered` holds the jobs that
@@ -96,7 +98,8 @@ class Executor(Protocol):
         """Take a job. SweeperError when it cannot be run in other processes."""
 
     def claim(self, job: str) -> None:
-        """Take a recovered job over."""
+        """Take a recovered job over; here there are none, as a process takes its jobs along."""
+        raise LookupError(job)
 
     def poll(self, *, wait: bool = True) -> list[Event]:
         """What has happened since, as soon as something does; nothing when it takes long.
@@ -106,24 +109,30 @@ class Executor(Protocol):
 
     def settled(self) -> bool:
         """Whether every job that was submitted would go on without this process."""
+        return False
 
     def elsewhere(self, job: str, failure: JobFailure) -> bool:
         """Whether a job that finished with this failure is to run once more on another machine.
 
         Its machine may be to blame, and there is another: the next `submit` of the job goes there.
         """
+        return False
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
         """Remove a job's files: its results are recorded, or it goes on in parts."""
+        return
 
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """What tasks return that run at the same time in this layout; None from one that dies."""
+        return [None] * len(tasks)
 
     def use(self, layout: int) -> None:
         """Run jobs in this layout from here on."""
+        return
 
     def close(self) -> None:
         """End what this process started: jobs save themselves."""
+        return
 
 
 class Launcher(Protocol):
@@ -220,11 +229,6 @@ Batch = tuple[Trial, ...]
 """Trials that one job runs."""
 PrunerOf = Callable[[Trial], "Pruner | None"]
 """The pruner for a job with a trial like this one, or None."""
-
-
-def no_pruner(trial: Trial) -> Pruner | None:
-    """Every trial trains to its end."""
-    return None
 
 
 class Runner(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Machine
-from sweeper.launch.job import UNCONTROLLED, Control, Job, JobFailure, Leave, Task
+from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
 from sweeper.trial import Trial
 
 LOOK_EVERY = 1.0
@@ -39,7 +39,7 @@ class Inline:
 
 
 @dataclass
-class InlineExecutor:
+class InlineExecutor(Executor):
     """Runs a job from its objects: no file is written, and its task need not be plain JSON."""
 
     context: Context
@@ -55,10 +55,6 @@ class InlineExecutor:
     def submit(self, job: Job) -> None:
         """Keep the job until it is polled."""
         self.job = job
-
-    def claim(self, job: str) -> None:
-        """Nothing is ever recovered: a process that dies takes its job along."""
-        raise LookupError(job)
 
     def poll(self, *, wait: bool = True) -> list[Event]:
         """Run the job at hand to its end."""
@@ -86,26 +82,9 @@ class InlineExecutor:
             self.job = None
         return [Finished(job=job.id, outcome=replace(outcome, notices=tuple(notices)))]
 
-    def settled(self) -> bool:
-        """No job outlives this process."""
-        return False
-
-    def elsewhere(self, job: str, failure: JobFailure) -> bool:
-        """There is no other machine."""
-        return False
-
-    def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """There is no file."""
-
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """One after the other, here."""
         return [_run(task, UNCONTROLLED) for task in tasks]
-
-    def use(self, layout: int) -> None:
-        """There is but one."""
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def _run(task: Task, control: Control) -> Any:

@@ -83,7 +83,7 @@ class Local:
         return LocalExecutor(context, self)
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Hands jobs to workers as these are free; one job a worker may be written ahead."""
 
     def __init__(self, context: Context, launcher: Local) -> None:
@@ -156,14 +156,6 @@ class LocalExecutor:
         self._hand_out()
         events = [self._heard(*message) for message in self._pool.wait()]
         return [event for event in events if event is not None]
-
-    def settled(self) -> bool:
-        """Workers end with this process."""
-        return False
-
-    def elsewhere(self, job: str, failure: JobFailure) -> bool:
-        """There is no other machine."""
-        return False
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
         """Remove the job's folder; logs of workers stay where trials of a job have failed."""

@@ -139,10 +139,6 @@ class Pool:
         taken = {id(worker.slot) for worker in self.workers}
         return [index for index, slot in enumerate(self.slots) if id(slot) not in taken]
 
-    def busy(self) -> bool:
-        """Whether any worker has a task, or an answer that nobody has heard."""
-        return bool(self._unread) or any(worker.task is not None for worker in self.workers)
-
     def give(self, worker: Worker, message: Message, task: Any) -> None:
         """Tell a free worker what to do; one that has just died is heard of by `wait`."""
         with suppress(OSError):

@@ -40,7 +40,7 @@ from sweeper.launch.executor import (
     Machine,
     Stage,
 )
-from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
+from sweeper.launch.job import Job, JobFailure, Resources, outcome_of, trials_of, write_job
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
     Array,
@@ -542,7 +542,7 @@ def _arriving(array: Array) -> bool:
     return 0 <= time.time() - array.at < SETTLING
 
 
-class SlurmExecutor:
+class SlurmExecutor(Executor):
     """All jobs of one study, for one run of its driver.
 
     A job moves between these, and no job is in two of them:
@@ -649,13 +649,6 @@ class SlurmExecutor:
             if not keep_log and all(other.array is not submitted.array for other in others):
                 shutil.rmtree(submitted.array.folder, ignore_errors=True)
         shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
-
-    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
-        """Nothing is measured on a cluster."""
-        return [None] * len(tasks)
-
-    def use(self, layout: int) -> None:
-        """There is none."""
 
     def close(self) -> None:
         """Jobs go on; what was never sent is removed."""

@@ -121,11 +121,10 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Note):
-    """It began, on a node, as Slurm's job of that number."""
+    """It began, on a node."""
 
     file: ClassVar[str] = "started"
     node: str = ""
-    job: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,9 +390,8 @@ class Run:
         if self._begun or self._is_superseded():
             return None
         self._begun = True
-        job = os.environ.get("SLURM_JOB_ID", "")
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        self._note(Started(node=node, job=job))
+        self._note(Started(node=node))
         return self._train
 
     def control(self, notify: Callable[[str], None]) -> Control:

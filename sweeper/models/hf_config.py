@@ -6,12 +6,11 @@ import dataclasses
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from math import gcd
 from typing import Any, Literal
 
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import BadInput, ConfigError, near_misses, suggest
 from sweeper.models.scaled import check_heads, check_sizes
 
 Task = Literal["causal", "masked", "images"]
@@ -59,9 +58,7 @@ def task_of(name: str) -> Task:
     ending = next((task for suffix, task in SUFFIXES.items() if name.endswith(suffix)), None)
     task = known_classes().get(name, ending)
     if task is None or not hasattr(library(), name):
-        close = get_close_matches(name, known_classes(), n=3, cutoff=0.6)
-        asked = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise ConfigError("name", name, f"{_ALLOWED}{asked}")
+        raise ConfigError("name", name, f"{_ALLOWED}{near_misses(name, known_classes())}")
     if name in SEE_WHAT_FOLLOWS:
         allowed = "a model of the next token: called with tokens alone this one sees what follows"
         raise ConfigError("name", name, allowed)

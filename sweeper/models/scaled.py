@@ -89,6 +89,7 @@ class Linear(ScaledModule):
 
     multiplier: Tensor
     backward_multiplier: Tensor
+    formats: Formats | None = None
     scaling: Scaling = "none"
     peaks: Tensor
     scales = ("multiplier",)
@@ -100,7 +101,6 @@ class Linear(ScaledModule):
         *,
         unit: bool = False,
         readout: bool = False,
-        formats: Formats | None = None,
         parts: int = 1,
     ) -> None:
         """Shapes as in `nn.Linear`; `readout` for the last layer."""
@@ -110,7 +110,6 @@ class Linear(ScaledModule):
             self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
         self.in_features, self.out_features = in_features, out_features
         self.parts = parts
-        self.formats = formats if formats and formats.casts else None
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 
     def forward(self, x: Tensor) -> Tensor:

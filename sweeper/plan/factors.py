@@ -20,7 +20,7 @@ from sweeper.scaling.spec import Parameterization, ParamSpec, Role, ScaledOp, wi
 from sweeper.trial import PlainHps
 
 if TYPE_CHECKING:
-    from sweeper.classifier.observe import SeenAttention
+    from sweeper.classifier.operations import SeenAttention
     from sweeper.engine.architecture import Architecture
 
 ATTENTION_NAME = re.compile(r"(?:^|[._])att", re.IGNORECASE)

@@ -16,10 +16,10 @@ from sweeper.search.strategy import (
     History,
     Phase,
     StrategySettings,
+    best_of_one_phase,
     best_result,
     chosen_axes,
     missing_points,
-    pruned_notes,
 )
 from sweeper.stats.line import SPACING
 from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Space, defaults
@@ -73,15 +73,7 @@ class RandomGridStrategy(StrategySettings):
         ]
         size = self._size(space)
         whole = f"the grid has {size} points, and all are taken: search.runs is {self.runs}"
-        objectives = [result.objective for result in history.results]
-        return Conclusion(
-            best_log2=best.trial.log2_hps,
-            objective=best.objective,
-            seeds=1,
-            runs=len(objectives),
-            notes=(*[whole] * (size < self.runs), *at_end, *pruned_notes(history)),
-            phase_ends={"random": len(objectives)},
-        )
+        return best_of_one_phase(history, "random", [*[whole] * (size < self.runs), *at_end])
 
 
 LISTED = 10**4

@@ -300,7 +300,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings(Bounded):
-    """What every strategy can be told; see `fresh.py`, `settled.py` and `prune.py`."""
+    """What every strategy can be told; see `fresh.py` and `prune.py`."""
 
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
     until: Until = "planned"
@@ -374,3 +374,16 @@ def pruned_notes(history: History) -> Iterator[str]:
 def best_result(history: History) -> Result:
     """The finished result with the lowest objective; the first of equals."""
     return min(history.results, key=lambda result: result.objective)
+
+
+def best_of_one_phase(history: History, phase: str, notes: Iterable[str] = ()) -> Conclusion:
+    """The best trial, of a strategy that has one `phase` and a trial a point."""
+    best, runs = best_result(history), len(history.results)
+    return Conclusion(
+        best_log2=best.trial.log2_hps,
+        objective=best.objective,
+        seeds=1,
+        runs=runs,
+        notes=(*notes, *pruned_notes(history)),
+        phase_ends={phase: runs},
+    )

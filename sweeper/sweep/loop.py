@@ -55,7 +55,6 @@ from sweeper.launch.executor import (
     Lost,
     PrunerOf,
     Runner,
-    no_pruner,
 )
 from sweeper.launch.job import JobFailure, JobOutcome, failed
 from sweeper.launch.job_states import check_owner, tidy
@@ -93,7 +92,7 @@ class Loop:
     tell: Callable[[str], None] = lambda sentence: None
     advanced: Callable[[Batch, float, float], None] = lambda batch, before, fraction: None
     cancelled: Callable[[], bool] = lambda: False
-    pruner: PrunerOf = no_pruner
+    pruner: PrunerOf = lambda trial: None
     may_follow: Ask = tuple
     wait: bool = True
     executor: Executor = field(init=False)

@@ -1,6 +1,5 @@
 """Operations of plain modules: found where they are called, scaled there and nowhere else."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +9,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint
 
-import sweeper
-from sweeper.classifier.observe import AttentionWatch, OpSite, SeenAttention, observe
-from sweeper.classifier.operations import apply_scales
-from sweeper.classifier.trace import WHOLE_LAYERS
+from sweeper.classifier.operations import (
+    OperationWatch,
+    OpSite,
+    SeenAttention,
+    apply_scales,
+    observe,
+)
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
@@ -299,7 +301,7 @@ def none(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (fused, SeenAttention(4, 0.5, 5)),
+        (fused, None),
         (fused_with_a_scale, SeenAttention(4, 0.25, 5)),
         (by_hand, SeenAttention(4, None, 5)),
         (by_bmm, SeenAttention(4, None, 5)),
@@ -310,69 +312,7 @@ def none(x: Tensor) -> Tensor:
 )
 def test_what_is_seen(call: object, expected: SeenAttention | None, device: str) -> None:
     assert callable(call)
-    with torch.device(device), AttentionWatch() as watch:
+    with torch.device(device), OperationWatch({}, {}) as watch:
         call(X.to(device))
-    assert watch.seen == ({expected} if expected else set())
-
-
-def fast_arguments(layer: nn.TransformerEncoderLayer, *, gelu: bool, first: bool) -> list[object]:
-    a, norms = layer.self_attn, (layer.norm1, layer.norm2)
-    return [
-        *(12, 3, a.in_proj_weight, a.in_proj_bias, a.out_proj.weight, a.out_proj.bias),
-        *(gelu, first, layer.norm1.eps, *(p for norm in norms for p in (norm.weight, norm.bias))),
-        *(p for linear in (layer.linear1, layer.linear2) for p in (linear.weight, linear.bias)),
-    ]
-
-
-@torch.no_grad()
-def test_the_fast_paths_of_torch_s_encoder_are_attention() -> None:
-    layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True).eval()
-    arguments: list[Any] = fast_arguments(layer, gelu=False, first=False)
-    calls: list[Callable[[], object]] = [
-        lambda: torch._transformer_encoder_layer_fwd(X, *arguments),
-        lambda: torch._native_multi_head_attention(X, X, X, *arguments[:6]),
-    ]
-    for call in calls:
-        with AttentionWatch() as watch:
-            call()
-        assert watch.seen == {SeenAttention(4, 0.5, 5)}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("first", [False, True])
-def test_a_fast_path_is_traced_as_the_operations_that_it_computes(gelu: bool, first: bool) -> None:
-    layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True).eval()
-    for parameter in layer.parameters():
-        parameter.copy_(torch.randn(parameter.shape) / 3)
-    arguments: list[Any] = fast_arguments(layer, gelu=gelu, first=first)
-    expected = torch._transformer_encoder_layer_fwd(X, *arguments)
-    made = WHOLE_LAYERS["_transformer_encoder_layer_fwd"](X, *arguments)
-    torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
-
-
-class FastEncoder(nn.Module):
-    """It calls the fast path itself, which torch's modules leave while they are watched."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(11, width)
-        self.layer = nn.TransformerEncoderLayer(width, width // 4, 2 * width, batch_first=True)
-        self.head = nn.Linear(width, 11)
-        self.width = width
-
-    def forward(self, x: Tensor) -> Tensor:
-        arguments: list[Any] = fast_arguments(self.layer, gelu=False, first=False)
-        arguments[:2] = self.width, self.width // 4
-        out: Tensor = torch._transformer_encoder_layer_fwd(self.table(x), *arguments)
-        return self.head(out)  # type: ignore[no-any-return]
-
-
-def test_parameters_of_a_fast_path_have_their_roles() -> None:
-    tokens = torch.zeros(2, 5, dtype=torch.long)
-    specs = sweeper.classify(FastEncoder, {"width": 16}, {"width": 64}, inputs=tokens)
-    roles = {name: str(spec.role) for name, spec in specs.items()}
-    matrices = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight")
-    assert {roles[f"layer.{name}"] for name in (*matrices, "linear2.weight")} == {"hidden"}
-    assert roles["layer.norm1.weight"] == roles["layer.linear1.bias"] == "vector"
-    assert (roles["table.weight"], roles["head.weight"]) == ("embedding", "readout")
+    assert watch.unscaled == ({expected} if expected else set())
+    assert [site.geometry["seq_len"] for site in watch.sites] == [5] * (call is fused)

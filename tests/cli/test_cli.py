@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
-from sweeper.cli import app, commands, verb
+from sweeper.cli import app, verb
 from sweeper.cli.options import verb_first
 from sweeper.errors import SweeperError
 from sweeper.verbs import search, status
@@ -233,12 +234,12 @@ def test_explain_loads_no_figures(tmp_path: Path) -> None:
     assert modules & (DRAWING | {"optuna", "torch._dynamo", "submitit"}) == set()
 
 
-def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
-    made = Mock()
-    verbs = commands.Verbs()
-    verbs.declared["one"] = cache(made)
-    assert list(verbs) == ["one"] and len(verbs) == 1 and not made.called
-    assert verbs["one"] is verbs["one"] and verbs.get("two") is None and made.call_count == 1
+def test_a_command_is_made_once_and_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "VERBS", {"one": cache(made := Mock())})
+    group: Any = app.CommandGroup(name="all")
+    assert group.list_commands(None) == ["one"] and not made.called
+    assert group.get_command(None, "one") is group.get_command(None, "one")
+    assert group.get_command(None, "two") is None and made.call_count == 1
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,9 @@ def test_a_module_and_no_command_are_looked_at_too() -> None:
 
 
 def test_all_options_of_both_verbs_are_known() -> None:
-    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    taken = {name for verb in ("search", "transfer") for p in verbs[verb].params for name in p.opts}
+    group: Any = typer.main.get_command(app)
+    verbs = [group.get_command(None, verb) for verb in ("search", "transfer")]
+    taken = {name for verb in verbs for p in verb.params for name in p.opts}
     assert {f"--{name}" for name in OPTIONS} == {n for n in taken if n.startswith("--")}
 
 

@@ -14,12 +14,12 @@ from sweeper.data.corpus import (
     Batch,
     TokenCorpus,
     open_tokens,
-    read_record,
     replacing_in_cache,
     write_record,
 )
 from sweeper.data.tokens import Tokens
 from sweeper.errors import BadInput
+from sweeper.files import read_json
 from tests.data.conftest import Refused
 
 COUNT = 1000
@@ -157,14 +157,8 @@ def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert read_record(path) == {"a": 1}
+    assert read_json(path) == {"a": 1}
     assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"null"])
-def test_a_broken_record_is_an_empty_one(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.json").write_bytes(content)
-    assert read_record(tmp_path / "x.json") == {}
 
 
 def test_a_full_disk_is_told_as_such(tmp_path: Path, refused: Refused) -> None:

@@ -12,6 +12,7 @@ from sweeper.data.arrays import Augmentation, Digits, Idx
 from sweeper.data.spans import Spans
 from sweeper.data.text import Text
 from sweeper.data.tokens import Tokens
+from sweeper.records import call_checked
 from tests.refusals import raises_config_error
 
 NAN = float("nan")
@@ -42,7 +43,7 @@ TOGETHER: list[tuple[type, str, dict[str, Any]]] = [
 def test_options_that_are_refused(source: type, key: str, options: dict[str, Any]) -> None:
     path = {"path": "a.txt"} if source in (Text, Tokens) else {}
     with raises_config_error(key):
-        source(**(path | options))
+        call_checked(source, path | options, {})
 
 
 CONF = Path(__file__).parents[2] / "conf" / "data"

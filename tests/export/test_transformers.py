@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import sweeper
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
-from sweeper.export.families import FAMILIES, Multipliers, Shape, family_of_class
+from sweeper.export.transformers import FAMILIES, Multipliers, Shape, family_of_class
 from sweeper.plan.plan import TransferPlan
 from tests.engine.tiny_trials import tree
 from tests.export.plans import COMPLETEP, executed, made, missing

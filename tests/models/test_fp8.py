@@ -138,8 +138,8 @@ class Two(nn.Module):
 
     def __init__(self, formats: Formats, *, unit: bool) -> None:
         super().__init__()
-        self.first = Linear(6, 5, unit=unit, formats=formats)
-        self.last = Linear(5, 4, unit=unit, readout=True, formats=formats)
+        self.first, self.last = Linear(6, 5, unit=unit), Linear(5, 4, unit=unit, readout=True)
+        self.first.formats = self.last.formats = formats
 
     def forward(self, x: Tensor, slope: Tensor) -> Tensor:
         return (self.last(self.first(x)) * slope).sum()
@@ -190,7 +190,8 @@ def test_a_net_against_its_formulas(unit: bool, backend: str, batched: bool) -> 
 
 def test_under_autocast_operands_are_rounded_from_full_precision() -> None:
     """1.06 is nearer to 1.125 than to 1; bfloat16 would make it the tie, 1.0625."""
-    layer = Linear(1, 1, formats=ALL)
+    layer = Linear(1, 1)
+    layer.formats = ALL
     nn.init.constant_(layer.weight, 1.0626)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert float(layer(torch.ones(1, 1)).detach()) == 1.125

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 import sweeper
-from sweeper.classifier.observe import SeenAttention
+from sweeper.classifier.operations import SeenAttention
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.engine.architecture import Architecture

@@ -13,8 +13,7 @@ import pytest
 
 from sweeper.records import to_json
 from sweeper.registry import build_plugin
-from sweeper.search.fresh import FreshSeeds
-from sweeper.search.settled import Settled
+from sweeper.search.fresh import FreshSeeds, Settled
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space
 from tests.search.fakes import (

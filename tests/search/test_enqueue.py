@@ -8,14 +8,13 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from sweeper.errors import BadInput
-from sweeper.search.fresh import FreshSeeds
+from sweeper.search.fresh import FreshSeeds, Settled
 from sweeper.search.grids import PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line_search import LearningRateLine
 from sweeper.search.optuna.enqueue import conclude, enqueue
 from sweeper.search.optuna.mapping import read_space
 from sweeper.search.random_grid import RandomGridStrategy
-from sweeper.search.settled import Settled
 from sweeper.search.strategy import Strategy
 from sweeper.trial import Axis, Log2Hps, Space
 from tests.refusals import raises_config_error

@@ -6,9 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from sweeper.search.fresh import FINAL, FreshSeeds
+from sweeper.search.fresh import FINAL, RACERS, ROUNDS, SETTLE, FreshSeeds, Settled
 from sweeper.search.line_search import LearningRateLine
-from sweeper.search.settled import RACERS, ROUNDS, SETTLE, Settled
 from sweeper.search.strategy import History
 from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space

@@ -41,7 +41,7 @@ def bad_values(option: Option) -> list[Any]:
 @pytest.mark.parametrize("verb", REQUESTS)
 def test_every_option_is_a_field(verb: str) -> None:
     options = options_of(REQUESTS[verb])
-    command = COMMANDS.commands[verb]
+    command = COMMANDS.get_command(None, verb)
     typed = {p.name: p for p in command.params if p.name not in (*SHOWN, "help")}
     assert [*typed] == [*options]
     for name, option in options.items():
@@ -98,7 +98,7 @@ def test_the_call_of_a_request_asks_for_the_same_again() -> None:
     )
     line = "sweeper transfer --to-width 64 --validate transfer.seeds=3 --root r"
     assert SHELL.call(made.call) == line
-    context = COMMANDS.commands["transfer"].make_context("transfer", line.split()[2:])
+    context = COMMANDS.get_command(None, "transfer").make_context("transfer", line.split()[2:])
     typed = {name: value for name, value in context.params.items() if name not in SHOWN}
     assert dataclasses.asdict(typed_request(REQUESTS["transfer"], typed)) == dataclasses.asdict(
         made

@@ -23,10 +23,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.errors import BadInput
-from sweeper.search.fresh import FreshSeeds
+from sweeper.search.fresh import FreshSeeds, Settled
 from sweeper.search.optuna.mapping import read_space
 from sweeper.search.replay import SearchReplay
-from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Conclusion, History, Strategy
 from sweeper.trial import (
     Axis,

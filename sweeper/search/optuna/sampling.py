@@ -13,20 +13,16 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from sweeper.errors import ConfigError, key_prefix
-from sweeper.records import Bounded, user_code
+from sweeper.records import user_code
 from sweeper.registry import TARGET, build_plugin, import_plugin
 from sweeper.search.optuna.mapping import log2_range, quiet
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
-    FRESH_SEEDS,
     Conclusion,
-    FreshSeedCount,
     History,
     Phase,
-    Until,
-    best_result,
+    StrategySettings,
+    best_of_one_phase,
     chosen_axes,
-    pruned_notes,
 )
 from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Result, Space, defaults, hps_key
 
@@ -38,7 +34,7 @@ _PINNED: Mapping[str, Any] = {"constant_liar": True, "multivariate": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptunaSearch(Bounded):
+class OptunaSearch(StrategySettings):
     """`runs` trials in batches of `batch`, asked of a sampler of Optuna's.
 
     `sampler` names its class and holds its arguments; the seed follows from `seed`. TPE is
@@ -53,9 +49,6 @@ class OptunaSearch(Bounded):
     batch: Annotated[int, ONE_OR_MORE] = 10
     seed: int = 0
     axes: tuple[str, ...] | None = None
-    fresh_seeds: FreshSeedCount = FRESH_SEEDS
-    until: Until = "planned"
-    prune: PrunerKind = "none"
 
     phase: ClassVar[str] = "optuna"
     tells_again: ClassVar[bool] = True
@@ -97,16 +90,7 @@ class OptunaSearch(Bounded):
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""
-        best = best_result(history)
-        objectives = [result.objective for result in history.results]
-        return Conclusion(
-            best_log2=best.trial.log2_hps,
-            objective=best.objective,
-            seeds=1,
-            runs=len(objectives),
-            notes=tuple(pruned_notes(history)),
-            phase_ends={self.phase: len(objectives)},
-        )
+        return best_of_one_phase(history, self.phase)
 
 
 @dataclass(frozen=True, kw_only=True)
