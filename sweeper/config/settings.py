@@ -325,7 +325,7 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
 
 
 def _with_edits_of_script(settings: Settings) -> Settings:
-    """A note on the factors that a script's model applies itself: a tied head's is 1 at the base."""
+    """A note on the factors that a script's model applies: a tied head's is 1 at the base."""
     base, sizes = settings.base, [settings.base, *settings.ladders().get("width", ())]
     at = replace(base, width=max(size.width for size in sizes))
     edits = ""

@@ -11,7 +11,7 @@ from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
 from sweeper.decide.trend import Trend
 from sweeper.plan.explanation import Explained
-from sweeper.plan.factors import is_edit
+from sweeper.plan.factors import edits_first, is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.sections import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import SAID, suspects_text
@@ -242,7 +242,7 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     if plan.parameters and plan.needs:
         items.append(Sentence("What your own training code must do beside:"))
         # A built-in model does all of it by itself: the first two tell what they are like.
-        for place, need in enumerate(sorted(plan.needs, key=lambda need: not is_edit(need))):
+        for place, need in enumerate(edits_first(plan.needs)):
             items.append(Sentence(need, listed=True, detail=place > 1))
     return items
 
@@ -268,12 +268,12 @@ def plan_table(plan: TransferPlan) -> Table:
     """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'."""
     number_columns = {n: column for n, column in NUMBERS.items() if n != "eps" or plan.has_eps}
     named = [Column("parameter", left=True), Column("role", left=True)]
+    is_apart = any(parameter.target.multiplier != 1 for parameter in plan.parameters)
+    apart = " Multipliers stand apart: print(plan) and param_groups absorb them in init std and lr."
     table = Table(
-        f"Plan for {plan.target} (tuned at {plan.base})",
+        f"Plan for {plan.target} (tuned at {plan.base}){', multipliers apart' * is_apart}",
         [*named, *number_columns.values(), Column("gamma", form=".3g")],
-        legend=[
-            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
-        ],
+        legend=[f"lr: {ETA} times gamma and a factor of the width.{apart * is_apart}"],
     )
     for names, parameter in grouped(plan.parameters):
         numbers = _prescribed(parameter, number_columns)
@@ -315,13 +315,14 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
     reasons = dict.fromkeys(
         f"{role_name(r.parameter.role)} (a {r.a:g}, b {r.b:g}, c {r.c:g}): {r.why}" for r in rows
     )
-    # Lines of code that only the model's author can write come before what else is to be told.
-    needs = sorted(plan.needs, key=lambda need: not is_edit(need))
+    table = plan_table(plan)
+    exponents = "a, b, c: multiplier m^-a, init std m^-b, lr m^-c, m being the growth of the width."
     return [
-        plan_table(plan),
+        replace(table, legend=[*table.legend, exponents]),
         *(
-            Sentence(f"a plain model needs: {need}", listed=True, detail=not is_edit(need))
-            for need in needs
+            Sentence(f"{'a plain model needs: ' * is_edit(need)}{need}", listed=True, detail=more)
+            for need in edits_first(plan.needs)
+            for more in [not is_edit(need)]
         ),
         *(Sentence(reason, listed=True) for reason in reasons),
     ]

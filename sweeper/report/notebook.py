@@ -18,6 +18,7 @@ from sweeper.decide.documents import Documents
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
+from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
 from sweeper.report.page import STYLES, fragment
 from sweeper.report.sections import Item, Report, Section, Sentence
@@ -100,7 +101,7 @@ def transfer_report(
         # As print(plan) has it: what an optimizer's groups hold, every multiplier taken in.
         items.append(plan_parts(plan)[1])
     items += [
-        Sentence(f"The model itself must do: {need}", listed=True, detail=True)
+        Sentence(f"{'The model itself must do: ' * is_edit(need)}{need}", listed=True, detail=True)
         for need in plan.needs
     ]
     return Report(
