@@ -199,7 +199,10 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
 
 
 def best_table(conclusion: Conclusion, space: Space) -> Table:
-    """The best configuration as it is used, with each hyperparameter's default and range."""
+    """The best configuration as it is used, with each hyperparameter's default, and what was tried.
+
+    A line may have been extended beyond the configured range, or have had fewer points.
+    """
     columns = [
         Column("hyperparameter", left=True),
         Column("value"),
@@ -207,6 +210,7 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
         Column("range"),
     ]
     table = Table("Best configuration", columns)
+    lines = [*conclusion.lines, *([conclusion.retune.line] if conclusion.retune else [])]
     for name, value in in_use(space, conclusion.best_log2).items():
         text = value_text(value) + NOT_SEARCHED * (name in conclusion.not_searched)
         axis, default, ends = space.get(name), "", ""
@@ -216,8 +220,9 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
                 ", ".join(map(str, axis.choices)),
             )
         elif axis:
-            default, low, high = (short(2.0**end) for end in (axis.default, axis.low, axis.high))
-            ends = f"{low} to {high}"
+            tried = [value for line in lines if line.name == name for value, _ in line.points_log2]
+            tried, default = tried or [axis.low, axis.high], short(2.0**axis.default)
+            ends = f"{short(2.0 ** min(tried))} to {short(2.0 ** max(tried))}"
         label = Cell(name, ETA) if name == "eta" else name
         table.add(label, Cell(value, text), default, ends)
     return table
