@@ -252,6 +252,24 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     return items
 
 
+ORIGINS = {
+    "the study": "the search's best",
+    "transfer.eta": "as given",
+    "the trend over width": "the trend's at the target",
+}
+"""What a planned eta is that is not the ladder's best at the base, by its plan's `eta_from`."""
+
+
+def planned_eta(plan: TransferPlan, verdicts: Iterable[Verdict]) -> str:
+    """The eta to train with, what it is, and the ladder's best at the base where that differs."""
+    text = value_text(eta := plan.hps["eta"])
+    best = [_best(size) for verdict in verdicts for size in verdict.sizes if size.is_base]
+    origin = ORIGINS.get(str(plan.source.get("eta_from")))
+    if not best or origin is None or plan.law or best[0] in ("-", text, f"{eta:.3g}"):
+        return text
+    return f"{text} ({origin}; the best of the base's curve on the ladder is {best[0]})"
+
+
 def target_command(plan: TransferPlan, note: str = "") -> list[Item]:
     """What trains the target, where a command does."""
     command = plan.source.get("target_command")

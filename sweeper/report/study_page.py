@@ -216,9 +216,11 @@ def _running(running: Running) -> Section:
 
 def _answer(documents: Documents, targets: Sequence[_Target], following: Next | None) -> Section:
     code = answer_of(documents)
-    plans = {target.label: target.documents.plan for target in targets}
-    planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
-    etas = {at: f"{eta:.4g}" for at, eta in planned.items() if isinstance(eta, int | float)}
+    etas = {
+        target.label: console.planned_eta(plan, target.of_eta())
+        for target in targets
+        if (plan := target.documents.plan) and "eta" in plan.hps
+    }
     each = {eta if len({*etas.values()}) == 1 else f"{eta} ({at})": at for at, eta in etas.items()}
     items: list[Item] = [
         Sentence(f"The learning rate (eta) to train with: {', '.join(each)}")
@@ -405,6 +407,10 @@ class _Target:
             of = "" if validation.hyperparameter == "eta" else f"{validation.hyperparameter} "
             for verdict in validation.axes:
                 yield verdict, validation, f"{of}over {verdict.axis.replace('_', ' ')}"
+
+    def of_eta(self) -> Iterator[Verdict]:
+        """The verdicts whose curves are over eta."""
+        return (verdict for verdict, by, _ in self._verdicts() if by.hyperparameter == "eta")
 
     def answers(self) -> Iterator[Sentence]:
         """Each verdict, on its ladder and at the target."""

@@ -26,7 +26,7 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import counted, short
+from sweeper.table import counted
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
@@ -166,7 +166,8 @@ def _planned(
     places["plan"] = files.plan
     if verdicts:
         places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
-    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    of_eta = shown if hyperparameter == "eta" else ()
+    eta = f", at eta {console.planned_eta(plan, of_eta)}" if "eta" in plan.hps else ""
     target = console.size_text(plan.target, deep=deep)
     return Shown(
         items=items,
