@@ -500,24 +500,26 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
     return _bounded(shift, side or -base_side, "+z.2f")
 
 
-def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: bool = True) -> str:
-    """What the optima over a ladder say of the target's; `of_plan`: there is a plan to change."""
-    axis = fitted.axis.replace("_", " ")
-    gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
+def trend_text(fitted: Trend, *, applied: bool) -> str:
+    """What the optima over a ladder say of the target's, and what a plan makes of it."""
+    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
         end = f"used (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:
         end = f"not used: {fitted.reason}."
-    elif not of_plan:
-        end = f"not used: to train with it would save {gain}."
     else:
         end = f"not used: transfer.correct=true would plan with it and save {gain}."
+    return f"{drift_text(fitted)}, {end}"
+
+
+def drift_text(fitted: Trend, name: str = "eta") -> str:
+    """How the optima of what is called `name` go, and where that leads at the target."""
+    axis = fitted.axis.replace("_", " ")
     turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
     goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
     sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
-    name = "eta" if of_plan else "the rate"
     return (
         f"Trend over {sizes}: {name} {goes}; the trend's at {axis} {fitted.target} is "
-        f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), {end}"
+        f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)})"
     )
