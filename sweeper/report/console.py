@@ -270,12 +270,9 @@ def planned_eta(plan: TransferPlan, verdicts: Iterable[Verdict]) -> str:
     return f"{text} ({origin}; the best of the base's curve on the ladder is {best[0]})"
 
 
-def target_command(plan: TransferPlan, note: str = "") -> list[Item]:
+def target_command(words: Sequence[str], note: str = "") -> list[Item]:
     """What trains the target, where a command does."""
-    command = plan.source.get("target_command")
-    if not isinstance(command, list | tuple):
-        return []
-    return [Commands("The target's command:", [list(map(str, command))], note=note)]
+    return [Commands("The target's command:", [words], note=note)] * bool(words)
 
 
 NUMBERS = {

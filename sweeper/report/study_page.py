@@ -26,7 +26,7 @@ from sweeper.report.console import (
     trend_text,
 )
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, next_of, report_of
+from sweeper.report.next import Next, next_of, report_of, reproducing, target_words
 from sweeper.report.page import page
 from sweeper.report.sections import (
     Commands,
@@ -374,7 +374,8 @@ def _commands(documents: Documents) -> list[str]:
     # A plan that was made again has another command than its verdict.
     validated = [t.validation.command for t in documents.targets if t.validation]
     made = [*(record.get("command") for record in records), *validated]
-    return list(dict.fromkeys(str(command) for command in made if command))
+    here = (reproducing(documents.folder, str(command)) for command in made if command)
+    return list(dict.fromkeys(here))
 
 
 @dataclass(frozen=True)
@@ -393,7 +394,7 @@ class _Target:
         if (plan := target.plan) is None:
             verdicts = target.validation.axes if target.validation else ()
             asked = [f"{v.axis.replace('_', ' ')} {v.target.size}" for v in verdicts if v.target]
-            return cls(", ".join(asked) or target.name, target, loss, deep)
+            return cls(", ".join(asked) or target.place.name, target, loss, deep)
         label = size_text(plan.target, deep=deep)
         if plan.law is not None:
             before, after = plan.law.base, plan.law.target
@@ -443,7 +444,7 @@ class _Target:
         if plan is None:
             return
         items: list[Item] = []
-        items += console.target_command(plan)
+        items += console.target_command(target_words(plan, self.documents.place))
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))

@@ -15,7 +15,7 @@ from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.next import Next, after_plan, again, target_words, the_same, within
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
@@ -162,7 +162,7 @@ def _planned(
         targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}
         doubts = [v for v in shown if v.answer != "holds" or v.axis in targets]
         note = f"Its eta is in doubt: {_answers(doubts)}." if doubts else ""
-        items += console.target_command(plan, note)
+        items += console.target_command(target_words(plan, answer.folder), note)
     places["plan"] = files.plan
     if verdicts:
         places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
@@ -315,7 +315,7 @@ def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) 
         )
         horizons = ", ".join(map(str, costs.horizons))
         return Shown(
-            items=console.target_command(answer.plan),
+            items=console.target_command(target_words(answer.plan, answer.folder)),
             notes=[*notes, *failure_notes(answer.failed), *map(_removed_note, answer.removed)],
             answer=f"Trained {counted(len(costs.missing), 'run')} more of {len(costs.trials)}, "
             f"each size at {horizons} steps.",

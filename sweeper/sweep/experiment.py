@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import can_be_sent
 from sweeper.stats.ladder import LadderSize, Size
@@ -41,10 +45,26 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
         if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
-        searched = read_searched(folder, [])
-        command = str(searched.command) if searched else ""
-        anew = f"; `{command}` writes it anew" if command.split()[1:2] == ["search"] else ""
-        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, anew) from error
+        anew = _writes_anew(folder)
+        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, *anew) from error
+
+
+def _writes_anew(folder: Path) -> Text:
+    """The search that the study in `folder` was made by, of the study where it lies now."""
+    searched = read_searched(folder, [])
+    line = shlex.split(str(searched.command)) if searched else []
+    if line[1:2] != ["search"]:
+        return ()
+    at = line.index("--") if "--" in line else len(line)
+    pairs = pairwise(["", *line[2:at]])
+    words = [word for before, word in pairs if not (_PLACE.match(word) or _PLACE.fullmatch(before))]
+    root = [Keyword("root", folder.parent)] * (str(folder.parent) != DEFAULT_ROOT)
+    named = (Keyword("study", folder.name), *root)
+    return "; ", Call("search", *words, *named, command=line[at + 1 :]), " writes it anew"
+
+
+_PLACE = re.compile(r"--(study|root)(?==|$)|(study|study\.name|root)=(?!\{)")
+"""A word that names a study or its root, or a flag before such a word."""
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
