@@ -161,7 +161,10 @@ def _planned(
     if not (next_command and not next_command.call.verb):
         targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}
         doubts = [v for v in shown if v.answer != "holds" or v.axis in targets]
-        note = f"Its eta is in doubt: {_answers(doubts)}." if doubts else ""
+        note = f"Its eta is in doubt: {_answers(doubts)}. " if doubts else ""
+        # A target's plan is of no trial, whose seed `init_` would draw by.
+        seeds = "plan.init_(model) draws the weights by seed 0 whatever seed the script is given, "
+        note += f"{seeds}plan.init_(model, seed) by that one." * bool(plan.parameters)
         items += console.target_command(target_words(plan, answer.folder), note)
     places["plan"] = files.plan
     if verdicts:
