@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
-from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import can_be_sent
 from sweeper.stats.ladder import LadderSize, Size
@@ -35,6 +34,12 @@ MOST_BATCHED = 16
 """Trials that are timed together."""
 
 
+PLACE = re.compile(
+    r" (?:--(?:study|root)[ =]|(?:study|study\.name|root)=)(?:'[^']*'|\S+)| '(?:study|root)=[^']*'"
+)
+"""What of a command names a study and the folder of all."""
+
+
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     """Check a study's settings; BadInput names its file, or the search that writes it anew."""
     try:
@@ -45,26 +50,13 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
         if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
-        anew = _writes_anew(folder)
-        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, *anew) from error
-
-
-def _writes_anew(folder: Path) -> Text:
-    """The search that the study in `folder` was made by, of the study where it lies now."""
-    searched = read_searched(folder, [])
-    line = shlex.split(str(searched.command)) if searched else []
-    if line[1:2] != ["search"]:
-        return ()
-    at = line.index("--") if "--" in line else len(line)
-    pairs = pairwise(["", *line[2:at]])
-    words = [word for before, word in pairs if not (_PLACE.match(word) or _PLACE.fullmatch(before))]
-    root = [Keyword("root", folder.parent)] * (str(folder.parent) != DEFAULT_ROOT)
-    named = (Keyword("study", folder.name), *root)
-    return "; ", Call("search", *words, *named, command=line[at + 1 :]), " writes it anew"
-
-
-_PLACE = re.compile(r"--(study|root)(?==|$)|(study|study\.name|root)=(?!\{)")
-"""A word that names a study or its root, or a flag before such a word."""
+        searched = read_searched(folder, [])
+        line, dashes, own = (str(searched.command) if searched else "").partition(" -- ")
+        # Of a study that was copied the command is about the copy.
+        at = ["--root", str(folder.parent)] * (str(folder.parent) != DEFAULT_ROOT)
+        line = f"{PLACE.sub('', line)} {shlex.join(['--study', folder.name, *at])}{dashes}{own}"
+        anew = f"; `{line}` writes it anew" if line.split()[1:2] == ["search"] else ""
+        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, anew) from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
