@@ -446,6 +446,9 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.
         is_exact = size.is_base and math.isfinite(size.shift_log2.value)
+        # A shift between optima is a bound where one of them is, and unknown of two on one side.
+        shift = _bounded(size.shift_log2, size.side or -base_side, "+z.2f")
+        shift = UNKNOWN if size.side and size.side == base_side else shift
         loss = size.loss.value
         # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
@@ -462,7 +465,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
             Cell(label, label, small=" (base)" * size.is_base),
             Cell(2.0**size.optimum_log2.value, _best(size)),
             _bounded(size.optimum_log2, size.side, "z.2f"),
-            Cell(0.0, "0") if is_exact else _shift_cell(size.shift_log2, size.side, base_side),
+            Cell(0.0, "0") if is_exact else shift,
             Cell(0.0, "0") if is_exact else size.loss_gap,
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if is_exact else share,
@@ -488,13 +491,6 @@ def _bounded(estimate: Estimate, side: int, form: str) -> Value:
     low, high = (value, math.inf) if side > 0 else (-math.inf, value)
     bound = Estimate(value=value, low=low, high=high)
     return Cell(bound, f"{'≥' if side > 0 else '≤'}{number(value, form)}")
-
-
-def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
-    """A shift between optima: a bound where one of them is, unknown where both are on one side."""
-    if side and side == base_side:
-        return UNKNOWN
-    return _bounded(shift, side or -base_side, "+z.2f")
 
 
 def trend_text(fitted: Trend, *, applied: bool) -> str:

@@ -169,11 +169,8 @@ def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True)
     command = _following(folder, [] if notes is None else notes)
     command = command and within(folder, command)
     closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
-    return None if command and command.call.verb in closed and _of_a_cell(folder) else command
-
-
-def _of_a_cell(folder: Path) -> bool:
-    return f"_target_: {MAIN}." in config_text(folder)
+    of_cell = f"_target_: {MAIN}." in config_text(folder)
+    return None if command and command.call.verb in closed and of_cell else command
 
 
 def _following(folder: Path, notes: list[str]) -> Next | None:

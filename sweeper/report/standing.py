@@ -38,8 +38,9 @@ def _stands(answer: StatusAnswer) -> Shown:
     # The next command reads some documents that the status has read: what is damaged is said once.
     notes += [(note,) for note in damaged if (note,) not in notes]
     page = StudyFolder(answer.folder).report
+    others = Sentence(f"Other studies: {listed(answer.others)}")
     return Shown(
-        items=[*_items(answer), *_others(answer.others)],
+        items=[*_items(answer), *[others] * bool(answer.others)],
         notes=notes,
         answer=_standing(answer, goes_on=next_command is not None),
         places={"report": page} if page.is_file() else {"study": answer.folder},
@@ -188,10 +189,6 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
         "trouble": answer.jobs.trouble,
         "search_finished": answer.searched is not None and answer.searched.finished,
     }
-
-
-def _others(names: Sequence[str]) -> list[Item]:
-    return [Sentence(f"Other studies: {listed(names)}")] * bool(names)
 
 
 def _cancelled(answer: CancelAnswer) -> Shown:

@@ -40,8 +40,8 @@ class Terminal:
             if isinstance(item, Drawing):
                 continue
             if item.detail and not self.verbose:
-                title = _brief(str(getattr(item, "title", "")))
-                hidden += [title] * bool(title)
+                title = str(getattr(item, "title", "")).partition(":")[0].partition(" (")[0]
+                hidden += [f"{title[:1].lower()}{title[1:]}"] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
                 self._table(item)
@@ -79,11 +79,6 @@ class Terminal:
         notes = [f"{row.subject or row.values[0]}: {row.note}" for row in table.rows if row.note]
         for line in [*notes, *table.remarks]:
             paragraph(self.console, f"- {line}")
-
-
-def _brief(title: str) -> str:
-    name = title.partition(":")[0].partition(" (")[0]
-    return f"{name[:1].lower()}{name[1:]}"
 
 
 def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> str:

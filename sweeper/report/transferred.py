@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
-from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
+from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text, as_text, call_words, spelled
 from sweeper.records import to_json
@@ -23,7 +23,6 @@ from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.cost import NOTHING
 from sweeper.study.folder import TargetFolder, read_document
-from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted
@@ -144,15 +143,22 @@ def _planned(
             save(figure, answer.folder / f"{stem}-{verdict.axis}")
         items += console.verdicts(verdicts, hyperparameter, ladders.settled, beside)
     if ladders.exponents is not None:
-        items += map(Sentence, exponent_lines(ladders.exponents))
+        of = f"{ladders.exponents.sizes} sizes, eta as a power (95 % intervals)"
+        items.append(Sentence(f"Law fitted over {of}:"))
+        exponents = ladders.exponents.exponents()
+        items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
     notes += map(_removed_note, answer.removed)
     deep = settings.runner.takes("depth")
     items += console.plan(plan, deep=deep)
     items += _trend_items(answer)
     notes += [*filter(None, [answer.notice]), *map(_unvalidated_note, answer.unvalidated)]
     if answer.check is not None:
-        items += _check_items(answer.check, settings)
-        notes += _check_notes(answer.check)
+        if (quick := answer.check).check is None:
+            why = ("the coordinate check was not run: ", *quick.why_not, "; ")
+            notes.append((*why, quick.call, " runs it"))
+        else:
+            items.append(Sentence(check_sentence(quick.check, settings.check)))
+            items.append(Commands("All modules:", [call_words(quick.call)], detail=True))
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, same, answer.kept)
@@ -219,12 +225,6 @@ def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
     ]
 
 
-def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
-    """A fitted law for people, and which printed exponents lie inside."""
-    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents())]
-
-
 def _trend_items(answer: TransferAnswer) -> list[Item]:
     trend, rule = answer.ladders.trend, answer.settings.transfer
     if trend is not None:
@@ -261,19 +261,6 @@ def _unvalidated_note(missing: Unvalidated) -> str:
         f"the target's {name}, {missing.target}, is not validated: no ladder changes it from the "
         f"base's {base}; add transfer.{LADDER_AXES[missing.axis]}=[{base},{2 * base},{4 * base}]"
     )
-
-
-def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
-    if quick.check is None:
-        return []
-    shows_all = Commands("All modules:", [call_words(quick.call)], detail=True)
-    return [Sentence(check_sentence(quick.check, settings.check)), shows_all]
-
-
-def _check_notes(quick: QuickCheck) -> list[Text]:
-    if quick.check is not None:
-        return []
-    return [("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")]
 
 
 def _answers(verdicts: Sequence[Verdict]) -> str:

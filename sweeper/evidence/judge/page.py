@@ -46,12 +46,8 @@ from sweeper.verbs.requests import TransferRequest
 
 def headline(judged: TableVerdict) -> list[str]:
     """The answer in sentences, with the learning rates that were asked for at its end."""
-    return [*answers(judged), *end_lines(judged), *trend_lines(judged), *rate_lines(judged)]
-
-
-def end_lines(judged: TableVerdict) -> list[str]:
-    """Which curves do not bracket their optimum."""
-    return [f"{_capital(line)}." for line in judged.ends]
+    ends = [f"{_capital(line)}." for line in judged.ends]
+    return [*answers(judged), *ends, *trend_lines(judged), *rate_lines(judged)]
 
 
 def answers(judged: TableVerdict) -> list[str]:
