@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation, unjudged
@@ -24,7 +23,7 @@ from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.cost import NOTHING
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
-from sweeper.sweep.planning import PlannedSteps, Unvalidated
+from sweeper.sweep.planning import Unvalidated
 from sweeper.table import counted
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.transfer import (
@@ -43,7 +42,11 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
         return _each(answer)
     settings = answer.settings
     same = _same(answer)
-    items = _spans_items(answer.target.spans, settings)
+    items = list[Item]()
+    if (spans := answer.target.spans) is not None:
+        text = f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains"
+        ends = f"{spans.shortest:,} to {spans.longest:,}"
+        items.append(Sentence(f"{text} {spans.target:,} steps, and the ladder's sizes {ends}."))
     unfinished = unfinished_notes(answer.target.optimum.unfinished)
     if isinstance(answer, HorizonsAnswer):
         return _horizons(answer, same, [*answer.notes, *unfinished])
@@ -211,18 +214,6 @@ def _same(answer: AnswerAtTarget) -> Next:
     if request.to_depth == answer.settings.base.depth:
         request = replace(request, to_depth=None)
     return again(answer.invocation, request, answer.settings, why="to train them")
-
-
-def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
-    if spans is None:
-        return []
-    return [
-        Sentence(
-            f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains "
-            f"{spans.target:,} steps, and the ladder's sizes {spans.shortest:,} to "
-            f"{spans.longest:,}."
-        )
-    ]
 
 
 def _trend_items(answer: TransferAnswer) -> list[Item]:

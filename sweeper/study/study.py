@@ -392,7 +392,9 @@ def find_study(name: str | None, root: Path) -> str:
     names, last = studies(root), latest_study(root)
     if name is not None and check_study_name(name) in names:
         return name
-    closed = [path for path in _closed(root) if name in (None, path.name)]
+    folders = (path for path in sorted(root.glob("[!.]*/")) if path.is_dir())
+    closed = [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]
+    closed = [path for path in closed if name in (None, path.name)]
     if closed and (name is not None or last is None):
         whose = ", ".join(f"{path} is the user {owner_of(path)}'s" for path in closed)
         raise BadInput(f"{whose}, and closed to others")
@@ -401,11 +403,6 @@ def find_study(name: str | None, root: Path) -> str:
     if name is not None:
         raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
     return last
-
-
-def _closed(root: Path) -> list[Path]:
-    folders = (path for path in sorted(root.glob("[!.]*/")) if path.is_dir())
-    return [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]
 
 
 def _replaces(new: Result, old: Result | None) -> bool:
