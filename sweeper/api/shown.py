@@ -257,7 +257,7 @@ class Transfer(Answer):
         """What lies in a target's `folder`, as `sweeper transfer` left it."""
         plan, path = TransferPlan.load(folder), TargetFolder(folder).validation
         targets = Documents.read(folder.parents[1]).targets if path.is_file() else ()
-        validation = next((t.validation for t in targets if t.name == folder.name), None)
+        validation = next((t.validation for t in targets if t.place.name == folder.name), None)
         verdicts = tuple(_verdicts(validation))
         return cls(folder=folder, plan=plan, verdicts=verdicts, notes=tuple(notes))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +24,14 @@ from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
-from sweeper.errors import ConfigError, flag, key_prefix, suggest
+from sweeper.errors import BadInput, ConfigError, flag, key_prefix, suggest
 from sweeper.gone import gone
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
+from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import make_plan, sets_text
 from sweeper.records import call_checked, to_json, user_code
 from sweeper.registry import (
@@ -179,7 +181,9 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
     rule = settings.transfer
     if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
         raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
-    return _with_possible_ladders(settings)
+    settings = _with_possible_ladders(settings)
+    by_script = of_command and not settings.scaled_by_user
+    return _with_edits_of_script(settings) if by_script else settings
 
 
 def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
@@ -303,7 +307,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
 
 
 def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Settings:
-    """What of a user's model decays, decided where it is left open, and notes on what is set.
+    """What of a user's model decays, decided where it is left open, and a note on what is set.
 
     With norms the matrices do, as in most recipes. Studies of earlier versions have no such key,
     and all of their parameters decay.
@@ -315,11 +319,21 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
         prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
     base, hps = settings.base, plain(defaults(settings.space))
     plan = make_plan(prepared, base, base, hps, {})
-    notes = [sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)]
-    needs = [need for need in plan.needs if not need.startswith(("weight decay:", "eps:"))]
-    if needs and not prepared.by_engine:
-        notes.append(f"the plan is of a model whose own code does this: {'; '.join(needs)}")
-    return replace(settings, notes=(*settings.notes, *notes))
+    note = sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)
+    return replace(settings, notes=(*settings.notes, note))
+
+
+def _with_edits_of_script(settings: Settings) -> Settings:
+    """A note on the factors that a script's model applies: a tied head's is 1 at the base."""
+    base, sizes = settings.base, [settings.base, *settings.ladders().get("width", ())]
+    at = replace(base, width=max(size.width for size in sizes))
+    edits = ""
+    with suppress(BadInput):  # it may not run there: a ladder says so
+        prepared = prepare(settings.spec(placeholder_data(settings), "float32", at))
+        plan = make_plan(prepared, base, at, plain(defaults(settings.space)), {})
+        edits = "; ".join(filter(is_edit, plan.needs))
+    note = f"the plan is of a model whose own code does this, as at width {at.width}: {edits}"
+    return replace(settings, notes=(*settings.notes, *[note] * bool(edits)))
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:

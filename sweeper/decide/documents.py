@@ -31,7 +31,7 @@ T = TypeVar("T")
 class TargetDocuments:
     """One folder of `transfer/`; `others` are validations of others than eta. None when missing."""
 
-    name: str
+    place: Path
     plan: TransferPlan | None = None
     validation: Validation | None = None
     others: tuple[Validation, ...] = ()
@@ -64,7 +64,7 @@ class PredictionSummary:
 class Documents:
     """All that a report is made from, the newest `check`; what cannot be read is None or empty."""
 
-    name: str
+    folder: Path
     searched: Searched | None
     targets: tuple[TargetDocuments, ...]
     config: str
@@ -75,6 +75,11 @@ class Documents:
     notices: tuple[str, ...] = ()
     flops: Callable[[TrialSpec], float] = flops_of
     damaged: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's: a study may have been renamed or copied."""
+        return self.folder.absolute().name
 
     @property
     def conclusion(self) -> Conclusion | None:
@@ -111,7 +116,7 @@ class Documents:
             eta = place.validation
             others = (read(path, Validation) for path in place.validations if path != eta)
             return TargetDocuments(
-                name=place.path.name,
+                place=place.path,
                 plan=read(place.plan, TransferPlan),
                 validation=read(eta, Validation),
                 others=tuple(filter(None, others)),
@@ -134,7 +139,7 @@ class Documents:
         checks = files.checks()
         operands = read(files.measured("scales"), scales)
         return cls(
-            name=(searched and searched.study) or folder.absolute().name,
+            folder=folder,
             searched=searched,
             targets=tuple(targets),
             config=config_text(folder),

@@ -174,14 +174,15 @@ def param_groups(
     groups = []
     for name, members in grouped_settings([setting for setting, _ in matched], muon):
         orthogonal = members[0].update.orthogonal
-        lr = _rate(members[0], muon) * lr_scale
+        eps, lr = members[0].eps, _rate(members[0], muon) * lr_scale
         group: dict[str, Any] = {
             "params": [parameters[setting.name] for setting in members],
             "name": name,
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": _eps(members[0], own)} if members[0].eps else {}),
+            # torch's Adafactor has the least RMS of a weight beside eps.
+            **({"eps": (eps, own["rms_floor"]) if "rms_floor" in own else eps} if eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
@@ -200,11 +201,6 @@ def param_groups(
             group = CONVENTIONS[muon].group(group, orthogonal=orthogonal)
         groups.append(group)
     return groups
-
-
-def _eps(setting: AbsorbedParam, own: Mapping[str, float]) -> float | tuple[float, float]:
-    """A group's: torch's Adafactor has the least RMS of a weight beside it."""
-    return (setting.eps, own["rms_floor"]) if "rms_floor" in own else setting.eps
 
 
 def _rate(setting: AbsorbedParam, muon: str) -> float:

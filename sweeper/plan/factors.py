@@ -296,6 +296,11 @@ def is_edit(need: str) -> bool:
     return not need.startswith(("mind: ", "eps: ", "weight decay: ", "depth: "))
 
 
+def edits_first(needs: Iterable[str]) -> list[str]:
+    """Lines of code that only the model's author can write come before what else is to be told."""
+    return sorted(needs, key=lambda need: not is_edit(need))
+
+
 def _advice(op: ScaledOp, factor: str) -> str:
     text = FACTOR_NEEDS.get((op.kind, factor), f"multiply its {factor} by {{}}")
     if not (parameter := op.geometry.get("parameter")):

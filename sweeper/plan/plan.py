@@ -18,7 +18,7 @@ from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan import in_training
-from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
+from sweeper.plan.factors import PlannedFactor, ask, edits_first, is_edit, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
 from sweeper.registry import TARGET, build_plugin, takes_eps, with_targets
 from sweeper.scaling.prescription import (
@@ -79,7 +79,9 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     if not plan.has_eps:
         columns.remove("eps")
     texts = ("parameters", "role", UPDATE)
-    table = Table("", [Column(name, left=name in texts) for name in columns])
+    is_apart = any(parameter.target.multiplier != 1 for parameter in plan.parameters)
+    title = "Multipliers absorbed: the numbers are those of init_ and param_groups" * is_apart
+    table = Table(title, [Column(name, left=name in texts) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
     for first, names, members in alike:
         settings, tail = first.absorbed(), f" ... {members} in all"
@@ -102,9 +104,10 @@ def plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
     after = []
     if hidden := len(alike) - len(table.rows):
         after.append(f"... and {hidden} rows more: plan.absorbed() has every parameter")
-    if plan.needs:
-        after += ["", "The model itself must do what no group can:"]
-        after += [f"- {need}" for need in plan.needs[:MAX_NEEDS]]
+    heads = {True: "The model itself must do what no group can:", False: "What else to mind:"}
+    for of_model, head in heads.items():
+        listed = [need for need in edits_first(plan.needs)[:MAX_NEEDS] if is_edit(need) is of_model]
+        after += ["", head, *(f"- {need}" for need in listed)] if listed else []
     if len(plan.needs) > MAX_NEEDS:
         after.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
     return lines, table, after

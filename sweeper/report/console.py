@@ -11,7 +11,7 @@ from sweeper.decide.ladder_verdict import SizeVerdict, Verdict
 from sweeper.decide.target import TURNING
 from sweeper.decide.trend import Trend
 from sweeper.plan.explanation import Explained
-from sweeper.plan.factors import is_edit
+from sweeper.plan.factors import edits_first, is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.sections import Commands, Item, Sentence
 from sweeper.report.sentences_transfer import SAID, suspects_text
@@ -199,7 +199,10 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
 
 
 def best_table(conclusion: Conclusion, space: Space) -> Table:
-    """The best configuration as it is used, with each hyperparameter's default and range."""
+    """The best configuration as it is used, with each hyperparameter's default, and what was tried.
+
+    A line may have been extended beyond the configured range, or have had fewer points.
+    """
     columns = [
         Column("hyperparameter", left=True),
         Column("value"),
@@ -207,6 +210,7 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
         Column("range"),
     ]
     table = Table("Best configuration", columns)
+    lines = [*conclusion.lines, *([conclusion.retune.line] if conclusion.retune else [])]
     for name, value in in_use(space, conclusion.best_log2).items():
         text = value_text(value) + NOT_SEARCHED * (name in conclusion.not_searched)
         axis, default, ends = space.get(name), "", ""
@@ -216,8 +220,9 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
                 ", ".join(map(str, axis.choices)),
             )
         elif axis:
-            default, low, high = (short(2.0**end) for end in (axis.default, axis.low, axis.high))
-            ends = f"{low} to {high}"
+            tried = [value for line in lines if line.name == name for value, _ in line.points_log2]
+            tried, default = tried or [axis.low, axis.high], short(2.0**axis.default)
+            ends = f"{short(2.0 ** min(tried))} to {short(2.0 ** max(tried))}"
         label = Cell(name, ETA) if name == "eta" else name
         table.add(label, Cell(value, text), default, ends)
     return table
@@ -242,17 +247,32 @@ def plan(plan: TransferPlan, *, deep: bool = True) -> list[Item]:
     if plan.parameters and plan.needs:
         items.append(Sentence("What your own training code must do beside:"))
         # A built-in model does all of it by itself: the first two tell what they are like.
-        for place, need in enumerate(sorted(plan.needs, key=lambda need: not is_edit(need))):
+        for place, need in enumerate(edits_first(plan.needs)):
             items.append(Sentence(need, listed=True, detail=place > 1))
     return items
 
 
-def target_command(plan: TransferPlan, note: str = "") -> list[Item]:
+ORIGINS = {
+    "the study": "the search's best",
+    "transfer.eta": "as given",
+    "the trend over width": "the trend's at the target",
+}
+"""What a planned eta is that is not the ladder's best at the base, by its plan's `eta_from`."""
+
+
+def planned_eta(plan: TransferPlan, verdicts: Iterable[Verdict]) -> str:
+    """The eta to train with, what it is, and the ladder's best at the base where that differs."""
+    text = value_text(eta := plan.hps["eta"])
+    best = [_best(size) for verdict in verdicts for size in verdict.sizes if size.is_base]
+    origin = ORIGINS.get(str(plan.source.get("eta_from")))
+    if not best or origin is None or plan.law or best[0] in ("-", text, f"{eta:.3g}"):
+        return text
+    return f"{text} ({origin}; the best of the base's curve on the ladder is {best[0]})"
+
+
+def target_command(words: Sequence[str], note: str = "") -> list[Item]:
     """What trains the target, where a command does."""
-    command = plan.source.get("target_command")
-    if not isinstance(command, list | tuple):
-        return []
-    return [Commands("The target's command:", [list(map(str, command))], note=note)]
+    return [Commands("The target's command:", [words], note=note)] * bool(words)
 
 
 NUMBERS = {
@@ -268,12 +288,12 @@ def plan_table(plan: TransferPlan) -> Table:
     """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'."""
     number_columns = {n: column for n, column in NUMBERS.items() if n != "eps" or plan.has_eps}
     named = [Column("parameter", left=True), Column("role", left=True)]
+    is_apart = any(parameter.target.multiplier != 1 for parameter in plan.parameters)
+    apart = " Multipliers stand apart: print(plan) and param_groups absorb them in init std and lr."
     table = Table(
-        f"Plan for {plan.target} (tuned at {plan.base})",
+        f"Plan for {plan.target} (tuned at {plan.base}){', multipliers apart' * is_apart}",
         [*named, *number_columns.values(), Column("gamma", form=".3g")],
-        legend=[
-            f"m: growth of the width; multiplier m^-a, init std m^-b, lr {ETA} times gamma m^-c."
-        ],
+        legend=[f"lr: {ETA} times gamma and a factor of the width.{apart * is_apart}"],
     )
     for names, parameter in grouped(plan.parameters):
         numbers = _prescribed(parameter, number_columns)
@@ -315,13 +335,14 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
     reasons = dict.fromkeys(
         f"{role_name(r.parameter.role)} (a {r.a:g}, b {r.b:g}, c {r.c:g}): {r.why}" for r in rows
     )
-    # Lines of code that only the model's author can write come before what else is to be told.
-    needs = sorted(plan.needs, key=lambda need: not is_edit(need))
+    table = plan_table(plan)
+    exponents = "a, b, c: multiplier m^-a, init std m^-b, lr m^-c, m being the growth of the width."
     return [
-        plan_table(plan),
+        replace(table, legend=[*table.legend, exponents]),
         *(
-            Sentence(f"a plain model needs: {need}", listed=True, detail=not is_edit(need))
-            for need in needs
+            Sentence(f"{'a plain model needs: ' * is_edit(need)}{need}", listed=True, detail=more)
+            for need in edits_first(plan.needs)
+            for more in [not is_edit(need)]
         ),
         *(Sentence(reason, listed=True) for reason in reasons),
     ]
@@ -425,6 +446,9 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.
         is_exact = size.is_base and math.isfinite(size.shift_log2.value)
+        # A shift between optima is a bound where one of them is, and unknown of two on one side.
+        shift = _bounded(size.shift_log2, size.side or -base_side, "+z.2f")
+        shift = UNKNOWN if size.side and size.side == base_side else shift
         loss = size.loss.value
         # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
@@ -441,7 +465,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
             Cell(label, label, small=" (base)" * size.is_base),
             Cell(2.0**size.optimum_log2.value, _best(size)),
             _bounded(size.optimum_log2, size.side, "z.2f"),
-            Cell(0.0, "0") if is_exact else _shift_cell(size.shift_log2, size.side, base_side),
+            Cell(0.0, "0") if is_exact else shift,
             Cell(0.0, "0") if is_exact else size.loss_gap,
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if is_exact else share,
@@ -469,31 +493,26 @@ def _bounded(estimate: Estimate, side: int, form: str) -> Value:
     return Cell(bound, f"{'≥' if side > 0 else '≤'}{number(value, form)}")
 
 
-def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
-    """A shift between optima: a bound where one of them is, unknown where both are on one side."""
-    if side and side == base_side:
-        return UNKNOWN
-    return _bounded(shift, side or -base_side, "+z.2f")
-
-
-def trend_text(fitted: Trend, unit: str = "nats", *, applied: bool, of_plan: bool = True) -> str:
-    """What the optima over a ladder say of the target's; `of_plan`: there is a plan to change."""
-    axis = fitted.axis.replace("_", " ")
-    gain = f"{fitted.gain.value:.4f} {unit} ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
+def trend_text(fitted: Trend, *, applied: bool) -> str:
+    """What the optima over a ladder say of the target's, and what a plan makes of it."""
+    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
         end = f"used (transfer.correct=true), which saves {gain}."
     elif not fitted.warranted:
         end = f"not used: {fitted.reason}."
-    elif not of_plan:
-        end = f"not used: to train with it would save {gain}."
     else:
         end = f"not used: transfer.correct=true would plan with it and save {gain}."
+    return f"{drift_text(fitted)}, {end}"
+
+
+def drift_text(fitted: Trend, name: str = "eta") -> str:
+    """How the optima of what is called `name` go, and where that leads at the target."""
+    axis = fitted.axis.replace("_", " ")
     turns, best = fitted.forms.get(TURNING, 0.0), fitted.predicted_log2
     goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else ""
     goes = goes or f"goes as {axis}^({within(fitted.slope)})"
     sizes = f"{len(fitted.sizes)} {plural(fitted.axis)}"
-    name = "eta" if of_plan else "the rate"
     return (
         f"Trend over {sizes}: {name} {goes}; the trend's at {axis} {fitted.target} is "
-        f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)}), {end}"
+        f"{short(2.0**best.value)} ({short(2.0**best.low)} to {short(2.0**best.high)})"
     )

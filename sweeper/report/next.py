@@ -30,7 +30,7 @@ from sweeper.study.searched import config_text, config_tree, read_searched, take
 from sweeper.study.setup import read_setup
 from sweeper.study.study import latest_study
 from sweeper.sweep.progress import stopped_at
-from sweeper.verbs.listed import read_line
+from sweeper.verbs.listed import REQUESTS, read_line
 from sweeper.verbs.requests import (
     CheckRequest,
     ExportRequest,
@@ -169,11 +169,8 @@ def next_of(folder: Path, notes: list[str] | None = None, *, shell: bool = True)
     command = _following(folder, [] if notes is None else notes)
     command = command and within(folder, command)
     closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
-    return None if command and command.call.verb in closed and _of_a_cell(folder) else command
-
-
-def _of_a_cell(folder: Path) -> bool:
-    return f"_target_: {MAIN}." in config_text(folder)
+    of_cell = f"_target_: {MAIN}." in config_text(folder)
+    return None if command and command.call.verb in closed and of_cell else command
 
 
 def _following(folder: Path, notes: list[str]) -> Next | None:
@@ -203,12 +200,34 @@ def _following(folder: Path, notes: list[str]) -> Next | None:
     return first_transfer(folder, searched.base.width if searched.base else 1)
 
 
+def reproducing(folder: Path, line: str) -> str:
+    """The recorded `line`, of the study in `folder` where it lies now."""
+    command = Next.recorded(line, "")
+    here = command and command.at(folder)
+    return line if here is command else str(here)
+
+
 def _recorded(folder: Path, line: object, why: str) -> Next | None:
     command = Next.recorded(line, why)
+    if command and isinstance(command.request, REQUESTS.get("compare", ())):
+        return _compared(folder, command)
     if command is None or not isinstance(command.request, SearchRequest) or not config_tree(folder):
         return command
     request = command.request
     return search_on(folder, why=why, config_dir=request.config_dir, detach=request.detach)
+
+
+def _compared(folder: Path, command: Next) -> Next | None:
+    """The comparison, if it is of the study in `folder` and of others that lie beside it now."""
+    names = tuple(word for word in command.request.names if key_of(word) != "root")
+    studies = [
+        name.removeprefix("study=")
+        for name in names
+        if name.startswith("study=") or "=" not in name
+    ]
+    if folder.name not in studies or not all((folder.parent / name).is_dir() for name in studies):
+        return None
+    return replace(command, request=replace(command.request, names=names, root=folder.parent))
 
 
 def validated_by(folder: Path, axis: str = "") -> Next | None:
@@ -292,16 +311,22 @@ def after_plan(
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
     if not plan.parameters:
-        # In a study that was copied the plan names the folder that it was made in.
-        made = rf"(?<![^\s=:,'\"])/[^\s=:,'\"]*/{place.parent.name}/{place.name}(?![^/\s=:,'\"])"
-        words = map(str, plan.source.get("target_command") or ())
-        target_command = [re.sub(made, lambda _: str(place.absolute()), word) for word in words]
-        own = Call("", command=target_command)
-        return Next(own, "to train the target") if target_command else None
+        words = target_words(plan, place)
+        return Next(Call("", command=words), "to train the target") if words else None
     request = ExportRequest(to="pytorch", study=folder.name, root=folder.parent)
     if len([*StudyFolder(folder).plans()]) > 1:
         request = ExportRequest(to="pytorch", plan=TargetFolder(place).plan)
     return Next(request, "to use the plan in a trainer")
+
+
+def target_words(plan: TransferPlan, place: Path) -> list[str]:
+    """The words of what trains the target of the plan in `place`, where a command does.
+
+    In a study that was copied the plan names the folder that it was made in.
+    """
+    made = rf"(?<![^\s=:,'\"])/[^\s=:,'\"]*/{place.parent.name}/{place.name}(?![^/\s=:,'\"])"
+    words = map(str, plan.source.get("target_command") or ())
+    return [re.sub(made, lambda _: str(place.absolute()), word) for word in words]
 
 
 def _settling(folder: Path, validation: Validation, command: Next | None) -> Next | None:

@@ -18,7 +18,9 @@ from sweeper.decide.documents import Documents
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
+from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import TransferPlan, plan_parts, rules_text
+from sweeper.report.console import planned_eta
 from sweeper.report.page import STYLES, fragment
 from sweeper.report.sections import Item, Report, Section, Sentence
 from sweeper.report.study_page import answer_of, best_section, drawn_verdict, headline
@@ -92,15 +94,15 @@ def transfer_report(
     following: str,
 ) -> Report:
     """A plan and what was validated of it."""
-    eta = plan.hps.get("eta")
-    at = f" at eta {eta:.4g}" if isinstance(eta, float) else ""
+    of_eta = [verdict for verdict, by in validated if by.hyperparameter == "eta"]
+    at = f" at eta {planned_eta(plan, of_eta)}" if "eta" in plan.hps else ""
     title = f"Plan for {plan.target}, tuned at {plan.base}{at}: {answer}"
     items, code = list[Item](), answer if validated else ""
     if plan.parameters:
         # As print(plan) has it: what an optimizer's groups hold, every multiplier taken in.
         items.append(plan_parts(plan)[1])
     items += [
-        Sentence(f"The model itself must do: {need}", listed=True, detail=True)
+        Sentence(f"{'The model itself must do: ' * is_edit(need)}{need}", listed=True, detail=True)
         for need in plan.needs
     ]
     return Report(

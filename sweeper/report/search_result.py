@@ -18,7 +18,7 @@ from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of
 from sweeper.sweep.base_search import Found, SearchCost
 from sweeper.sweep.sweep import Submitted
-from sweeper.sweep.warm_start import OutsideAnswer, outside
+from sweeper.sweep.warm_start import outside
 from sweeper.table import counted, power
 from sweeper.trial import Result
 from sweeper.verbs.requests import SearchRequest
@@ -42,7 +42,11 @@ def _found(answer: SearchAnswer, result: Found) -> Shown:
     places, unwritten = written_page(settings.folder)
     beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
-        *(_outside_note(answer.source, each) for each in beyond),
+        *(
+            f"{each.name}: the answer of {answer.source}, {power(each.start)}, lies outside: the "
+            f"optimum is {power(each.optimum)}, at the end of that answer's interval or beyond it"
+            for each in beyond
+        ),
         *result.notices,
         *unwritten,
         *failure_notes(failures_of(result.results, settings.identity)),
@@ -63,13 +67,6 @@ def _found(answer: SearchAnswer, result: Found) -> Shown:
         },
         next=[_after(answer, result)],
         folder=settings.folder,
-    )
-
-
-def _outside_note(study: str | None, each: OutsideAnswer) -> str:
-    return (
-        f"{each.name}: the answer of {study}, {power(each.start)}, lies outside: the optimum is "
-        f"{power(each.optimum)}, at the end of that answer's interval or beyond it"
     )
 
 

@@ -26,7 +26,7 @@ from sweeper.report.console import (
     trend_text,
 )
 from sweeper.report.drawing import learning_rate_figure
-from sweeper.report.next import Next, next_of, report_of
+from sweeper.report.next import Next, next_of, report_of, reproducing, target_words
 from sweeper.report.page import page
 from sweeper.report.sections import (
     Commands,
@@ -199,9 +199,11 @@ def _work(progress: Snapshot | None, *, live: bool) -> Section:
 
 def _answer(documents: Documents, targets: Sequence[_Target], following: Next | None) -> Section:
     code = answer_of(documents)
-    plans = {target.label: target.documents.plan for target in targets}
-    planned = {at: plan.hps.get("eta") for at, plan in plans.items() if plan}
-    etas = {at: f"{eta:.4g}" for at, eta in planned.items() if isinstance(eta, int | float)}
+    etas = {
+        target.label: console.planned_eta(plan, target.of_eta())
+        for target in targets
+        if (plan := target.documents.plan) and "eta" in plan.hps
+    }
     each = {eta if len({*etas.values()}) == 1 else f"{eta} ({at})": at for at, eta in etas.items()}
     items: list[Item] = [
         Sentence(f"The learning rate (eta) to train with: {', '.join(each)}")
@@ -349,7 +351,8 @@ def _commands(documents: Documents) -> list[str]:
     # A plan that was made again has another command than its verdict.
     validated = [t.validation.command for t in documents.targets if t.validation]
     made = [*(record.get("command") for record in records), *validated]
-    return list(dict.fromkeys(str(command) for command in made if command))
+    here = (reproducing(documents.folder, str(command)) for command in made if command)
+    return list(dict.fromkeys(here))
 
 
 @dataclass(frozen=True)
@@ -368,7 +371,7 @@ class _Target:
         if (plan := target.plan) is None:
             verdicts = target.validation.axes if target.validation else ()
             asked = [f"{v.axis.replace('_', ' ')} {v.target.size}" for v in verdicts if v.target]
-            return cls(", ".join(asked) or target.name, target, loss, deep)
+            return cls(", ".join(asked) or target.place.name, target, loss, deep)
         label = size_text(plan.target, deep=deep)
         if plan.law is not None:
             before, after = plan.law.base, plan.law.target
@@ -382,6 +385,10 @@ class _Target:
             of = "" if validation.hyperparameter == "eta" else f"{validation.hyperparameter} "
             for verdict in validation.axes:
                 yield verdict, validation, f"{of}over {verdict.axis.replace('_', ' ')}"
+
+    def of_eta(self) -> Iterator[Verdict]:
+        """The verdicts whose curves are over eta."""
+        return (verdict for verdict, by, _ in self._verdicts() if by.hyperparameter == "eta")
 
     def answers(self) -> Iterator[Sentence]:
         """Each verdict, on its ladder and at the target."""
@@ -414,7 +421,7 @@ class _Target:
         if plan is None:
             return
         items: list[Item] = []
-        items += console.target_command(plan)
+        items += console.target_command(target_words(plan, self.documents.place))
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))

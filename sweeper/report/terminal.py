@@ -42,8 +42,7 @@ class Terminal:
                 continue
             if item.detail and not self.verbose:
                 title = str(getattr(item, "title", "")).partition(":")[0].partition(" (")[0]
-                title = f"{title[:1].lower()}{title[1:]}"
-                hidden += [title] * bool(title)
+                hidden += [f"{title[:1].lower()}{title[1:]}"] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
                 self._table(item)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.config.settings import Settings
 from sweeper.decide.ladder_verdict import WORST_FIRST, Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation, unjudged
@@ -14,7 +13,7 @@ from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import learning_rate_figure, save
-from sweeper.report.next import Next, after_plan, again, the_same, within
+from sweeper.report.next import Next, after_plan, again, target_words, the_same, within
 from sweeper.report.search_result import queued_shown
 from sweeper.report.sections import Commands, Item, Sentence, Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
@@ -24,8 +23,8 @@ from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.cost import NOTHING
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
-from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import counted, short
+from sweeper.sweep.planning import Unvalidated
+from sweeper.table import counted
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
@@ -43,7 +42,11 @@ def presented(answer: AnswerAtTarget | EachTransferAnswer) -> Shown:
         return _each(answer)
     settings = answer.settings
     same = _same(answer)
-    items = _spans_items(answer.target.spans, settings)
+    items = list[Item]()
+    if (spans := answer.target.spans) is not None:
+        text = f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains"
+        ends = f"{spans.shortest:,} to {spans.longest:,}"
+        items.append(Sentence(f"{text} {spans.target:,} steps, and the ladder's sizes {ends}."))
     notes: list[str | Text] = [*answer.notes]
     notes += unfinished_notes(answer.target.optimum.unfinished)
     if isinstance(answer, HorizonsAnswer):
@@ -136,9 +139,10 @@ def _planned(
             save(figure, answer.folder / f"{stem}-{verdict.axis}")
         items += console.verdicts(verdicts, hyperparameter, ladders.settled, beside)
     if ladders.exponents is not None:
-        head = f"Law fitted over {ladders.exponents.sizes} sizes, eta as a power (95 % intervals):"
-        lines = (f"- {exponent_text(exponent)}" for exponent in ladders.exponents.exponents)
-        items += map(Sentence, (head, *lines))
+        of = f"{ladders.exponents.sizes} sizes, eta as a power (95 % intervals)"
+        items.append(Sentence(f"Law fitted over {of}:"))
+        exponents = ladders.exponents.exponents
+        items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
     notes += map(_removed_note, answer.removed)
     deep = settings.runner.takes("depth")
     items += console.plan(plan, deep=deep)
@@ -158,12 +162,16 @@ def _planned(
     if not (next_command and not next_command.call.verb):
         targets = {v.axis for v in shown if v.target and v.target.answer != "holds"}
         doubts = [v for v in shown if v.answer != "holds" or v.axis in targets]
-        note = f"Its eta is in doubt: {_answers(doubts)}." if doubts else ""
-        items += console.target_command(plan, note)
+        note = f"Its eta is in doubt: {_answers(doubts)}. " if doubts else ""
+        # A target's plan is of no trial, whose seed `init_` would draw by.
+        seeds = "plan.init_(model) draws the weights by seed 0 whatever seed the script is given, "
+        note += f"{seeds}plan.init_(model, seed) by that one." * bool(plan.parameters)
+        items += console.target_command(target_words(plan, answer.folder), note)
     places["plan"] = files.plan
     if verdicts:
         places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
-    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    of_eta = shown if hyperparameter == "eta" else ()
+    eta = f", at eta {console.planned_eta(plan, of_eta)}" if "eta" in plan.hps else ""
     target = console.size_text(plan.target, deep=deep)
     return Shown(
         items=items,
@@ -198,18 +206,6 @@ def _same(answer: AnswerAtTarget) -> Next:
     if request.to_depth == answer.settings.base.depth:
         request = replace(request, to_depth=None)
     return again(answer.invocation, request, answer.settings, why="to train them")
-
-
-def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
-    if spans is None:
-        return []
-    return [
-        Sentence(
-            f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains "
-            f"{spans.target:,} steps, and the ladder's sizes {spans.shortest:,} to "
-            f"{spans.longest:,}."
-        )
-    ]
 
 
 def _trend_items(answer: TransferAnswer) -> list[Item]:
@@ -292,7 +288,7 @@ def _horizons(answer: HorizonsAnswer, again: Next, notes: Sequence[str | Text]) 
         )
         horizons = ", ".join(map(str, costs.horizons))
         return Shown(
-            items=console.target_command(answer.plan),
+            items=console.target_command(target_words(answer.plan, answer.folder)),
             notes=[*notes, *failure_notes(answer.failed), *map(_removed_note, answer.removed)],
             answer=f"Trained {counted(len(costs.missing), 'run')} more of {len(costs.trials)}, "
             f"each size at {horizons} steps.",

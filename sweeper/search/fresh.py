@@ -114,7 +114,10 @@ class FreshSeeds(Around):
 
 
 def untrained(seen: History) -> str:
-    """Why a command does not seem to train at eta, if all runs that differ in it alone say so."""
+    """Why a command does not seem to train at eta, if all runs that differ in it alone say so.
+
+    Where none do, as of random values, all must have one loss.
+    """
     lines = defaultdict[Hashable, dict[float, float]](dict)
     for result in seen.results:
         hps = dict(result.trial.log2_hps)
@@ -123,7 +126,9 @@ def untrained(seen: History) -> str:
     judged = [
         (line, flat) for line in lines.values() if (flat := depends_on_nothing(line)) is not None
     ]
-    if not judged or not all(flat for _, flat in judged):
+    every = {eta: loss for line in lines.values() for eta, loss in line.items()}
+    judged = judged or [(every, depends_on_nothing(every, noisy=False) is True)]
+    if not all(flat for _, flat in judged):
         return ""
     finite = {eta: loss for eta, loss in judged[0][0].items() if math.isfinite(loss)}
     low, high, losses = min(finite), max(finite), finite.values()

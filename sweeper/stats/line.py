@@ -111,8 +111,8 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     return LineState(losses, missing, extended)
 
 
-def depends_on_nothing(losses: Mapping[float, float]) -> bool | None:
-    """Whether losses at log2 values are one loss and noise; None where too few tell."""
+def depends_on_nothing(losses: Mapping[float, float], *, noisy: bool = True) -> bool | None:
+    """Whether losses at log2 values are one loss, and noise if `noisy`; None where too few tell."""
     values = sorted(value for value, loss in losses.items() if math.isfinite(loss))
     if len(values) < 3 or (octaves := values[-1] - values[0]) < FLAT_OCTAVES - 1e-9:
         return None
@@ -120,7 +120,8 @@ def depends_on_nothing(losses: Mapping[float, float]) -> bool | None:
     spread = float(np.ptp(ordered)) / max(abs(float(np.median(ordered))), 1e-300)
     if spread <= min(FLAT_RANGE * octaves**2, FLAT_MOST):
         return True
-    if octaves < NOISE_OCTAVES - 1e-9 or len(values) < NOISE_POINTS or spread > NOISE_RANGE:
+    few = octaves < NOISE_OCTAVES - 1e-9 or len(values) < NOISE_POINTS
+    if not noisy or few or spread > NOISE_RANGE:
         return False
     ratio = float(np.mean(np.diff(ordered) ** 2) / np.var(ordered, ddof=1))
     return ratio >= NOISE_RATIO

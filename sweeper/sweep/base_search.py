@@ -451,7 +451,11 @@ def without_result(
     """
     numbers, chosen = split(space, best)
     alike = [result for result in results if result.trial.choices == chosen]
-    places = [(_moved(result.trial.log2_hps, numbers), result) for result in alike]
+    places = [
+        ({n: hps[n] - best for n, best in numbers.items() if hps[n] != best}, result)
+        for result in alike
+        for hps in [result.trial.log2_hps]
+    ]
     done = [moved for moved, result in places if result.status != "failed"]
     failed: dict[tuple[str, float], Result] = {}
     for moved, result in places:
@@ -471,7 +475,3 @@ def without_result(
         for name, distance in failed
     }
     return [(name, failed[name, distance]) for (name, _), distance in nearest.items()]
-
-
-def _moved(hps: Log2Hps, best: Log2Hps) -> dict[str, float]:
-    return {name: hps[name] - best[name] for name in best if hps[name] != best[name]}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
@@ -31,6 +34,12 @@ MOST_BATCHED = 16
 """Trials that are timed together."""
 
 
+PLACE = re.compile(
+    r" (?:--(?:study|root)[ =]|(?:study|study\.name|root)=)(?:'[^']*'|\S+)| '(?:study|root)=[^']*'"
+)
+"""What of a command names a study and the folder of all."""
+
+
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     """Check a study's settings; BadInput names its file, or the search that writes it anew."""
     try:
@@ -42,8 +51,11 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
             raise
         folder = root / str(invocation.study)
         searched = read_searched(folder, [])
-        command = str(searched.command) if searched else ""
-        anew = f"; `{command}` writes it anew" if command.split()[1:2] == ["search"] else ""
+        line, dashes, own = (str(searched.command) if searched else "").partition(" -- ")
+        # Of a study that was copied the command is about the copy.
+        at = ["--root", str(folder.parent)] * (str(folder.parent) != DEFAULT_ROOT)
+        line = f"{PLACE.sub('', line)} {shlex.join(['--study', folder.name, *at])}{dashes}{own}"
+        anew = f"; `{line}` writes it anew" if line.split()[1:2] == ["search"] else ""
         raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, anew) from error
 
 

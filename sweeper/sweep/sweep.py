@@ -55,7 +55,7 @@ def make_loop(
         launcher=settings.launcher,
         folder=folder,
         notify=notify,
-        tell=lambda sentence: listener.announce(sentence),
+        tell=listener.announce,
         advanced=listener.advanced,
         **options,
     )

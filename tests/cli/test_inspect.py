@@ -115,8 +115,10 @@ def test_a_key_that_is_no_more_is_refused_with_the_command_that_writes_it_anew(
     path = study / "config.yaml"
     _, _, text = path.read_text().partition("\n")  # without its sum
     path.write_text(text.replace("  seq_len: 16\n", "  seq_len: 16\n  gone: 1\n"))
-    refused = sweeper("transfer", "--to-width", "32", "transfer.seeds=2")
-    command = f"`{shlex.join(['sweeper', 'search', *TINY, 'study=a'])}` writes it anew"
-    assert_refused(refused, "runs/a/config.yaml: ", "gone=1", command)
+    shutil.copytree(study, "others/b")
+    for place in (["--study", "a"], ["--study", "b", "--root", "others"]):  # of a copy the copy's
+        refused = sweeper("transfer", *place, "--to-width", "32", "transfer.seeds=2")
+        command = f"`{shlex.join(['sweeper', 'search', *TINY, *place])}` writes it anew"
+        assert_refused(refused, "/config.yaml: ", "gone=1", command)
     assert sweeper("search", *TINY, "study=a").code == 0
     assert sweeper("transfer", "--to-width", "32", "transfer.seeds=2").code == 0

@@ -18,10 +18,13 @@ from rich.console import Console
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
+from sweeper.decide.documents import Documents
 from sweeper.files import take_damaged
 from sweeper.report.next import Next, again, next_of
 from sweeper.report.output import Output
+from sweeper.report.page import page
 from sweeper.report.sections import Shown
+from sweeper.report.study_page import study_report
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from sweeper.verbs.requests import CheckRequest, ReportRequest, SearchRequest
@@ -344,7 +347,20 @@ def test_of_a_copied_study_the_next_command_is_about_the_copy(folder: Path) -> N
     write(folder / "transfer/w256-d2/plan.json", record)
     shutil.copytree(folder, copy, dirs_exist_ok=True)
     assert shlex.split(next_line(copy)) == [f"{copy.absolute()}/transfer/w256-d2/x", own[1]]
+    write(copy / "search.json", search(provenance={"command": searching}))
+    text = page(study_report(Documents.read(copy)))
+    assert "search --study mine experiment=demo --root copies" in text
+    assert f"{copy.absolute()}/transfer/w256-d2/x" in text and "study=demo" not in text
+    assert f"{folder.absolute()}/transfer/w256-d2/x" not in text
     setup = spec_of({"model": {"width": 16, "depth": 1}})
     write_setup(folder, setup)
     checked(folder, "fail", setup.digest)
     asserts("check")
+    settling = "sweeper compare demo newer --root runs --settle --budget 60"
+    record = {"job": "compare", "over": False, "command": settling}
+    for root in ("runs", "copies"):
+        write(Path(root, "demo/progress.json"), record)
+    assert next_line(folder) == settling.replace(" --root runs", "")
+    assert next_line(Path("copies/demo")) == ""  # the other study is not there
+    shutil.copytree("runs/newer", "copies/newer")
+    assert next_line(Path("copies/demo")) == settling.replace("--root runs ", "") + " --root copies"

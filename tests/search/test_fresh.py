@@ -126,3 +126,7 @@ def test_a_command_whose_losses_do_not_depend_on_eta_has_no_answer(
     if trials:
         assert len(history.results) == trials and "from 2^-3 to 2^3" in found.untrained
         assert math.isfinite(FreshSeeds(strategy=line).conclude(SPACE, history).objective)
+    # Where all values differ at once only losses that are all alike tell.
+    drawn = FreshSeeds(strategy=build_plugin(config(CONF / "search/random.yaml")), of_command=True)
+    found = drawn.conclude(SPACE, run_search(drawn, SPACE, objective))
+    assert bool(found.untrained) is (trials == 7)

@@ -69,7 +69,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     model = GPT(args.width, args.depth)
     plan = sweeper.TransferPlan.load(args.plan)
-    plan.init_(model)
+    plan.init_(model, args.seed)
     optimizer = torch.optim.AdamW(plan.param_groups(model), betas=(0.9, 0.95))
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = bytearray(b"".join(file.read_bytes() for file in files))

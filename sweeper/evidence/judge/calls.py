@@ -12,7 +12,7 @@ from sweeper.api.shown import Answer, drawn, source_of
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.evidence.batch.page import critical_record, critical_text
 from sweeper.evidence.each.page import each_text
-from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown, trend_lines
+from sweeper.evidence.judge.page import figures, headline, judged_report, judged_shown
 from sweeper.evidence.judge.page import tables as judged_tables
 from sweeper.evidence.judge.request import JudgeRequest
 from sweeper.evidence.judge.verb import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
@@ -35,7 +35,7 @@ class Judgement(Answer):
         self.document = self.judged.record
         beside = (spelled(as_text(note), PYTHON) for note in answer.notes)
         self.notes = (*self.judged.notes, *beside)
-        lines = [*headline(self.judged), *trend_lines(self.judged)]
+        lines = headline(self.judged)
         if answer.critical is not None:
             lines.append(critical_text(answer.critical))
             self.document["critical_batch"] = to_json(answer.critical)

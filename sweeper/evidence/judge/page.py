@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from sweeper.config.command_line import changed
 from sweeper.decide.ladder_verdict import Verdict
+from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation
 from sweeper.evidence.batch.decision import CriticalBatch
 from sweeper.evidence.batch.page import critical_figure, critical_section, critical_shown
@@ -32,7 +33,7 @@ from sweeper.evidence.runs.run import unit_of
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.evidence.runs.words import reading_text, roles_text, table_facts
 from sweeper.records import to_json
-from sweeper.report.console import LEARNING_RATE, trend_text, verdict_sentences, verdict_table
+from sweeper.report.console import LEARNING_RATE, drift_text, verdict_sentences, verdict_table
 from sweeper.report.drawing import learning_rate_figure
 from sweeper.report.next import Next, ladder_words, next_of, validated_by
 from sweeper.report.page import paged
@@ -45,12 +46,8 @@ from sweeper.verbs.requests import TransferRequest
 
 def headline(judged: TableVerdict) -> list[str]:
     """The answer in sentences, with the learning rates that were asked for at its end."""
-    return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
-
-
-def end_lines(judged: TableVerdict) -> list[str]:
-    """Which curves do not bracket their optimum."""
-    return [f"{_capital(line)}." for line in judged.ends]
+    ends = [f"{_capital(line)}." for line in judged.ends]
+    return [*answers(judged), *ends, *trend_lines(judged), *rate_lines(judged)]
 
 
 def answers(judged: TableVerdict) -> list[str]:
@@ -81,22 +78,28 @@ def rate_lines(judged: TableVerdict) -> list[str]:
     asked = [each for each in sizes if getattr(each.size, judged.axis, None) == judged.to]
     if judged.to is not None and any(each.is_base for each in asked):
         line += f", the best at {axis_name(judged.axis)} {judged.to}, which is the base"
-    lines = []
-    if judged.predicted is not None and (trend := judged.trend) is not None:
-        predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
-        lines.append(
-            f"At {axis_name(judged.axis)} {judged.to} the predicted one would lose {predicted}, "
-            f"the transferred one {kept}."
-        )
-    return [*lines, f"{line}."]
+    return [f"{line}."]
 
 
 def trend_lines(judged: TableVerdict) -> list[str]:
-    """The drift of the optima; none where nothing shows it."""
-    if judged.trend is None or judged.axis == JOINT_AXIS:
+    """The drift of the optima, and what either rate loses there; none where nothing shows it."""
+    if (trend := judged.trend) is None or judged.axis == JOINT_AXIS:
         return []
-    # A key of a study means nothing where there is none.
-    return [trend_text(judged.trend, judged.unit, applied=False, of_plan=bool(judged.study))]
+    drift = drift_text(trend, "the rate")
+    if len(trend.sizes) < MIN_TREND_SIZES:
+        return [f"{drift}; {trend.reason}."]
+    predicted, kept = (gap_text(g, judged.unit) for g in (trend.predicted_gap, trend.loss_gap))
+    end = "the runs do not tell which is better"
+    if trend.warranted:
+        # A key of a study means nothing where there is none.
+        end = f"train with the trend's{', transfer.correct=true' * bool(judged.study)}"
+    elif not math.isfinite(trend.gain.high - trend.gain.low):
+        end = "no curve reaches far enough to tell which is better"
+    return [
+        f"{drift}.",
+        f"Against the best rate at {axis_name(trend.axis)} {trend.target} the trend's loses "
+        f"{predicted}, the transferred one {kept}: {end}.",
+    ]
 
 
 def _capital(text: str) -> str:
@@ -207,11 +210,10 @@ def judged_report(
         many = len(judged.ladders) > 4  # a screen has a row for each, the page their sizes
         items += [replace(t, title=f"{t.title} at {at}", detail=many) for t in tables(ladder)]
         items += [Sentence(f"At {at}: {line}", detail=True) for line in headline(ladder)]
-    lines = [*answers(judged), *end_lines(judged), *trend_lines(judged), *rate_lines(judged)]
     sections = [
         Section(
             {"holds": "It holds", "fails": "It fails"}.get(judged.answer, "Cannot say yet"),
-            [Sentence(line, listed=True) for line in lines],
+            [Sentence(line, listed=True) for line in headline(judged)],
             is_answer=True,
             code=judged.answer,
         ),

@@ -47,6 +47,7 @@ def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: R
     answer = sweeper("judge", str(path), "--to-width", "4096", "--root", str(tmp_path / "out"))
     screen = " ".join(answer.out.split())
     assert "Trend over 4 widths: the rate goes as width^(-1.0" in screen
+    assert "the trend's loses" in screen and "save" not in screen
     assert "The transferred learning rate: 0.031" in screen
     assert "at width 4096 the best one is predicted to be 0.000" in screen
     predicted = answer_of(tmp_path)["predicted"]
