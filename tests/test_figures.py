@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.config.settings import Settings, resolve
+from sweeper.data.corpus import placeholder_data
 from sweeper.engine.architecture import build_model, build_named
 from sweeper.registry import groups
 from sweeper.search.independent import FRESH_SEED
@@ -48,7 +49,7 @@ def number(value: float, low: float, high: float) -> dict[str, float]:
 
 def check_that_it_can_be_built(settings: Settings, size: Size, **_: bool) -> None:
     """A ladder's model is built, and not traced as `resolve` does: the base's is."""
-    spec = settings.spec(placeholder_data(settings), "float32", size)
+    spec = settings.spec(placeholder_data(settings.source), "float32", size)
     unit = build_named("parameterization", spec.parameterization).unit_scaled
     with torch.device("meta"):
         build_model(spec, unit, size.width, size.depth)

@@ -20,7 +20,7 @@ from typing import Any
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
 from sweeper.config.command_line import key_of
-from sweeper.data.corpus import Corpus, Source, UserData
+from sweeper.data.corpus import Corpus, Source, UserData, placeholder_data
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
@@ -255,7 +255,7 @@ def check_model_size(settings: Settings, size: Size, *, classified: bool = True)
     if settings.scaled_by_user:
         return  # the model is the command's, and nobody else can build it
     target = settings.raw["model"].get(TARGET)
-    spec = settings.spec(placeholder_data(settings), "float32", size)
+    spec = settings.spec(placeholder_data(settings.source), "float32", size)
     with user_code(f"model.{TARGET}", target, "a model that can be built"):
         if classified:
             prepare(spec)
@@ -264,28 +264,12 @@ def check_model_size(settings: Settings, size: Size, *, classified: bool = True)
             check_build(spec, rules.unit_scaled)
 
 
-def placeholder_data(settings: Settings) -> dict[str, Any]:
-    """An identity of the data as far as the configuration tells it, before the data are read.
-
-    Where only the data could tell, 256 classes stand in for tokens, which are bytes by default, and
-    10 for arrays, as of digits. They change the shapes of embedding and readout in a dimension that
-    no width makes grow, and so neither roles nor exponents.
-    """
-    classes = getattr(settings.source, "vocab_size", None) or 256
-    if isinstance(settings.source, UserData):
-        classes = settings.source.classes
-    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
-    if (shape := getattr(settings.source, "input_shape", None)) is not None:
-        data |= {"input_shape": list(shape), "classes": 10}
-    return data | getattr(settings.source, "placeholder", {})
-
-
 def _fitted_to_model(settings: Settings) -> Settings:
     """The settings without hyperparameters that change nothing in the model, and notes on it.
 
     To search them would spend trials on noise. ConfigError for one that is asked for by name.
     """
-    prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+    prepared = prepare(settings.spec(placeholder_data(settings.source), "float32", settings.base))
     dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
     pairs = getattr(settings.search, "pairs", None) or ()
     asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
@@ -316,7 +300,9 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     if optimizer.get("decayed", "all") is None:
         optimizer = {**optimizer, "decayed": decayed_of(prepared.optimizer, prepared.specs)}
         settings = replace(settings, raw={**settings.raw, "optimizer": optimizer})
-        prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+        prepared = prepare(
+            settings.spec(placeholder_data(settings.source), "float32", settings.base)
+        )
     base, hps = settings.base, plain(defaults(settings.space))
     plan = make_plan(prepared, base, base, hps, {})
     note = sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)
@@ -329,7 +315,7 @@ def _with_edits_of_script(settings: Settings) -> Settings:
     at = replace(base, width=max(size.width for size in sizes))
     edits = ""
     with suppress(BadInput):  # it may not run there: a ladder says so
-        prepared = prepare(settings.spec(placeholder_data(settings), "float32", at))
+        prepared = prepare(settings.spec(placeholder_data(settings.source), "float32", at))
         plan = make_plan(prepared, base, at, plain(defaults(settings.space)), {})
         edits = "; ".join(filter(is_edit, plan.needs))
     note = f"the plan is of a model whose own code does this, as at width {at.width}: {edits}"

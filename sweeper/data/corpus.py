@@ -250,3 +250,19 @@ class UserData:
     def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """There is none."""
         raise NotImplementedError("the user command reads the data")
+
+
+def placeholder_data(source: Source) -> dict[str, Any]:
+    """An identity of the data as far as its source tells it, before the data are read.
+
+    Where only the data could tell, 256 classes stand in for tokens, which are bytes by default, and
+    10 for arrays, as of digits. They change the shapes of embedding and readout in a dimension that
+    no width makes grow, and so neither roles nor exponents.
+    """
+    classes = getattr(source, "vocab_size", None) or 256
+    if isinstance(source, UserData):
+        classes = source.classes
+    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
+    if (shape := getattr(source, "input_shape", None)) is not None:
+        data |= {"input_shape": list(shape), "classes": 10}
+    return data | getattr(source, "placeholder", {})

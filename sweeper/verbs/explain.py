@@ -112,7 +112,7 @@ def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
 
 
 def _prepared(settings: Settings, size: Size) -> PreparedSpec:
-    from sweeper.config.settings import placeholder_data
+    from sweeper.data.corpus import placeholder_data
     from sweeper.engine.prepare import prepare
 
-    return prepare(settings.spec(placeholder_data(settings), "float32", size))
+    return prepare(settings.spec(placeholder_data(settings.source), "float32", size))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.config.settings import Settings, resolve
+from sweeper.data.corpus import placeholder_data
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, ConfigError
 from tests.cli.driver import TINY, call, make_workplace
@@ -134,7 +135,7 @@ def test_patterns_are_checked_before_anything_runs(word: str, key: str) -> None:
 
 def test_roles_fit_on_a_command_line() -> None:
     given = settings("search=lr", "parameterization=mup", 'model.roles=["qkv.*=readout"]')
-    prepared = prepare(given.spec(placeholder_data(given), "float32", given.base))
+    prepared = prepare(given.spec(placeholder_data(given.source), "float32", given.base))
     roles = {spec.name: spec.role for spec in prepared.specs}
     assert roles["qkv.0.weight"] == "readout" and roles["up.0.weight"] == "hidden"
 

@@ -15,7 +15,8 @@ import yaml
 from torch import Tensor
 
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import placeholder_data, resolve
+from sweeper.config.settings import resolve
+from sweeper.data.corpus import placeholder_data
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
@@ -186,7 +187,7 @@ def lines(family: str, parameterization: str, optimizer: str) -> str:
 
     def prepared(width: int) -> Any:
         size = Size(width=width, depth=TARGET.depth)
-        return prepare(settings.spec(placeholder_data(settings), "float32", size))
+        return prepare(settings.spec(placeholder_data(settings.source), "float32", size))
 
     hps = plain(defaults(settings.space))
     plan = make_plan(prepared(TARGET.width), BASE, TARGET, hps, {})

@@ -9,7 +9,8 @@ import pytest
 
 from sweeper.config import settings as settings_module
 from sweeper.config.compose import compose_tree
-from sweeper.config.settings import placeholder_data, resolve
+from sweeper.config.settings import resolve
+from sweeper.data.corpus import placeholder_data
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.stats.ladder import LadderRule, LadderSize, Size, SizeCurve, SizeOverrides
@@ -131,7 +132,7 @@ SMALL = ["search=lr", "model.width=16", "model.head_size=8", "model.depth=1", "t
 
 def opened(*words: str, precision: str = "float32") -> settings_module.Experiment:
     settings = resolve(compose_tree([*SMALL, "transfer.widths=[16,32]", *words]))
-    corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings))
+    corpus: Any = SimpleNamespace(identity=lambda: placeholder_data(settings.source))
     return settings_module.Experiment(settings=settings, corpus=corpus, precision=precision)
 
 
