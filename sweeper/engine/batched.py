@@ -7,20 +7,36 @@ trials, so a diverging neighbour changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
 from sweeper.engine.architecture import initial_values
-from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, CudaGraph, watching
+from sweeper.engine.graph import (
+    GRAPH,
+    GRAPHED_UPDATE,
+    KEPT,
+    RECORDERS,
+    WARM_UP,
+    Attributes,
+    CudaGraph,
+    Recording,
+    attributes_of,
+    changes,
+    fits,
+    keep,
+    watching,
+)
 from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
@@ -75,8 +91,9 @@ class BatchedRun:
     trial's gradients was active; `losses` [steps, K]; `broken`, the step of each slice whose loss
     was the first not to be finite, or -1. `notices` are sentences for the user.
 
-    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time, so
-    that it can be replayed as one graph. What the host has for it is sent there before (`_send`).
+    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time
+    (`_fixed`), so that it can be replayed as one graph, in the next batch of this shape as well
+    (`keep`). What the host has for it is sent there before (`_send`).
     """
 
     def __init__(
@@ -133,10 +150,49 @@ class BatchedRun:
 
     def _forget_graph(self) -> None:
         """What is recorded is of other tensors, or of other operations."""
-        self._graph: CudaGraph | None = None
+        self._recorded: Recording | None = None
         self._recording: CudaGraph | None = None
-        self._grads, self._whole, self._draws, self._warm = list[Tensor](), True, False, 0
-        self._takes: Tensor | None = None
+        self._grads, self._takes, self._warm = list[Tensor](), cast(Tensor | None, None), 0
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Leave what is recorded, and the tensors there, to a next run: for the end of this one."""
+        if self._recorded is not None:
+            keep(self._recorded, self.device)
+            # What a run that drops slices goes on with.
+            self.count, self.clipped = self.count.clone(), self.clipped.clone()
+            self.feed.sent = tuple(part.clone() for part in self.feed.sent)
+        self._forget_graph()
+
+    def _fixed(self) -> list[Tensor]:
+        """All tensors that steps read and write, but for a corpus, in the order of their names."""
+        hps, scale = self.update_hps, self.loss_scale
+        own = [self.params, self.buffers, self.state, scale and scale.tensors(), self.feed.sent]
+        own += [hps.lr, hps.eps, hps.weight_decay, dict(hps.settings), self._schedule, self._seeds]
+        own += [self.seed_rows, self._counted[1], self.losses, self.broken, self.clipped]
+        return [leaf for leaf in tree_leaves([*own, self.count]) if isinstance(leaf, Tensor)]
+
+    def _key(self) -> Hashable:
+        """What the operations of a step follow from, and how they round."""
+        shapes = tuple((value.shape, value.stride(), value.dtype) for value in self._fixed())
+        modes = frozenset(self.program.unsupported)
+        return self.program, self.compiled, modes, self.feed.resident, shapes
+
+    def _attributes(self) -> Attributes:
+        return attributes_of([*self.program.model.modules(), self.prepared.optimizer])
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        """Go on where a run of this shape left what it recorded, if one did."""
+        kept = KEPT.pop(self._key(), None)
+        # A tensor that a module has put in another's place is not where the graph reads.
+        if kept is None or changes(kept.attributes, self._attributes()):
+            return
+        self.program.release()  # its module may be bound to what is left behind
+        for there, mine in zip(kept.tensors, self._fixed(), strict=True):
+            there.copy_(mine)
+            mine.data = there
+        self._recorded = kept
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         slots = list(range(len(self.batched.trials)))
@@ -180,12 +236,15 @@ class BatchedRun:
             self._backward()
             self._finish()
         else:
-            if self._graph is None and self._warm == WARM_UP:
+            if self._warm == 0:
+                self._take()
+            if self._recorded is None and self._warm == WARM_UP:
                 self._record(recorder)
-            if self._graph is not None:
-                parts = range(self.prepared.train.accumulate) if self._draws else ()
-                self._graph.replay([seed for part in parts for seed in self._seeds_of(part)])
-                if not self._whole:
+            if (recorded := self._recorded) is not None:
+                parts = range(self.prepared.train.accumulate) if recorded.graph.seeds else ()
+                recorded.graph.replay([seed for part in parts for seed in self._seeds_of(part)])
+                if recorded.grads:
+                    self._grads, self._takes = recorded.grads, recorded.takes
                     self._finish()
             else:
                 with recorder.warm_up(self.device):
@@ -210,28 +269,33 @@ class BatchedRun:
         self._refuse(GRAPHED_UPDATE, update.refusal or "it draws random numbers" * update.draws)
 
     def _record(self, recorder: type[CudaGraph]) -> None:
-        self._grads, self._whole = [], GRAPHED_UPDATE not in self.program.unsupported
         # What has not been watched counts as random; a map refuses what is.
         mapped = self._gradient_modes()[0] in ("mapped", "compiled mapped")
-        self._draws = not mapped and self.program.draws is not False
-        seeds = len(self.slots) * self.prepared.train.accumulate * self._draws
+        draws = not mapped and self.program.draws is not False
 
         def step() -> None:
             self._backward()
-            if self._whole:
+            if GRAPHED_UPDATE not in self.program.unsupported:
                 self._finish()
 
         try:
+            seeds = len(self.slots) * self.prepared.train.accumulate * draws
             self._recording = recorder(self.device, seeds)
             self._recording.record(step)
-            self._graph = self._recording
+            self._recorded = Recording(
+                graph=self._recording,
+                key=self._key(),
+                tensors=[value.detach() for value in self._fixed()],
+                attributes=self._attributes(),
+                grads=self._grads,
+                takes=self._takes,
+            )
         except Exception as error:
-            self._grads = []
             self._refuse(GRAPH, first_line(error))
             if is_out_of_memory(error):  # which says nothing of smaller batches
                 del self.program.unsupported[GRAPH]
         finally:
-            self._recording = None
+            self._recording, self._grads, self._takes = None, [], None
 
     def _refuse(self, name: str, reason: str) -> None:
         if reason:
@@ -292,8 +356,7 @@ class BatchedRun:
         else:
             self._update(grads, now)
         self.count.add_(1)
-        if self._graph is None:
-            self._grads, self._takes = [], None
+        self._grads, self._takes = [], None
 
     def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean losses and gradients of a batch's `train.accumulate` parts, one after the other."""
@@ -383,7 +446,7 @@ class BatchedRun:
         """Seed torch's generator for a slice, in a recording from the seeds of each replay."""
         if self._recording is None:
             self.program.seed(self._seeds_of(self._part)[index])
-        elif self._draws:
+        elif self._recording.seeds:
             self._recording.seed(self._part * len(self.slots) + index)
 
     def precision(self) -> AbstractContextManager[None]:
@@ -424,6 +487,7 @@ class BatchedRun:
     @torch.no_grad()
     def select(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
+        self.keep()
         index = self._on_device(list(slices))
 
         def kept(values: Sequence[Tensor]) -> list[Tensor]:
@@ -481,7 +545,8 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
-        self._forget_graph()  # the memory that it keeps is needed
+        if self._recorded is not None and not fits(self._recorded.size, self.device):
+            self._forget_graph()  # its memory is needed
         train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         classifies = "input_shape" in self.prepared.spec.data
@@ -620,8 +685,6 @@ class InitialTensors:
 
 BLOCK_STEPS = 64
 """What steps need of the host is worked out for so many at once, and sent in one copy."""
-MAX_MEMORY_FRACTION = 0.25
-"""A corpus is copied to the device when it takes at most this fraction of its free memory."""
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs and targets [..., ...] at positions [...]."""
@@ -654,8 +717,8 @@ class Feed:
         self.device, self.dtype = device, dtype
         # With the corpus on the device a step needs from the host only where to read,
         # [steps, seeds, batch] for a block of steps; without, its batch.
-        self._resident = self._load_corpus() if device.type != "cpu" else None
-        self._sent, self._block = tuple[Tensor, ...](), -1
+        self.resident = self.load_corpus() if device.type != "cpu" else None
+        self.sent, self._block = tuple[Tensor, ...](), -1
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
@@ -666,29 +729,29 @@ class Feed:
     def send(self, step: int) -> bool:
         """Bring what `read` takes for `step`; whether it lies in another place than before."""
         size = (self.train.batch_size, self.train.seq_len)
-        if self._resident is None:
+        if self.resident is None:
             batches = [self.corpus.batch(seed, step, *size) for seed in self.seeds]
             return self._keep(*self.to_device(batches))
         if self._block == (block := step // BLOCK_STEPS):
             return False
         self._block, steps = block, range(block * BLOCK_STEPS, (block + 1) * BLOCK_STEPS)
-        positions = self._resident[0].positions
+        positions = self.resident[0].positions
         rows = [[positions(seed, s, *size) for seed in self.seeds] for s in steps]
         return self._keep(torch.from_numpy(np.array(rows)))
 
     def read(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of the step with the row [1] in its block."""
-        if self._resident is None:
-            x, y = self._sent
+        if self.resident is None:
+            x, y = self.sent
             return x, y
-        [positions] = self._sent
-        return self._resident[1](positions.index_select(0, row)[0])
+        [positions] = self.sent
+        return self.resident[1](positions.index_select(0, row)[0])
 
     def _keep(self, *values: Tensor) -> bool:
-        if [value.shape for value in values] != [sent.shape for sent in self._sent]:
-            self._sent = tuple(value.to(self.device) for value in values)
+        if [value.shape for value in values] != [sent.shape for sent in self.sent]:
+            self.sent = tuple(value.to(self.device) for value in values)
             return True
-        for value, sent in zip(values, self._sent, strict=True):
+        for value, sent in zip(values, self.sent, strict=True):
             send(value, sent)
         return False
 
@@ -698,41 +761,52 @@ class Feed:
         x, y = (torch.from_numpy(np.stack(part)).to(self.device) for part in (xs, ys))
         return (x.to(self.dtype) if x.is_floating_point() else x), y
 
-    def _load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
+    def load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
         """The corpus and how to gather from it on the device; None where it stays on the host."""
-        match self.corpus:
-            case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):  # as int32
-                return corpus, self._windows(corpus)
-            case ArrayCorpus() as corpus if self._fits(corpus.inputs.nbytes):
-                # What is drawn for an image is drawn on the host, and images with it.
-                return (corpus, self._samples(corpus)) if corpus.augment.is_none else None
-        return None
+        if not isinstance(self.corpus, TokenCorpus | ArrayCorpus):
+            return None
+        return resident(self.corpus, self.train.seq_len, self.device, self.dtype)
 
-    def _fits(self, size: int) -> bool:
-        if self.device.type != "cuda":
-            return True
-        return size <= MAX_MEMORY_FRACTION * torch.cuda.mem_get_info(self.device)[0]
 
-    def _windows(self, corpus: TokenCorpus) -> Gather:
-        tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(self.device)
-        offsets = torch.arange(self.train.seq_len + 1, device=self.device)
+@lru_cache(maxsize=1)
+def resident(
+    corpus: TokenCorpus | ArrayCorpus, seq_len: int, device: torch.device, dtype: torch.dtype
+) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
+    """See `Feed.load_corpus`; batches of a search, one after the other, have one copy."""
+    if isinstance(corpus, TokenCorpus):
+        fit = fits(4 * len(corpus.tokens), device)  # as int32
+        return (corpus, _windows(corpus, seq_len, device)) if fit else None
+    # What is drawn for an image is drawn on the host, and images with it.
+    fit = corpus.augment.is_none and fits(corpus.inputs.nbytes, device)
+    return (corpus, _samples(corpus, device, dtype)) if fit else None
 
-        def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
-            windows = tokens[positions[..., None] + offsets].long()
-            return windows[..., :-1], windows[..., 1:]
 
-        return gather
+def forget_kept() -> bool:
+    """Free what lies on a device for batches to come; whether that was more than a corpus."""
+    kept = bool(KEPT)
+    KEPT.clear()
+    resident.cache_clear()
+    return kept
 
-    def _samples(self, corpus: ArrayCorpus) -> Gather:
-        inputs = torch.from_numpy(np.array(corpus.inputs)).to(self.device)
-        labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(self.device)
-        dtype = self.dtype  # a gather that knew the feed would keep both, and the corpus, alive
 
-        def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
-            # As the corpus has it: float32 throughout, whatever the model is trained in.
-            x = (inputs[positions].float() - float(np.float32(corpus.mean))) / float(
-                np.float32(corpus.std)
-            )
-            return x.to(dtype), labels[positions]
+def _windows(corpus: TokenCorpus, seq_len: int, device: torch.device) -> Gather:
+    tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(device)
+    offsets = torch.arange(seq_len + 1, device=device)
 
-        return gather
+    def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
+        windows = tokens[positions[..., None] + offsets].long()
+        return windows[..., :-1], windows[..., 1:]
+
+    return gather
+
+
+def _samples(corpus: ArrayCorpus, device: torch.device, dtype: torch.dtype) -> Gather:
+    inputs = torch.from_numpy(np.array(corpus.inputs)).to(device)
+    labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(device)
+    mean, std = float(np.float32(corpus.mean)), float(np.float32(corpus.std))
+
+    def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
+        # As the corpus has it: float32 throughout, whatever the model is trained in.
+        return ((inputs[positions].float() - mean) / std).to(dtype), labels[positions]
+
+    return gather

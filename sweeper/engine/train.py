@@ -139,7 +139,9 @@ class Training:
                     self.compiling.look(stop)
             if self.branching.keeps_end and self._active():
                 self._save()
-            return self._results()
+            results = self._results()
+            run.keep()
+            return results
         finally:
             run.program.release()
 

@@ -90,7 +90,7 @@ def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
     with no_host_waits():
         losses = [run.step() for _ in range(8)]
     assert torch.isfinite(torch.stack(losses)).all() and run.program.unsupported == {}
-    assert run._graph is not None
+    assert run._recorded is not None
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
@@ -127,7 +127,7 @@ def test_replayed_steps_are_plain_ones_to_the_bit(
             monkeypatch.setattr("sweeper.engine.batched.RECORDERS", recorders)
             run = BatchedRun(many, DEVICE, compile=compile)
             losses = [run.step() for _ in range(12)]
-            assert (run._graph is not None) == bool(recorders), run.notices
+            assert (run._recorded is not None) == bool(recorders), run.notices
             seen.append([*losses, *(value.clone() for value in run.tensors().values())])
             run.program.release()
     finally:

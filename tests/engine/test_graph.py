@@ -315,7 +315,7 @@ def test_a_corpus_on_the_device_and_one_on_the_host_feed_the_same_tape() -> None
     plain = everything(BatchedRun(batched), 2 * BLOCK_STEPS + 9)
     with taped():
         run = BatchedRun(batched)
-        run.feed._resident = run.feed._load_corpus()
+        run.feed.resident = run.feed.load_corpus()
         there = everything(run, 2 * BLOCK_STEPS + 9)
     assert all(map(torch.equal, plain, there))
     assert np.isfinite(there[-1].numpy()).all()
