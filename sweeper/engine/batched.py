@@ -21,22 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
+from sweeper.engine import graph
 from sweeper.engine.architecture import initial_values
-from sweeper.engine.graph import (
-    GRAPH,
-    GRAPHED_UPDATE,
-    KEPT,
-    RECORDERS,
-    WARM_UP,
-    Attributes,
-    CudaGraph,
-    Recording,
-    attributes_of,
-    changes,
-    fits,
-    keep,
-    watching,
-)
+from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, CudaGraph, watching
 from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
@@ -150,22 +137,34 @@ class BatchedRun:
 
     def _forget_graph(self) -> None:
         """What is recorded is of other tensors, or of other operations."""
-        self._recorded: Recording | None = None
+        self._recorded: graph.Recording | None = None
         self._recording: CudaGraph | None = None
         self._grads, self._takes, self._warm = list[Tensor](), cast(Tensor | None, None), 0
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Leave what is recorded, and the tensors there, to a next run: for the end of this one."""
         if self._recorded is not None:
-            keep(self._recorded, self.device)
+            self._recorded.keep(self.device)
             # What a run that drops slices goes on with.
             self.count, self.clipped = self.count.clone(), self.clipped.clone()
             self.feed.sent = tuple(part.clone() for part in self.feed.sent)
         self._forget_graph()
 
+    @torch.no_grad()
+    def _take(self) -> None:
+        """Go on where a run of this shape left what it recorded, if one did."""
+        kept = graph.KEPT.pop(self._key(), None)
+        # A graph knows nothing of a tensor that a module has put in another's place since.
+        if kept is None or graph.changes(kept.attributes, self._attributes()):
+            return
+        self.program.release()  # its module may be bound to what is left behind
+        for there, mine in zip(kept.tensors, self._fixed(), strict=True):
+            there.copy_(mine)
+            mine.data = there
+        self._recorded = kept
+
     def _fixed(self) -> list[Tensor]:
-        """All tensors that steps read and write, but for a corpus, in the order of their names."""
+        """All tensors that steps read and write, but for a corpus."""
         hps, scale = self.update_hps, self.loss_scale
         own = [self.params, self.buffers, self.state, scale and scale.tensors(), self.feed.sent]
         own += [hps.lr, hps.eps, hps.weight_decay, dict(hps.settings), self._schedule, self._seeds]
@@ -173,26 +172,14 @@ class BatchedRun:
         return [leaf for leaf in tree_leaves([*own, self.count]) if isinstance(leaf, Tensor)]
 
     def _key(self) -> Hashable:
-        """What the operations of a step follow from, and how they round."""
+        """What a step's operations follow from."""
         shapes = tuple((value.shape, value.stride(), value.dtype) for value in self._fixed())
-        modes = frozenset(self.program.unsupported)
-        return self.program, self.compiled, modes, self.feed.resident, shapes
+        # A factor that is 1 for all trials of a batch has no buffer.
+        names = (*self.buffers, self.compiled, *sorted(self.program.unsupported))
+        return self.program, names, self.feed.resident, shapes
 
-    def _attributes(self) -> Attributes:
-        return attributes_of([*self.program.model.modules(), self.prepared.optimizer])
-
-    @torch.no_grad()
-    def _take(self) -> None:
-        """Go on where a run of this shape left what it recorded, if one did."""
-        kept = KEPT.pop(self._key(), None)
-        # A tensor that a module has put in another's place is not where the graph reads.
-        if kept is None or changes(kept.attributes, self._attributes()):
-            return
-        self.program.release()  # its module may be bound to what is left behind
-        for there, mine in zip(kept.tensors, self._fixed(), strict=True):
-            there.copy_(mine)
-            mine.data = there
-        self._recorded = kept
+    def _attributes(self) -> dict[tuple[int, str], Any]:
+        return graph.attributes_of([*self.program.model.modules(), self.prepared.optimizer])
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         slots = list(range(len(self.batched.trials)))
@@ -282,7 +269,7 @@ class BatchedRun:
             seeds = len(self.slots) * self.prepared.train.accumulate * draws
             self._recording = recorder(self.device, seeds)
             self._recording.record(step)
-            self._recorded = Recording(
+            self._recorded = graph.Recording(
                 graph=self._recording,
                 key=self._key(),
                 tensors=[value.detach() for value in self._fixed()],
@@ -545,7 +532,7 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
-        if self._recorded is not None and not fits(self._recorded.size, self.device):
+        if self._recorded is not None and not graph.fits(self._recorded.size, self.device):
             self._forget_graph()  # its memory is needed
         train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
@@ -717,7 +704,9 @@ class Feed:
         self.device, self.dtype = device, dtype
         # With the corpus on the device a step needs from the host only where to read,
         # [steps, seeds, batch] for a block of steps; without, its batch.
-        self.resident = self.load_corpus() if device.type != "cpu" else None
+        self.resident = None
+        if device.type != "cpu" and isinstance(corpus, TokenCorpus | ArrayCorpus):
+            self.resident = resident(corpus, train.seq_len, device, dtype)
         self.sent, self._block = tuple[Tensor, ...](), -1
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -761,52 +750,40 @@ class Feed:
         x, y = (torch.from_numpy(np.stack(part)).to(self.device) for part in (xs, ys))
         return (x.to(self.dtype) if x.is_floating_point() else x), y
 
-    def load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
-        """The corpus and how to gather from it on the device; None where it stays on the host."""
-        if not isinstance(self.corpus, TokenCorpus | ArrayCorpus):
-            return None
-        return resident(self.corpus, self.train.seq_len, self.device, self.dtype)
-
 
 @lru_cache(maxsize=1)
 def resident(
     corpus: TokenCorpus | ArrayCorpus, seq_len: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
-    """See `Feed.load_corpus`; batches of a search, one after the other, have one copy."""
+    """A corpus and how to gather from it on the device; None where it stays on the host."""
     if isinstance(corpus, TokenCorpus):
-        fit = fits(4 * len(corpus.tokens), device)  # as int32
-        return (corpus, _windows(corpus, seq_len, device)) if fit else None
+        if not graph.fits(4 * len(corpus.tokens), device):  # as int32
+            return None
+        tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(device)
+        offsets = torch.arange(seq_len + 1, device=device)
+
+        def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
+            windows = tokens[positions[..., None] + offsets].long()
+            return windows[..., :-1], windows[..., 1:]
+
+        return corpus, gather
     # What is drawn for an image is drawn on the host, and images with it.
-    fit = corpus.augment.is_none and fits(corpus.inputs.nbytes, device)
-    return (corpus, _samples(corpus, device, dtype)) if fit else None
-
-
-def forget_kept() -> bool:
-    """Free what lies on a device for batches to come; whether that was more than a corpus."""
-    kept = bool(KEPT)
-    KEPT.clear()
-    resident.cache_clear()
-    return kept
-
-
-def _windows(corpus: TokenCorpus, seq_len: int, device: torch.device) -> Gather:
-    tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(device)
-    offsets = torch.arange(seq_len + 1, device=device)
-
-    def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
-        windows = tokens[positions[..., None] + offsets].long()
-        return windows[..., :-1], windows[..., 1:]
-
-    return gather
-
-
-def _samples(corpus: ArrayCorpus, device: torch.device, dtype: torch.dtype) -> Gather:
+    if not corpus.augment.is_none or not graph.fits(corpus.inputs.nbytes, device):
+        return None
     inputs = torch.from_numpy(np.array(corpus.inputs)).to(device)
     labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(device)
     mean, std = float(np.float32(corpus.mean)), float(np.float32(corpus.std))
 
-    def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
+    def normalized(positions: Tensor) -> tuple[Tensor, Tensor]:
         # As the corpus has it: float32 throughout, whatever the model is trained in.
         return ((inputs[positions].float() - mean) / std).to(dtype), labels[positions]
 
-    return gather
+    return corpus, normalized
+
+
+def forget_kept() -> bool:
+    """Free what lies on a device for batches to come; whether that was more than a corpus."""
+    kept = bool(graph.KEPT)
+    graph.KEPT.clear()
+    resident.cache_clear()
+    return kept

@@ -134,7 +134,7 @@ class Recording:
     graph: CudaGraph
     key: Hashable
     tensors: list[Tensor]
-    attributes: Attributes
+    attributes: dict[tuple[int, str], Any]
     grads: list[Tensor]
     takes: Tensor | None
 
@@ -143,17 +143,16 @@ class Recording:
         """Bytes of the device that it keeps."""
         return self.graph.size + sum(tensor.nbytes for tensor in self.tensors)
 
+    def keep(self, device: torch.device) -> None:
+        """Let a next run have it; where memory gets scarce, the oldest go."""
+        KEPT.pop(self.key, None)
+        KEPT[self.key] = self
+        while len(KEPT) > MAX_KEPT or not fits(sum(each.size for each in KEPT.values()), device):
+            del KEPT[next(iter(KEPT))]
+
 
 KEPT = dict[Hashable, Recording]()
 """Those of no run at present, the oldest first."""
-
-
-def keep(recording: Recording, device: torch.device) -> None:
-    """Let the next run with its key have it; the oldest go where memory gets scarce."""
-    KEPT.pop(recording.key, None)
-    KEPT[recording.key] = recording
-    while len(KEPT) > MAX_KEPT or not fits(sum(each.size for each in KEPT.values()), device):
-        del KEPT[next(iter(KEPT))]
 
 
 def fits(size: int, device: torch.device) -> bool:
@@ -227,29 +226,21 @@ def watching(
     watch.refusal = watch.refusal or (changed[0] if changed else "")
 
 
-Attributes = dict[tuple[int, str], Any]
-"""What Python holds between steps, by the holder's place and the name."""
-
-
-def attributes_of(holders: Iterable[object]) -> Attributes:
-    """Those of `holders`, but for what any module has; containers with what is in them."""
-
-    def noted(value: Any) -> Any:
-        if not isinstance(value, list | dict | set):
-            return value
-        return [value, *(value.values() if isinstance(value, dict) else value)]
-
+def attributes_of(holders: Iterable[object]) -> dict[tuple[int, str], Any]:
+    """What Python holds between steps, by holder and name; containers with what is in them."""
     own = vars(nn.Module())
     return {
-        (i, name): noted(value)
+        (i, name): [value, *(value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, list | dict | set)
+        else value
         for i, holder in enumerate(holders)
         for name, value in getattr(holder, "__dict__", {}).items()
         if name not in own
     }
 
 
-def changes(before: Attributes, after: Attributes) -> list[tuple[int, str]]:
-    """Which are others."""
+def changes(before: dict[tuple[int, str], Any], after: dict[tuple[int, str], Any]) -> list[Any]:
+    """Which attributes are others, by holder and name."""
     return [at for at, value in after.items() if not _same(before.get(at, before), value)]
 
 

@@ -118,12 +118,7 @@ class TrainTrials(EngineTask):
         return JobOutcome(results=tuple(results))
 
     def _train(
-        self,
-        trials: tuple[Trial, ...],
-        branching: Branching,
-        control: Control,
-        *,
-        again: bool = False,
+        self, trials: tuple[Trial, ...], branching: Branching, control: Control, again: bool = False
     ) -> JobOutcome:
         """Train batched trials of one specification, `again` where memory was short at first.
 

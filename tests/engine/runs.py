@@ -103,3 +103,13 @@ def trial_of(name: str, *, steps: int = 12) -> Trial:
 def trials_of(name: str) -> list[Trial]:
     base = trial_of(name)
     return [base, replace(base, seed=1), replace(base, log2_hps={**base.log2_hps, "eta": -6.0})]
+
+
+def others(batched: BatchedTrials, by: int) -> BatchedTrials:
+    """A batch of the same shape: other seeds, and rates that are smaller by so many octaves."""
+
+    def other(each: Trial) -> Trial:
+        hps = {**each.log2_hps, "eta": each.log2_hps["eta"] - by}
+        return replace(each, seed=each.seed + 9 * by, log2_hps=hps)
+
+    return replace(batched, trials=tuple(map(other, batched.trials)))

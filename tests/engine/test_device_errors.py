@@ -172,3 +172,18 @@ def test_a_batch_whose_update_broke_begins_anew(monkeypatch: pytest.MonkeyPatch)
     again = task(1).run(Control(notify=notices.append))
     assert again.results[0].objective == whole.results[0].objective
     assert notices == ["the compiled update failed (a kernel failed): begun anew without it"]
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_memory_that_recorded_steps_keep_is_given_up_before_a_batch_is_halved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notices, job, step, kept = list[str](), task(), BatchedRun.step, {"a shape": Any}
+    [*whole] = job.run(UNCONTROLLED).results
+    monkeypatch.setattr("sweeper.engine.graph.KEPT", kept)
+    full = failing(torch.OutOfMemoryError("full"))
+    monkeypatch.setattr(BatchedRun, "step", lambda run: full() if kept else step(run))
+    again = job.run(Control(notify=notices.append)).results
+    assert [r.objective for r in again] == [r.objective for r in whole] and not notices
+    monkeypatch.setattr(BatchedRun, "step", lambda run: kept.update(again=Any) or full())
+    assert job.run(UNCONTROLLED).failure, "once"

@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.batched import BatchedRun, BatchedTrials, forget_kept
 from sweeper.engine.graph import WARM_UP, CudaGraph
 from sweeper.engine.runner import Engine
 from sweeper.launch.inline import Inline
 from sweeper.sweep.loop import Loop
 from sweeper.trial import PluginSpec, Trial
-from tests.engine.runs import trials_of
+from tests.engine.runs import others, trials_of
 from tests.engine.tiny_trials import corpus, trial
 
 pytestmark = [
@@ -113,7 +113,10 @@ def test_replayed_steps_are_plain_ones_to_the_bit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With kernels that add in one order; random numbers follow from the same seeds."""
+    """With kernels that add in one order; random numbers follow from the same seeds.
+
+    Two more batches replay the same, whatever has become of memory that was free between.
+    """
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     many = batched(tmp_path, count, **settings)
     if name != "wide":
@@ -125,12 +128,20 @@ def test_replayed_steps_are_plain_ones_to_the_bit(
         seen = []
         for recorders in ({}, {"cuda": CudaGraph}):
             monkeypatch.setattr("sweeper.engine.batched.RECORDERS", recorders)
-            run = BatchedRun(many, DEVICE, compile=compile)
-            losses = [run.step() for _ in range(12)]
-            assert (run._recorded is not None) == bool(recorders), run.notices
-            seen.append([*losses, *(value.clone() for value in run.tensors().values())])
-            run.program.release()
+            seen.append(list[Tensor]())
+            for i in range(3):
+                run = BatchedRun(others(many, i), DEVICE, compile=compile)
+                seen[-1] += [run.step().clone()]
+                assert (run._recorded is not None) == (bool(recorders) and i > 0), run.notices
+                seen[-1] += [run.step().clone() for _ in range(11)]
+                assert (run._recorded is not None) == bool(recorders), run.notices
+                seen[-1] += [value.clone() for value in run.tensors().values()]
+                run.keep()
+                del run
+                torch.cuda.empty_cache()
+                torch.full((2**28,), torch.nan, device=DEVICE)
     finally:
+        forget_kept()
         torch.use_deterministic_algorithms(False)
     for plain, replayed in zip(*seen, strict=True):
         torch.testing.assert_close(replayed, plain, rtol=0, atol=0)
