@@ -7,7 +7,7 @@ trials, so a diverging neighbour changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
@@ -53,6 +53,8 @@ from sweeper.scaling.spec import ParamSpec
 from sweeper.trial import TrainSettings, Trial
 
 Compile = Literal["auto", "on", "off"]
+UPDATED_WITH = ("lr", "eps", "weight_decay", "settings")
+"""The tensors of `UpdateHps`."""
 PADDING = -1
 """The slot of a slice without a trial: such slices fill a batch up to a size that is compiled."""
 
@@ -132,7 +134,7 @@ class BatchedRun:
         self._seeds = torch.zeros(shape, dtype=torch.long, device=at)
         self.losses = torch.zeros(train.steps, count, dtype=torch.float64, device=at)
         self.broken = torch.full((count,), -1, device=at)
-        self._counted = self.slots, self._on_device(self.slots)
+        self._counted = self.slots, torch.tensor(self.slots, device=at)
         self._forget_graph()
 
     def _forget_graph(self) -> None:
@@ -165,11 +167,11 @@ class BatchedRun:
 
     def _fixed(self) -> list[Tensor]:
         """All tensors that steps read and write, but for a corpus."""
-        hps, scale = self.update_hps, self.loss_scale
-        own = [self.params, self.buffers, self.state, scale and scale.tensors(), self.feed.sent]
-        own += [hps.lr, hps.eps, hps.weight_decay, dict(hps.settings), self._schedule, self._seeds]
-        own += [self.seed_rows, self._counted[1], self.losses, self.broken, self.clipped]
-        return [leaf for leaf in tree_leaves([*own, self.count]) if isinstance(leaf, Tensor)]
+        own = [self.params, self.buffers, self.state, self._schedule, self._seeds, self.seed_rows]
+        own += [getattr(self.update_hps, name) for name in UPDATED_WITH]
+        own += [self.loss_scale.tensors()] if self.loss_scale else []
+        own += [self.losses, self.broken, self.clipped, self.count, self._counted[1]]
+        return tree_leaves([*own, self.feed.sent])
 
     def _key(self) -> Hashable:
         """What a step's operations follow from."""
@@ -183,9 +185,7 @@ class BatchedRun:
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         slots = list(range(len(self.batched.trials)))
-        if compile == "off":
-            return slots, False
-        if _compiled_mode(len(slots)) in self.program.unsupported:
+        if compile == "off" or _compiled_mode(len(slots)) in self.program.unsupported:
             return slots, False
         sizes = self.program.compiled_sizes
         # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
@@ -313,11 +313,8 @@ class BatchedRun:
             send(torch.tensor(self.slots), self._counted[1])
             self._counted = self.slots, self._counted[1]
 
-    def _row(self) -> Tensor:
-        return self.count % BLOCK_STEPS
-
     def _backward(self) -> None:
-        x, y = (part[self.seed_rows] for part in self.feed.read(self._row()))
+        x, y = (part[self.seed_rows] for part in self.feed.read(self.count % BLOCK_STEPS))
         with self.precision():
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
@@ -336,7 +333,9 @@ class BatchedRun:
         # A tensor: a number would be a constant of the compiled update, which would be compiled
         # anew at every step.
         step = (self.count + 1).to(self.dtype)[0] if scale is None else scale.taken + 1.0
-        now = StepInfo(step=step, schedule=self._schedule.index_select(0, self._row())[0])
+        now = StepInfo(
+            step=step, schedule=self._schedule.index_select(0, self.count % BLOCK_STEPS)[0]
+        )
         if scale and takes is not None:
             self._update_where(takes, grads, now)
             scale.update(takes)
@@ -363,9 +362,6 @@ class BatchedRun:
         """The trial of every slice; padding repeats the first."""
         return [self.batched.trials[max(slot, 0)] for slot in self.slots]
 
-    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device)
-
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses and gradients, in the fastest mode that this module supports.
 
@@ -373,7 +369,7 @@ class BatchedRun:
         rule for all its operations, or the compiler a kernel, shows when it runs.
         """
         if self.program.seeds:
-            seeds = self._seeds.index_select(0, self._row())[0, self._part]
+            seeds = self._seeds.index_select(0, self.count % BLOCK_STEPS)[0, self._part]
             for name in self.program.seeds:
                 self.buffers[name].copy_(seeds)  # in place: the module may be bound to it
         failures = dict[GradientMode, Exception]()
@@ -475,29 +471,19 @@ class BatchedRun:
     def select(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
         self.keep()
-        index = self._on_device(list(slices))
+        index = torch.tensor(list(slices), device=self.device)
 
-        def kept(values: Sequence[Tensor]) -> list[Tensor]:
-            return [value.index_select(0, index) for value in values]
-
-        def by_name(tensors: Mapping[str, Tensor]) -> Stacked:
-            return dict(zip(tensors, kept(list(tensors.values())), strict=True))
+        def kept(values: Any) -> Any:
+            return tree_map(lambda value: value.index_select(0, index), values)
 
         self.slots = [self.slots[i] for i in slices]
         # A new dictionary: by that the program knows that it must bind its module anew.
-        self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
-        self.buffers = by_name(self.buffers)
-        self.state = {name: kept(values) for name, values in self.state.items()}
+        self.params = {k: v.detach().requires_grad_() for k, v in kept(self.params).items()}
+        self.buffers, self.state = kept(self.buffers), kept(self.state)
         if self.loss_scale:
-            self.loss_scale = LossScale(**by_name(self.loss_scale.tensors()))
-        hps = self.update_hps
-        self.update_hps = replace(
-            hps,
-            lr=kept(hps.lr),
-            eps=kept(hps.eps),
-            weight_decay=kept(hps.weight_decay),
-            settings=by_name(hps.settings),
-        )
+            self.loss_scale = LossScale(**kept(self.loss_scale.tensors()))
+        hps = {name: kept(getattr(self.update_hps, name)) for name in UPDATED_WITH}
+        self.update_hps = replace(self.update_hps, **hps)
         self.seed_rows, broken = self.seed_rows[index], self.broken[index]
         self._lay_out()
         self.broken.copy_(broken)
@@ -557,7 +543,7 @@ class BatchedRun:
             values = torch.stack(parts)
             if len(set(sizes)) == 1:
                 return values.mean(0)
-            shares = self._on_device([size / sum(sizes) for size in sizes], values.dtype)
+            shares = values.new_tensor([size / sum(sizes) for size in sizes])
             return (values * shares[:, None]).sum(0)
 
         return mean(losses), mean(hits) if classifies else None
@@ -593,10 +579,10 @@ class InitialTensors:
             }
         # Trials of one seed see the same batches, so that a batch is sent once for a seed; this
         # is the row that each slice reads.
-        self.seed_rows = self._on_device([self.seeds.index(trial.seed) for trial in trials])
+        self.seed_rows = torch.tensor([seeds.index(t.seed) for t in trials], device=device)
 
-    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device)
+    def _tensor(self, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)
 
     def params(self) -> Stacked:
         """Initial weights, by (seed, name) alone: the other trials of the batch change nothing."""
@@ -616,7 +602,7 @@ class InitialTensors:
         # In float64 up to the last line: the same draw is rounded once, whatever the batch's
         # precision.
         moments = [(settings.init_mean, settings.init_std) for settings in trained_with]
-        means, stds = self._on_device(moments, torch.float64).unbind(1)
+        means, stds = self._tensor(moments, torch.float64).unbind(1)
         # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
         draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
         values = draws.to(self.device)[self.seed_rows]
@@ -640,7 +626,7 @@ class InitialTensors:
         values = {trial.key: self.prepared.buffers(trial.hps) for trial in self.trials}
         rows = [values[trial.key] for trial in self.trials]
         return {
-            name: self._on_device([row.get(name, 1.0) for row in rows], self.dtype)
+            name: self._tensor([row.get(name, 1.0) for row in rows], self.dtype)
             for name in sorted(set().union(*rows))
         }
 
@@ -651,7 +637,7 @@ class InitialTensors:
         def stacked(field: str) -> list[Tensor]:
             rows = [[getattr(p[spec.name], field) for p in self._trained_with] for spec in specs]
             return [
-                self._on_device(row, self.dtype).view(-1, *[1] * len(spec.shape))
+                self._tensor(row, self.dtype).view(-1, *[1] * len(spec.shape))
                 for row, spec in zip(rows, specs, strict=True)
             ]
 
@@ -664,7 +650,7 @@ class InitialTensors:
             parts=[self.prepared.architecture.parts.get(spec.name, 1) for spec in specs],
             matrices=[spec.matrix for spec in specs],
             settings={
-                name: self._on_device([row[name] for row in settings], torch.float64)
+                name: self._tensor([row[name] for row in settings], torch.float64)
                 for name in settings[0]
             },
         )

@@ -37,9 +37,8 @@ HOST_ALGORITHMS = (
     *("sweeper::inverse_fourth_roots", "sweeper::soap_bases"),
 )
 """Operations that wait for the device within."""
-MAX_MEMORY_FRACTION = 0.25
-"""Of a device's free memory: a corpus, or recorded steps that wait for a batch, take at most so
-much."""
+KEPT_SHARE = 0.25
+"""Of the free memory: so much at most is for a corpus, and for recorded steps that are kept."""
 MAX_KEPT = 16
 """Recorded steps that wait for a batch of their shape, in a process."""
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -157,9 +156,7 @@ KEPT = dict[Hashable, Recording]()
 
 def fits(size: int, device: torch.device) -> bool:
     """Whether so many bytes may stay on the device beside a batch."""
-    if device.type != "cuda":
-        return True
-    return size <= MAX_MEMORY_FRACTION * torch.cuda.mem_get_info(device)[0]
+    return device.type != "cuda" or size <= KEPT_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -50,15 +50,8 @@ from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
 UNTRAINABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    SystemExit,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RuntimeError, SystemExit, TypeError, ValueError),
 )
 """What a trial, or a model of a user's own, may raise; anything else has other causes."""
 

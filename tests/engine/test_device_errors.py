@@ -16,7 +16,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
-from tests.engine.runs import failing
+from tests.engine.runs import failing, same_result
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
@@ -175,15 +175,11 @@ def test_a_batch_whose_update_broke_begins_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_memory_that_recorded_steps_keep_is_given_up_before_a_batch_is_halved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    notices, job, step, kept = list[str](), task(), BatchedRun.step, {"a shape": Any}
-    [*whole] = job.run(UNCONTROLLED).results
+def test_kept_steps_make_room_before_a_batch_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, step, kept, full = task(), BatchedRun.step, {1: Any}, failing(MemoryError())
+    plain = job.run(UNCONTROLLED).results
     monkeypatch.setattr("sweeper.engine.graph.KEPT", kept)
-    full = failing(torch.OutOfMemoryError("full"))
     monkeypatch.setattr(BatchedRun, "step", lambda run: full() if kept else step(run))
-    again = job.run(Control(notify=notices.append)).results
-    assert [r.objective for r in again] == [r.objective for r in whole] and not notices
-    monkeypatch.setattr(BatchedRun, "step", lambda run: kept.update(again=Any) or full())
-    assert job.run(UNCONTROLLED).failure, "once"
+    assert all(map(same_result, job.run(UNCONTROLLED).results, plain)) and not kept
+    monkeypatch.setattr(BatchedRun, "step", lambda run: kept.update({1: Any}) or full())
+    assert job.run(UNCONTROLLED).failure, "and that once"
