@@ -333,9 +333,8 @@ class BatchedRun:
         # A tensor: a number would be a constant of the compiled update, which would be compiled
         # anew at every step.
         step = (self.count + 1).to(self.dtype)[0] if scale is None else scale.taken + 1.0
-        now = StepInfo(
-            step=step, schedule=self._schedule.index_select(0, self.count % BLOCK_STEPS)[0]
-        )
+        schedule = self._schedule.index_select(0, self.count % BLOCK_STEPS)[0]
+        now = StepInfo(step=step, schedule=schedule)
         if scale and takes is not None:
             self._update_where(takes, grads, now)
             scale.update(takes)

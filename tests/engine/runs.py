@@ -107,9 +107,8 @@ def trials_of(name: str) -> list[Trial]:
 
 def others(batched: BatchedTrials, by: int) -> BatchedTrials:
     """A batch of the same shape: other seeds, and rates that are smaller by so many octaves."""
-
-    def other(each: Trial) -> Trial:
-        hps = {**each.log2_hps, "eta": each.log2_hps["eta"] - by}
-        return replace(each, seed=each.seed + 9 * by, log2_hps=hps)
-
-    return replace(batched, trials=tuple(map(other, batched.trials)))
+    trials = [
+        replace(t, seed=t.seed + 9 * by, log2_hps={**t.log2_hps, "eta": t.log2_hps["eta"] - by})
+        for t in batched.trials
+    ]
+    return replace(batched, trials=tuple(trials))

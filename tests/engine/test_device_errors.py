@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
+from sweeper.engine.batched import BatchedRun, UpdateBrokenError
 from sweeper.engine.jobs import MeasureSize, TrainTrials
 from sweeper.engine.program import forget_frames, is_out_of_memory, program_for, raise_if_broken
 from sweeper.engine.train import Execution
@@ -77,15 +77,18 @@ def task(count: int = 2) -> TrainTrials:
     return TrainTrials(trials=trials, corpus=tokens(), execution=Execution())
 
 
-@pytest.mark.parametrize("where", ["_gradients", "_update"])
-def test_a_failed_allocation_is_the_batch_s_failure(
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+@pytest.mark.parametrize("where", ["_mapped", "_update"])
+def test_a_failed_allocation_is_the_batch_s_failure_and_rules_out_no_mode(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notices: list[str] = []
-    monkeypatch.setattr(BatchedRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    notices, program = list[str](), program_for(task().trials[0].spec, "cpu")
+    error = RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+    monkeypatch.setattr(BatchedRun if where == "_update" else program, where, failing(error))
     outcome = task().run(Control(notify=notices.append))
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
     assert notices == ["2 trials do not fit the device together: they are halved"]
+    assert not program.unsupported
 
 
 def test_halves_are_not_filled_up_to_what_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +116,6 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
     assert handled is not None and handled.__traceback__ is not None
     forget_frames(error)
     assert all(each.__traceback__ is None for each in (error, handled, cause))
-
-
-@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_no_memory_rules_out_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = task()
-    run = BatchedRun(BatchedTrials(trials=job.trials, corpus=job.corpus))
-    with monkeypatch.context() as patch:
-        patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
-        with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
-            run.step()
-    assert not run.program.unsupported
 
 
 def test_a_broken_device_ends_the_process_not_the_trial(

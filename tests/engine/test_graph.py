@@ -308,9 +308,8 @@ def test_factors_by_other_names_are_another_shape() -> None:
     assert all(map(same_result, replayed, plain)) and Tape.recorded - recorded == 2
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_recording_is_of_one_run_at_a_time(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the corpus is; that what is gathered on the device is the same, too."""
+def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a corpus on the device, whose batches are those of the host."""
     first = BatchedTrials(trials=tuple(trials_of("Plain")), corpus=tokens())
     batches, recorded = [others(first, i) for i in range(3)], Tape.recorded
 
@@ -321,7 +320,7 @@ def test_a_recording_is_of_one_run_at_a_time(there: bool, monkeypatch: pytest.Mo
     with taped():
         ended, alive, last = runs = [BatchedRun(batch) for batch in batches]
         for run in runs:
-            run.feed.resident = resident(tokens(), 8, run.device, run.dtype) if there else None
+            run.feed.resident = resident(tokens(), 8, run.device, run.dtype)
         seen = [[steps(ended), steps(ended)], [steps(alive)]]
         ended.keep()
         seen += [[steps(last)]]
