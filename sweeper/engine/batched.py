@@ -170,8 +170,9 @@ class BatchedRun:
         own = [self.params, self.buffers, self.state, self._schedule, self._seeds, self.seed_rows]
         own += [getattr(self.update_hps, name) for name in UPDATED_WITH]
         own += [self.loss_scale.tensors()] if self.loss_scale else []
-        own += [self.losses, self.broken, self.clipped, self.count, self._counted[1]]
-        return tree_leaves([*own, self.feed.sent])
+        own += [self.clipped] if self.prepared.train.clip else []  # its size is the batch's
+        own += [self.losses, self.broken, self.count, self._counted[1], self.feed.sent]
+        return tree_leaves(own)
 
     def _key(self) -> Hashable:
         """What a step's operations follow from."""
