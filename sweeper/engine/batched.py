@@ -7,18 +7,21 @@ trials, so a diverging neighbour changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
+from sweeper.engine import graph
 from sweeper.engine.architecture import initial_values
 from sweeper.engine.graph import GRAPH, GRAPHED_UPDATE, RECORDERS, WARM_UP, CudaGraph, watching
 from sweeper.engine.optimizers.optimizer import (
@@ -50,6 +53,8 @@ from sweeper.scaling.spec import ParamSpec
 from sweeper.trial import TrainSettings, Trial
 
 Compile = Literal["auto", "on", "off"]
+UPDATED_WITH = ("lr", "eps", "weight_decay", "settings")
+"""The tensors of `UpdateHps`."""
 PADDING = -1
 """The slot of a slice without a trial: such slices fill a batch up to a size that is compiled."""
 
@@ -75,8 +80,9 @@ class BatchedRun:
     trial's gradients was active; `losses` [steps, K]; `broken`, the step of each slice whose loss
     was the first not to be finite, or -1. `notices` are sentences for the user.
 
-    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time, so
-    that it can be replayed as one graph. What the host has for it is sent there before (`_send`).
+    A step (`_backward`, `_finish`) reads and writes the same tensors of the device each time
+    (`_fixed`), so that it can be replayed as one graph, in the next batch of this shape as well
+    (`keep`). What the host has for it is sent there before (`_send`).
     """
 
     def __init__(
@@ -128,21 +134,59 @@ class BatchedRun:
         self._seeds = torch.zeros(shape, dtype=torch.long, device=at)
         self.losses = torch.zeros(train.steps, count, dtype=torch.float64, device=at)
         self.broken = torch.full((count,), -1, device=at)
-        self._counted = self.slots, self._on_device(self.slots)
+        self._counted = self.slots, torch.tensor(self.slots, device=at)
         self._forget_graph()
 
     def _forget_graph(self) -> None:
         """What is recorded is of other tensors, or of other operations."""
-        self._graph: CudaGraph | None = None
+        self._recorded: graph.Recording | None = None
         self._recording: CudaGraph | None = None
-        self._grads, self._whole, self._draws, self._warm = list[Tensor](), True, False, 0
-        self._takes: Tensor | None = None
+        self._grads, self._takes, self._warm = list[Tensor](), cast(Tensor | None, None), 0
+
+    def keep(self) -> None:
+        """Leave what is recorded, and the tensors there, to a next run: for the end of this one."""
+        if self._recorded is not None:
+            self._recorded.keep(self.device)
+            # What a run that drops slices goes on with.
+            self.count, self.clipped = self.count.clone(), self.clipped.clone()
+            self.feed.sent = tuple(part.clone() for part in self.feed.sent)
+        self._forget_graph()
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        """Go on where a run of this shape left what it recorded, if one did."""
+        kept = graph.KEPT.pop(self._key(), None)
+        # A graph knows nothing of a tensor that a module has put in another's place since.
+        if kept is None or graph.changes(kept.attributes, self._attributes()):
+            return
+        self.program.release()  # its module may be bound to what is left behind
+        for there, mine in zip(kept.tensors, self._fixed(), strict=True):
+            there.copy_(mine)
+            mine.data = there
+        self._recorded = kept
+
+    def _fixed(self) -> list[Tensor]:
+        """All tensors that steps read and write, but for a corpus."""
+        own = [self.params, self.buffers, self.state, self._schedule, self._seeds, self.seed_rows]
+        own += [getattr(self.update_hps, name) for name in UPDATED_WITH]
+        own += [self.loss_scale.tensors()] if self.loss_scale else []
+        own += [self.clipped] if self.prepared.train.clip else []  # its size is the batch's
+        own += [self.losses, self.broken, self.count, self._counted[1], self.feed.sent]
+        return tree_leaves(own)
+
+    def _key(self) -> Hashable:
+        """What a step's operations follow from."""
+        shapes = tuple((value.shape, value.stride(), value.dtype) for value in self._fixed())
+        # A factor that is 1 for all trials of a batch has no buffer.
+        names = (*self.buffers, self.compiled, *sorted(self.program.unsupported))
+        return self.program, names, self.feed.resident, shapes
+
+    def _attributes(self) -> dict[tuple[int, str], Any]:
+        return graph.attributes_of([*self.program.model.modules(), self.prepared.optimizer])
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         slots = list(range(len(self.batched.trials)))
-        if compile == "off":
-            return slots, False
-        if _compiled_mode(len(slots)) in self.program.unsupported:
+        if compile == "off" or _compiled_mode(len(slots)) in self.program.unsupported:
             return slots, False
         sizes = self.program.compiled_sizes
         # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
@@ -180,12 +224,15 @@ class BatchedRun:
             self._backward()
             self._finish()
         else:
-            if self._graph is None and self._warm == WARM_UP:
+            if self._warm == 0:
+                self._take()
+            if self._recorded is None and self._warm == WARM_UP:
                 self._record(recorder)
-            if self._graph is not None:
-                parts = range(self.prepared.train.accumulate) if self._draws else ()
-                self._graph.replay([seed for part in parts for seed in self._seeds_of(part)])
-                if not self._whole:
+            if (recorded := self._recorded) is not None:
+                parts = range(self.prepared.train.accumulate) if recorded.graph.seeds else ()
+                recorded.graph.replay([seed for part in parts for seed in self._seeds_of(part)])
+                if recorded.grads:
+                    self._grads, self._takes = recorded.grads, recorded.takes
                     self._finish()
             else:
                 with recorder.warm_up(self.device):
@@ -210,28 +257,33 @@ class BatchedRun:
         self._refuse(GRAPHED_UPDATE, update.refusal or "it draws random numbers" * update.draws)
 
     def _record(self, recorder: type[CudaGraph]) -> None:
-        self._grads, self._whole = [], GRAPHED_UPDATE not in self.program.unsupported
         # What has not been watched counts as random; a map refuses what is.
         mapped = self._gradient_modes()[0] in ("mapped", "compiled mapped")
-        self._draws = not mapped and self.program.draws is not False
-        seeds = len(self.slots) * self.prepared.train.accumulate * self._draws
+        draws = not mapped and self.program.draws is not False
 
         def step() -> None:
             self._backward()
-            if self._whole:
+            if GRAPHED_UPDATE not in self.program.unsupported:
                 self._finish()
 
         try:
+            seeds = len(self.slots) * self.prepared.train.accumulate * draws
             self._recording = recorder(self.device, seeds)
             self._recording.record(step)
-            self._graph = self._recording
+            self._recorded = graph.Recording(
+                graph=self._recording,
+                key=self._key(),
+                tensors=[value.detach() for value in self._fixed()],
+                attributes=self._attributes(),
+                grads=self._grads,
+                takes=self._takes,
+            )
         except Exception as error:
-            self._grads = []
             self._refuse(GRAPH, first_line(error))
             if is_out_of_memory(error):  # which says nothing of smaller batches
                 del self.program.unsupported[GRAPH]
         finally:
-            self._recording = None
+            self._recording, self._grads, self._takes = None, [], None
 
     def _refuse(self, name: str, reason: str) -> None:
         if reason:
@@ -262,11 +314,8 @@ class BatchedRun:
             send(torch.tensor(self.slots), self._counted[1])
             self._counted = self.slots, self._counted[1]
 
-    def _row(self) -> Tensor:
-        return self.count % BLOCK_STEPS
-
     def _backward(self) -> None:
-        x, y = (part[self.seed_rows] for part in self.feed.read(self._row()))
+        x, y = (part[self.seed_rows] for part in self.feed.read(self.count % BLOCK_STEPS))
         with self.precision():
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
@@ -285,15 +334,15 @@ class BatchedRun:
         # A tensor: a number would be a constant of the compiled update, which would be compiled
         # anew at every step.
         step = (self.count + 1).to(self.dtype)[0] if scale is None else scale.taken + 1.0
-        now = StepInfo(step=step, schedule=self._schedule.index_select(0, self._row())[0])
+        schedule = self._schedule.index_select(0, self.count % BLOCK_STEPS)[0]
+        now = StepInfo(step=step, schedule=schedule)
         if scale and takes is not None:
             self._update_where(takes, grads, now)
             scale.update(takes)
         else:
             self._update(grads, now)
         self.count.add_(1)
-        if self._graph is None:
-            self._grads, self._takes = [], None
+        self._grads, self._takes = [], None
 
     def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean losses and gradients of a batch's `train.accumulate` parts, one after the other."""
@@ -313,9 +362,6 @@ class BatchedRun:
         """The trial of every slice; padding repeats the first."""
         return [self.batched.trials[max(slot, 0)] for slot in self.slots]
 
-    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device)
-
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses and gradients, in the fastest mode that this module supports.
 
@@ -323,7 +369,7 @@ class BatchedRun:
         rule for all its operations, or the compiler a kernel, shows when it runs.
         """
         if self.program.seeds:
-            seeds = self._seeds.index_select(0, self._row())[0, self._part]
+            seeds = self._seeds.index_select(0, self.count % BLOCK_STEPS)[0, self._part]
             for name in self.program.seeds:
                 self.buffers[name].copy_(seeds)  # in place: the module may be bound to it
         failures = dict[GradientMode, Exception]()
@@ -383,7 +429,7 @@ class BatchedRun:
         """Seed torch's generator for a slice, in a recording from the seeds of each replay."""
         if self._recording is None:
             self.program.seed(self._seeds_of(self._part)[index])
-        elif self._draws:
+        elif self._recording.seeds:
             self._recording.seed(self._part * len(self.slots) + index)
 
     def precision(self) -> AbstractContextManager[None]:
@@ -424,29 +470,20 @@ class BatchedRun:
     @torch.no_grad()
     def select(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
-        index = self._on_device(list(slices))
+        self.keep()
+        index = torch.tensor(list(slices), device=self.device)
 
-        def kept(values: Sequence[Tensor]) -> list[Tensor]:
-            return [value.index_select(0, index) for value in values]
-
-        def by_name(tensors: Mapping[str, Tensor]) -> Stacked:
-            return dict(zip(tensors, kept(list(tensors.values())), strict=True))
+        def kept(values: Any) -> Any:
+            return tree_map(lambda value: value.index_select(0, index), values)
 
         self.slots = [self.slots[i] for i in slices]
         # A new dictionary: by that the program knows that it must bind its module anew.
-        self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
-        self.buffers = by_name(self.buffers)
-        self.state = {name: kept(values) for name, values in self.state.items()}
+        self.params = {k: v.detach().requires_grad_() for k, v in kept(self.params).items()}
+        self.buffers, self.state = kept(self.buffers), kept(self.state)
         if self.loss_scale:
-            self.loss_scale = LossScale(**by_name(self.loss_scale.tensors()))
-        hps = self.update_hps
-        self.update_hps = replace(
-            hps,
-            lr=kept(hps.lr),
-            eps=kept(hps.eps),
-            weight_decay=kept(hps.weight_decay),
-            settings=by_name(hps.settings),
-        )
+            self.loss_scale = LossScale(**kept(self.loss_scale.tensors()))
+        hps = {name: kept(getattr(self.update_hps, name)) for name in UPDATED_WITH}
+        self.update_hps = replace(self.update_hps, **hps)
         self.seed_rows, broken = self.seed_rows[index], self.broken[index]
         self._lay_out()
         self.broken.copy_(broken)
@@ -481,7 +518,8 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
-        self._forget_graph()  # the memory that it keeps is needed
+        if self._recorded is not None and not graph.fits(self._recorded.size, self.device):
+            self._forget_graph()  # its memory is needed
         train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         classifies = "input_shape" in self.prepared.spec.data
@@ -505,7 +543,7 @@ class BatchedRun:
             values = torch.stack(parts)
             if len(set(sizes)) == 1:
                 return values.mean(0)
-            shares = self._on_device([size / sum(sizes) for size in sizes], values.dtype)
+            shares = values.new_tensor([size / sum(sizes) for size in sizes])
             return (values * shares[:, None]).sum(0)
 
         return mean(losses), mean(hits) if classifies else None
@@ -541,10 +579,10 @@ class InitialTensors:
             }
         # Trials of one seed see the same batches, so that a batch is sent once for a seed; this
         # is the row that each slice reads.
-        self.seed_rows = self._on_device([self.seeds.index(trial.seed) for trial in trials])
+        self.seed_rows = torch.tensor([seeds.index(t.seed) for t in trials], device=device)
 
-    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device)
+    def _tensor(self, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)
 
     def params(self) -> Stacked:
         """Initial weights, by (seed, name) alone: the other trials of the batch change nothing."""
@@ -564,7 +602,7 @@ class InitialTensors:
         # In float64 up to the last line: the same draw is rounded once, whatever the batch's
         # precision.
         moments = [(settings.init_mean, settings.init_std) for settings in trained_with]
-        means, stds = self._on_device(moments, torch.float64).unbind(1)
+        means, stds = self._tensor(moments, torch.float64).unbind(1)
         # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
         draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
         values = draws.to(self.device)[self.seed_rows]
@@ -588,7 +626,7 @@ class InitialTensors:
         values = {trial.key: self.prepared.buffers(trial.hps) for trial in self.trials}
         rows = [values[trial.key] for trial in self.trials]
         return {
-            name: self._on_device([row.get(name, 1.0) for row in rows], self.dtype)
+            name: self._tensor([row.get(name, 1.0) for row in rows], self.dtype)
             for name in sorted(set().union(*rows))
         }
 
@@ -599,7 +637,7 @@ class InitialTensors:
         def stacked(field: str) -> list[Tensor]:
             rows = [[getattr(p[spec.name], field) for p in self._trained_with] for spec in specs]
             return [
-                self._on_device(row, self.dtype).view(-1, *[1] * len(spec.shape))
+                self._tensor(row, self.dtype).view(-1, *[1] * len(spec.shape))
                 for row, spec in zip(rows, specs, strict=True)
             ]
 
@@ -612,7 +650,7 @@ class InitialTensors:
             parts=[self.prepared.architecture.parts.get(spec.name, 1) for spec in specs],
             matrices=[spec.matrix for spec in specs],
             settings={
-                name: self._on_device([row[name] for row in settings], torch.float64)
+                name: self._tensor([row[name] for row in settings], torch.float64)
                 for name in settings[0]
             },
         )
@@ -620,8 +658,6 @@ class InitialTensors:
 
 BLOCK_STEPS = 64
 """What steps need of the host is worked out for so many at once, and sent in one copy."""
-MAX_MEMORY_FRACTION = 0.25
-"""A corpus is copied to the device when it takes at most this fraction of its free memory."""
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs and targets [..., ...] at positions [...]."""
@@ -654,8 +690,10 @@ class Feed:
         self.device, self.dtype = device, dtype
         # With the corpus on the device a step needs from the host only where to read,
         # [steps, seeds, batch] for a block of steps; without, its batch.
-        self._resident = self._load_corpus() if device.type != "cpu" else None
-        self._sent, self._block = tuple[Tensor, ...](), -1
+        self.resident = None
+        if device.type != "cpu" and isinstance(corpus, TokenCorpus | ArrayCorpus):
+            self.resident = resident(corpus, train.seq_len, device, dtype)
+        self.sent, self._block = tuple[Tensor, ...](), -1
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
@@ -666,29 +704,29 @@ class Feed:
     def send(self, step: int) -> bool:
         """Bring what `read` takes for `step`; whether it lies in another place than before."""
         size = (self.train.batch_size, self.train.seq_len)
-        if self._resident is None:
+        if self.resident is None:
             batches = [self.corpus.batch(seed, step, *size) for seed in self.seeds]
             return self._keep(*self.to_device(batches))
         if self._block == (block := step // BLOCK_STEPS):
             return False
         self._block, steps = block, range(block * BLOCK_STEPS, (block + 1) * BLOCK_STEPS)
-        positions = self._resident[0].positions
+        positions = self.resident[0].positions
         rows = [[positions(seed, s, *size) for seed in self.seeds] for s in steps]
         return self._keep(torch.from_numpy(np.array(rows)))
 
     def read(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of the step with the row [1] in its block."""
-        if self._resident is None:
-            x, y = self._sent
+        if self.resident is None:
+            x, y = self.sent
             return x, y
-        [positions] = self._sent
-        return self._resident[1](positions.index_select(0, row)[0])
+        [positions] = self.sent
+        return self.resident[1](positions.index_select(0, row)[0])
 
     def _keep(self, *values: Tensor) -> bool:
-        if [value.shape for value in values] != [sent.shape for sent in self._sent]:
-            self._sent = tuple(value.to(self.device) for value in values)
+        if [value.shape for value in values] != [sent.shape for sent in self.sent]:
+            self.sent = tuple(value.to(self.device) for value in values)
             return True
-        for value, sent in zip(values, self._sent, strict=True):
+        for value, sent in zip(values, self.sent, strict=True):
             send(value, sent)
         return False
 
@@ -698,41 +736,40 @@ class Feed:
         x, y = (torch.from_numpy(np.stack(part)).to(self.device) for part in (xs, ys))
         return (x.to(self.dtype) if x.is_floating_point() else x), y
 
-    def _load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
-        """The corpus and how to gather from it on the device; None where it stays on the host."""
-        match self.corpus:
-            case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):  # as int32
-                return corpus, self._windows(corpus)
-            case ArrayCorpus() as corpus if self._fits(corpus.inputs.nbytes):
-                # What is drawn for an image is drawn on the host, and images with it.
-                return (corpus, self._samples(corpus)) if corpus.augment.is_none else None
-        return None
 
-    def _fits(self, size: int) -> bool:
-        if self.device.type != "cuda":
-            return True
-        return size <= MAX_MEMORY_FRACTION * torch.cuda.mem_get_info(self.device)[0]
-
-    def _windows(self, corpus: TokenCorpus) -> Gather:
-        tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(self.device)
-        offsets = torch.arange(self.train.seq_len + 1, device=self.device)
+@lru_cache(maxsize=1)
+def resident(
+    corpus: TokenCorpus | ArrayCorpus, seq_len: int, device: torch.device, dtype: torch.dtype
+) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
+    """A corpus and how to gather from it on the device; None where it stays on the host."""
+    if isinstance(corpus, TokenCorpus):
+        if not graph.fits(4 * len(corpus.tokens), device):  # as int32
+            return None
+        tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(device)
+        offsets = torch.arange(seq_len + 1, device=device)
 
         def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
             windows = tokens[positions[..., None] + offsets].long()
             return windows[..., :-1], windows[..., 1:]
 
-        return gather
+        return corpus, gather
+    # What is drawn for an image is drawn on the host, and images with it.
+    if not corpus.augment.is_none or not graph.fits(corpus.inputs.nbytes, device):
+        return None
+    inputs = torch.from_numpy(np.array(corpus.inputs)).to(device)
+    labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(device)
+    mean, std = float(np.float32(corpus.mean)), float(np.float32(corpus.std))
 
-    def _samples(self, corpus: ArrayCorpus) -> Gather:
-        inputs = torch.from_numpy(np.array(corpus.inputs)).to(self.device)
-        labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(self.device)
-        dtype = self.dtype  # a gather that knew the feed would keep both, and the corpus, alive
+    def normalized(positions: Tensor) -> tuple[Tensor, Tensor]:
+        # As the corpus has it: float32 throughout, whatever the model is trained in.
+        return ((inputs[positions].float() - mean) / std).to(dtype), labels[positions]
 
-        def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
-            # As the corpus has it: float32 throughout, whatever the model is trained in.
-            x = (inputs[positions].float() - float(np.float32(corpus.mean))) / float(
-                np.float32(corpus.std)
-            )
-            return x.to(dtype), labels[positions]
+    return corpus, normalized
 
-        return gather
+
+def forget_kept() -> bool:
+    """Free what lies on a device for batches to come; whether that was more than a corpus."""
+    kept = bool(graph.KEPT)
+    graph.KEPT.clear()
+    resident.cache_clear()
+    return kept

@@ -4,14 +4,18 @@ Uncompiled, a step is hundreds of kernels that the host launches one by one; of 
 takes longer than the kernels. A graph holds operations and addresses, no code. So before a step is
 recorded it is watched: what reads a value of the device, draws on the host, or changes what Python
 holds cannot be replayed, and is run as it is.
+
+Batches of a search repeat their shapes. So a run that ends, or goes on with fewer trials, leaves
+what it recorded, and the tensors there, to the next of that shape, which copies its own in.
 """
 
 from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,17 +37,22 @@ HOST_ALGORITHMS = (
     *("sweeper::inverse_fourth_roots", "sweeper::soap_bases"),
 )
 """Operations that wait for the device within."""
-
-
+KEPT_SHARE = 0.25
+"""Of the free memory: so much at most is for a corpus, and for recorded steps that are kept."""
+MAX_KEPT = 16
+"""Recorded steps that wait for a batch of their shape, in a process."""
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """What torch says of operations whose result, or its shape, the host needs to know."""
 
 
 class CudaGraph:
-    """Records a step in a memory pool of its own, and replays it."""
+    """Records a step in a memory pool of its own, of `size` bytes, and replays it.
+
+    `seeds` is how often a step seeds torch's generator: each goes on with one of its own.
+    """
 
     def __init__(self, device: torch.device, seeds: int) -> None:
-        """`seeds` is how often a step seeds torch's generator: each goes on with one of its own."""
+        self.seeds, self.size = seeds, 0
         index = torch.cuda.current_device() if device.index is None else device.index
         self._device, self._index, self._graph = device, index, torch.cuda.CUDAGraph()
         self._default = torch.cuda.default_generators[index]
@@ -70,8 +79,10 @@ class CudaGraph:
         try:
             # The outer one goes back to the stream before; the end of a broken recording does not.
             with torch.cuda.stream(side), torch.cuda.graph(self._graph, pool, side):
+                before = torch.cuda.memory_reserved(self._index)
                 try:
                     step()
+                    self.size = torch.cuda.memory_reserved(self._index) - before
                 except BaseException as error:
                     first.append(error)  # the end of the recording fails, too, of no operation
                     raise
@@ -109,6 +120,43 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 RECORDERS = {"cuda": CudaGraph}
 """By the type of the device; steps of all others run as they are."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Recording:
+    """A recorded step, which runs with the same `key` can replay, one at a time.
+
+    `tensors` are those between steps, in the run's order; `attributes`, what Python held. An update
+    that was not recorded finds its `grads` here, and which trials take it.
+    """
+
+    graph: CudaGraph
+    key: Hashable
+    tensors: list[Tensor]
+    attributes: dict[tuple[int, str], Any]
+    grads: list[Tensor]
+    takes: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the device that it keeps."""
+        return self.graph.size + sum(tensor.nbytes for tensor in self.tensors)
+
+    def keep(self, device: torch.device) -> None:
+        """Let a next run have it; where memory gets scarce, the oldest go."""
+        KEPT.pop(self.key, None)
+        KEPT[self.key] = self
+        while len(KEPT) > MAX_KEPT or not fits(sum(each.size for each in KEPT.values()), device):
+            del KEPT[next(iter(KEPT))]
+
+
+KEPT = dict[Hashable, Recording]()
+"""Those of no run at present, the oldest first."""
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Whether so many bytes may stay on the device beside a batch."""
+    return device.type != "cuda" or size <= KEPT_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -158,13 +206,12 @@ def watching(
 ) -> Iterator[StepWatch]:
     """Watch a part of a step: its operations, attributes of `holders`, and where `tensors` lie."""
     holders, watch, before = list(holders), StepWatch(device), tensors()
-    attributes, draws = _attributes(holders), _host_draws()
+    attributes, draws = attributes_of(holders), _host_draws()
     with watch:
         yield watch
     changed = [
         f"{type(holders[i]).__name__}.{name} changes"
-        for (i, name), value in _attributes(holders).items()
-        if not _same(attributes.get((i, name), watch), value)
+        for i, name in changes(attributes, attributes_of(holders))
     ]
     if draws != _host_draws():
         changed.append("random numbers are drawn on the host")
@@ -176,18 +223,27 @@ def watching(
     watch.refusal = watch.refusal or (changed[0] if changed else "")
 
 
-def _attributes(holders: Sequence[object]) -> dict[tuple[int, str], Any]:
-    """What Python holds between steps, by holder and name; of a container its length."""
+def attributes_of(holders: Iterable[object]) -> dict[tuple[int, str], Any]:
+    """What Python holds between steps, by holder and name; containers with what is in them."""
     own = vars(nn.Module())
     return {
-        (i, name): f"{id(value)} {len(value)}" if isinstance(value, list | dict | set) else value
+        (i, name): [value, *(value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, list | dict | set)
+        else value
         for i, holder in enumerate(holders)
         for name, value in getattr(holder, "__dict__", {}).items()
         if name not in own
     }
 
 
+def changes(before: dict[tuple[int, str], Any], after: dict[tuple[int, str], Any]) -> list[Any]:
+    """Which attributes are others, by holder and name."""
+    return [at for at, value in after.items() if not _same(before.get(at, before), value)]
+
+
 def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, list) and isinstance(after, list):
+        return before[0] is after[0] and len(before) == len(after)
     plain = isinstance(after, int | float | str | torch.Size) and type(before) is type(after)
     return before is after or (plain and before == after)
 

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from sweeper import schedule
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.engine.architecture import few_rows, own_argument
-from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
+from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError, forget_kept
 from sweeper.engine.branches import NO_BRANCHES, Branching, branchings, horizons
 from sweeper.engine.graph import RECORDERS, WARM_UP
 from sweeper.engine.measurements import MEASUREMENTS
@@ -50,15 +50,8 @@ from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
 UNTRAINABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    SystemExit,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RuntimeError, SystemExit, TypeError, ValueError),
 )
 """What a trial, or a model of a user's own, may raise; anything else has other causes."""
 
@@ -118,9 +111,9 @@ class TrainTrials(EngineTask):
         return JobOutcome(results=tuple(results))
 
     def _train(
-        self, trials: tuple[Trial, ...], branching: Branching, control: Control
+        self, trials: tuple[Trial, ...], branching: Branching, control: Control, again: bool = False
     ) -> JobOutcome:
-        """Train batched trials of one specification.
+        """Train batched trials of one specification, `again` where memory was short at first.
 
         Whatever a model raises is the outcome's failure. What is too large for the device is one
         too, but for a single trial, which is trained once more with its activations recomputed.
@@ -143,7 +136,10 @@ class TrainTrials(EngineTask):
         # the error, whose frames hold the tensors.
         if is_out_of_memory(problem):
             forget_frames(problem)
+            kept = forget_kept()
             free_unused(device)
+            if kept and not again:
+                return self._train(trials, branching, control, again=True)
             program = program_for(trials[0].spec, self.execution.device)
             program.forget_sizes(count := len(trials))
             if count > 1:
@@ -356,6 +352,7 @@ def step_seconds(
     The first is not counted: it warms up allocators and, on a GPU, loads kernels. Nor are those
     before a graph is replayed.
     """
+    forget_kept()
     run, times = BatchedRun(batched, device), []
     first = 1 + WARM_UP * (run.device.type in RECORDERS)
     try:

@@ -24,8 +24,8 @@ from sweeper.trial import Result, curve, judged
 
 SHRINKS = {"cpu": 1.0}
 SHRINKS_GPU = 0.75
-"""Slices are dropped where at most this share still trains: a graph of fewer is recorded anew, in
-steps that are launched one by one."""
+"""Slices are dropped where at most this share still trains: a graph of fewer is most often recorded
+anew, in steps that are launched one by one."""
 SYNC_POINTS = 50
 """The host reads the losses so often in a run; between sync points no step waits for it."""
 
@@ -139,7 +139,9 @@ class Training:
                     self.compiling.look(stop)
             if self.branching.keeps_end and self._active():
                 self._save()
-            return self._results()
+            results = self._results()
+            run.keep()
+            return results
         finally:
             run.program.release()
 

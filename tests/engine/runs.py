@@ -103,3 +103,12 @@ def trial_of(name: str, *, steps: int = 12) -> Trial:
 def trials_of(name: str) -> list[Trial]:
     base = trial_of(name)
     return [base, replace(base, seed=1), replace(base, log2_hps={**base.log2_hps, "eta": -6.0})]
+
+
+def others(batched: BatchedTrials, by: int) -> BatchedTrials:
+    """A batch of the same shape: other seeds, and rates that are smaller by so many octaves."""
+    trials = [
+        replace(t, seed=t.seed + 9 * by, log2_hps={**t.log2_hps, "eta": t.log2_hps["eta"] - by})
+        for t in batched.trials
+    ]
+    return replace(batched, trials=tuple(trials))

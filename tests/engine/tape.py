@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from sweeper.engine import graph
@@ -58,6 +58,7 @@ class Tape(TorchDispatchMode):
     recorded: int = 0
     """By all tapes of this process."""
     replayed: int = 0
+    size = 0
 
     def __init__(self, device: torch.device, seeds: int) -> None:
         super().__init__()
@@ -89,8 +90,10 @@ class Tape(TorchDispatchMode):
                         whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
                         self.before.setdefault(address(tensor), (whole, whole.clone()))
         out = func(*args, **kwargs)
+        # Like a graph it is of the memory: a tensor may be put elsewhere later.
+        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
         places = {address(tensor) for tensor in given}
-        fresh = [(i, t) for i, t in enumerate(tensors_of(out)) if address(t) not in places]
+        fresh = [(i, t.detach()) for i, t in enumerate(tensors_of(out)) if address(t) not in places]
         self.entries.append((func, args, kwargs, fresh))
         return out
 
@@ -118,4 +121,6 @@ def taped() -> Iterator[None]:
     """Steps on a CPU are recorded and replayed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(graph.RECORDERS, "cpu", Tape)
+        graph.KEPT.clear()
         yield
+        graph.KEPT.clear()

@@ -15,7 +15,7 @@ import torch
 from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.engine import program
-from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials, Feed
+from sweeper.engine.batched import BLOCK_STEPS, BatchedRun, BatchedTrials, Feed, resident
 from sweeper.engine.train import Execution, train
 from sweeper.models import loss
 from sweeper.trial import PluginSpec, Result, TrainSettings, Trial
@@ -210,7 +210,7 @@ def test_gathered_batches_equal_those_of_the_corpus(
     settings = TrainSettings(steps=200, batch_size=3, seq_len=8)
     feed = Feed(where, settings, [0, 7], torch.device("cpu"), dtype)
     host = {step: feed.batch(step) for step in (0, 1, BLOCK_STEPS - 1, BLOCK_STEPS, 199)}
-    feed._resident = feed._load_corpus()
+    feed.resident = resident(where, 8, feed.device, dtype)
     for step, (x, y) in host.items():
         there = feed.batch(step)
         assert torch.equal(there[0], x) and torch.equal(there[1], y)

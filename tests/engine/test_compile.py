@@ -117,15 +117,6 @@ def test_a_smaller_batch_is_compiled_where_the_steps_left_earn_it(
     assert not decision.shrinks(size=1), "of two slices one is all that is saved"
 
 
-def test_a_batch_that_begins_compiled_shrinks_by_what_others_measured() -> None:
-    record = CompileRecord(seconds=30.0, gain=2.0, per_slice=0.1)
-    run = Run(compiled=True, record=record)
-    decision = CompileDecision(run, 1000, 0.0)  # type: ignore[arg-type]
-    assert decision.shrinks(size=1) and decision.points == []
-    run.step_index = 950
-    assert not decision.shrinks(size=1)
-
-
 def test_a_batch_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

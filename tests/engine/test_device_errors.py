@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
+from sweeper.engine.batched import BatchedRun, UpdateBrokenError
 from sweeper.engine.jobs import MeasureSize, TrainTrials
 from sweeper.engine.program import forget_frames, is_out_of_memory, program_for, raise_if_broken
 from sweeper.engine.train import Execution
@@ -16,7 +16,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
-from tests.engine.runs import failing
+from tests.engine.runs import failing, same_result
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
 
@@ -77,15 +77,18 @@ def task(count: int = 2) -> TrainTrials:
     return TrainTrials(trials=trials, corpus=tokens(), execution=Execution())
 
 
-@pytest.mark.parametrize("where", ["_gradients", "_update"])
-def test_a_failed_allocation_is_the_batch_s_failure(
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+@pytest.mark.parametrize("where", ["_mapped", "_update"])
+def test_a_failed_allocation_is_the_batch_s_failure_and_rules_out_no_mode(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notices: list[str] = []
-    monkeypatch.setattr(BatchedRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    notices, program = list[str](), program_for(task().trials[0].spec, "cpu")
+    error = RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+    monkeypatch.setattr(BatchedRun if where == "_update" else program, where, failing(error))
     outcome = task().run(Control(notify=notices.append))
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
     assert notices == ["2 trials do not fit the device together: they are halved"]
+    assert not program.unsupported
 
 
 def test_halves_are_not_filled_up_to_what_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +116,6 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
     assert handled is not None and handled.__traceback__ is not None
     forget_frames(error)
     assert all(each.__traceback__ is None for each in (error, handled, cause))
-
-
-@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_no_memory_rules_out_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = task()
-    run = BatchedRun(BatchedTrials(trials=job.trials, corpus=job.corpus))
-    with monkeypatch.context() as patch:
-        patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
-        with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
-            run.step()
-    assert not run.program.unsupported
 
 
 def test_a_broken_device_ends_the_process_not_the_trial(
@@ -172,3 +164,14 @@ def test_a_batch_whose_update_broke_begins_anew(monkeypatch: pytest.MonkeyPatch)
     again = task(1).run(Control(notify=notices.append))
     assert again.results[0].objective == whole.results[0].objective
     assert notices == ["the compiled update failed (a kernel failed): begun anew without it"]
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_kept_steps_make_room_before_a_batch_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, step, kept, full = task(), BatchedRun.step, {1: Any}, failing(MemoryError())
+    plain = job.run(UNCONTROLLED).results
+    monkeypatch.setattr("sweeper.engine.graph.KEPT", kept)
+    monkeypatch.setattr(BatchedRun, "step", lambda run: full() if kept else step(run))
+    assert all(map(same_result, job.run(UNCONTROLLED).results, plain)) and not kept
+    monkeypatch.setattr(BatchedRun, "step", lambda run: kept.update({1: Any}) or full())
+    assert job.run(UNCONTROLLED).failure, "and that once"

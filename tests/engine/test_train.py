@@ -95,9 +95,7 @@ def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
     grads[0][1] *= 100
     expected = [grad.clone() for grad in grads]
     for index in range(3):
-        leaves = [
-            torch.nn.Parameter(torch.zeros(shape[1:], dtype=torch.float64)) for shape in shapes
-        ]
+        leaves = [torch.nn.Parameter(torch.zeros_like(grad[0])) for grad in expected]
         for leaf, grad in zip(leaves, expected, strict=True):
             leaf.grad = grad[index]
         torch.nn.utils.clip_grad_norm_(leaves, max_norm)

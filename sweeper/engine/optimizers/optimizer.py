@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import pi
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -261,12 +261,8 @@ def adam_for_the_rest(
 
 def select(hps: UpdateHps, part: Sequence[int]) -> UpdateHps:
     """The hyperparameters of some of the parameters."""
-    return replace(
-        hps,
-        kinds=[hps.kinds[i] for i in part],
-        lr=[hps.lr[i] for i in part],
-        eps=[hps.eps[i] for i in part],
-        weight_decay=[hps.weight_decay[i] for i in part],
-        parts=[hps.parts[i] for i in part] if hps.parts else (),
-        matrices=[hps.matrices[i] for i in part] if hps.matrices else (),
-    )
+    lists = ("kinds", "lr", "eps", "weight_decay", "parts", "matrices")
+    chosen: dict[str, Any] = {
+        name: [values[i] for i in part] if (values := getattr(hps, name)) else () for name in lists
+    }
+    return replace(hps, **chosen)
