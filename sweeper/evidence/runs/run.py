@@ -41,6 +41,8 @@ MAXIMIZED = frozenset(
 )
 MINIMIZED = frozenset(("loss", "error", "err"))
 """Words in the name of what is better the higher, or the lower, it is."""
+OUTCOMES = ("loss", "planned")
+"""Columns of a run that are no part of what makes its cell."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -235,21 +237,31 @@ def _is_word(cell: object) -> bool:
 
 
 def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows sorted by what they are, whatever their order was; those of a cell as if drawn.
+    """The table itself, sorted by what its rows are; those of a cell stand as if drawn.
 
     Where no seed says which runs go together, places in a cell do: sorted losses would be alike.
     """
     import pandas
 
     drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
-    keys = sorted((str(column), column) for column in table if column != "loss")
+    keys = sorted((str(column), column) for column in table if column not in OUTCOMES)
     cells = [table[column] for _, column in reversed(keys)]
     # Texts beside empty cells, which come last, have no order but that of their kinds.
     plain = [
         c if c.dtype.kind in "iufb" else pandas.factorize(c, sort=True)[0].astype(np.uint64)
         for c in cells
     ]
-    return table.iloc[np.lexsort([drawn, *plain])]
+    order = np.lexsort([drawn, *plain]).astype(np.int32)
+    del drawn, cells, plain
+    table.index = pandas.Index(table.index.to_numpy(np.int32)[order])
+    for column in table:
+        table[column] = table[column].array[order]
+    return table
+
+
+def without(table: pandas.DataFrame, rows: Mask) -> pandas.DataFrame:
+    """The table without some rows, itself where these are none."""
+    return table.take(np.flatnonzero(~rows)) if rows.any() else table
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")
