@@ -13,7 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import shown_value
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.run import OUTCOMES, Array, Runs, without
-from sweeper.evidence.runs.sizes import Counts, MakeSize, axis_of_size, name_size
+from sweeper.evidence.runs.sizes import MakeSize, axis_of_size, name_size
 from sweeper.stats.curve import NOISE_RADIUS, with_noise_left
 from sweeper.stats.ladder import KnownNoise, SizeCurve
 from sweeper.table import counted
@@ -123,7 +123,8 @@ def with_seeds(
 
 def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
     """A row that was written twice is one run; two losses of one run are a mistake to name."""
-    numbers = _cell_numbers(table) * (int(table["seed"].max()) + 1)
+    seeds = int(table["seed"].max()) + 1
+    numbers = np.multiply(_cell_numbers(table), seeds, dtype=np.int64)
     numbers += table["seed"].to_numpy()
     numbers.sort()
     if (numbers[1:] != numbers[:-1]).all():
@@ -148,6 +149,8 @@ def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFra
 
 def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """The table with means of `MOST_SEEDS` groups where a cell has more runs than that."""
+    import pandas
+
     cell = [column for column in table.columns if column not in (*OUTCOMES, "seed")]
     cells = _cell_numbers(table)
     most = int(np.bincount(cells).max())
@@ -159,18 +162,19 @@ def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFram
     table["seed"] %= MOST_SEEDS
     cells *= MOST_SEEDS
     cells += table["seed"].to_numpy()
-    groups = table.groupby(cells)
-    first = dict.fromkeys([*cell, "seed", "planned"], "first")
-    return groups.agg({**first, "loss": "mean"}).sort_values([*cell, "seed"], ignore_index=True)
+    means = table["loss"].groupby(cells).mean()
+    first = np.flatnonzero(~pandas.Series(cells, copy=False).duplicated())
+    table = table.take(first).assign(loss=means[cells[first]].to_numpy())
+    return table.sort_values([*cell, "seed"], ignore_index=True)
 
 
-def _cell_numbers(table: pandas.DataFrame) -> Counts:
+def _cell_numbers(table: pandas.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """The cell of each row of a table in its own order, counted from 0."""
     new = np.zeros(len(table), bool)
     for column in table.columns.difference([*OUTCOMES, "seed"]):
         cells = table[column].to_numpy()
         new[1:] |= cells[1:] != cells[:-1]
-    return new.cumsum()
+    return new.cumsum(dtype=np.int32)
 
 
 def curves_of(

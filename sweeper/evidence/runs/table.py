@@ -304,6 +304,8 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
     # In blocks: all at once it takes three times the room that the table does.
     with pandas.read_csv(path, **options, **exact, chunksize=BLOCK) as blocks:
         frame = pandas.concat(blocks, ignore_index=True)
+    for name in frame.select_dtypes("int64") if len(frame) > BLOCK else ():
+        frame[name] = pandas.to_numeric(frame[name], downcast="integer")
     return (
         frame,
         lambda columns: pandas.read_csv(path, **texts, usecols=columns),
