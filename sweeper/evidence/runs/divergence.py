@@ -8,6 +8,7 @@ left out.
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +58,7 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
     if column is None or column in runs.ignore or by_steps:
         return np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     cells = runs.frame[column]
-    status = cells.map(lambda cell: "" if is_empty(cell) else str(cell).strip().lower()).to_numpy()
+    status = cells.map(_state).to_numpy()
     unfinished, diverged = np.isin(status, UNFINISHED), status == "diverged"
     # A cell that was left empty says nothing against its run.
     unknown = ~(unfinished | diverged | np.isin(status, (*FINISHED, "")))
@@ -78,6 +79,10 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
             f"{counted(int(unfinished.sum()), 'run')} did not end ({', '.join(kinds)}): left out"
         )
     return unfinished, diverged
+
+
+def _state(cell: object) -> str:
+    return sys.intern("" if is_empty(cell) else str(cell).strip().lower())
 
 
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:

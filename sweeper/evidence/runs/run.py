@@ -54,8 +54,8 @@ class Runs:
     `columns` say which column is what, by role; `asked` are those that the user named, an empty
     one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
     place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
-    `notes` say how it was read. `written` has the cells of columns as they stand in the place,
-    where the word NaN and an empty cell are alike in `frame`.
+    `notes` say how it was read. `blanks` says of columns which cells are empty in the place, where
+    the word NaN and an empty cell are alike in `frame`.
     """
 
     frame: pandas.DataFrame
@@ -66,7 +66,7 @@ class Runs:
     where: str = ""
     ignore: tuple[str, ...] = ()
     notes: tuple[str | Text, ...] = ()
-    written: Callable[[list[str]], pandas.DataFrame] | None = None
+    blanks: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -190,15 +190,14 @@ class Runs:
         """Which cells [rows] were left empty."""
         nothing: Mask = np.isnan(self._parsed(column)[0])
         if nothing.any():
-            nothing &= np.fromiter(map(is_empty, self.as_written(column)), bool)
+            nothing &= self.blank(column).to_numpy(bool)
         return nothing
 
-    def as_written(self, column: str) -> pandas.Series:
-        """A column's cells as they stand in the place; None where it has no such column."""
-        cells = self.frame.reindex(columns=[column])
-        if self.written is not None and column in self.frame:
-            cells = self.written([column]).loc[cells.index]
-        return cells[column]
+    def blank(self, column: str) -> pandas.Series:
+        """Which of a column's cells are empty in the place; all where it has no such column."""
+        if self.blanks is not None and column in self.frame:
+            return self.blanks([column])[column].loc[self.frame.index]
+        return self.frame.reindex(columns=[column])[column].map(is_empty)
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""

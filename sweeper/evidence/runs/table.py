@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
+from sweeper.evidence.runs.numbers import is_empty
 from sweeper.evidence.runs.run import Runs
 from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
 
@@ -77,10 +78,10 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         _check_size(path, kind)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-        frame, written = _read(path, kind)
+        frame, blanks = _read(path, kind)
         _check_columns(len(frame.columns), frame.columns)
         frame = _rows_of_runs(frame.rename(columns=str))
-    return Runs(frame, str(path), digest.hexdigest(), written=written)
+    return Runs(frame, str(path), digest.hexdigest(), blanks=blanks)
 
 
 def piped_runs(objective: Objective) -> Runs:
@@ -99,10 +100,10 @@ def piped_runs(objective: Objective) -> Runs:
             parts = (p.replace(name, "stdin") if isinstance(p, str) else p for p in error.args)
             error.args = (*parts,)
             raise
-        assert runs.written is not None
-        cells = runs.written([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
+        assert runs.blanks is not None
+        blanks = runs.blanks([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
         # The file is gone when a cell is asked about.
-        return replace(runs, name="stdin", written=cells.__getitem__)
+        return replace(runs, name="stdin", blanks=blanks.__getitem__)
 
 
 def frame_runs(frame: Any, name: str = "") -> Runs:
@@ -226,11 +227,11 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
 
 
-Written = Callable[[list[str]], "pandas.DataFrame"]
-"""The cells of columns as they are written."""
+Blanks = Callable[[list[str]], "pandas.DataFrame"]
+"""Which cells of columns are left empty, as they are written."""
 
 
-def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Written | None]:
+def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Blanks | None]:
     import pandas
 
     match kind:
@@ -243,7 +244,9 @@ def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Written | None]:
             return pandas.read_parquet(path), None
         case _:
             again = partial(pandas.read_excel, path, dtype=object, keep_default_na=False)
-            return pandas.read_excel(path), lambda columns: again().rename(columns=str)[columns]
+            return pandas.read_excel(
+                path
+            ), lambda columns: again().rename(columns=str)[columns].map(is_empty)
 
 
 def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
@@ -268,7 +271,7 @@ def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
     return pandas.DataFrame(rows).reset_index(drop=True)
 
 
-def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
+def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Blanks]:
     """A file of separated values; ValueError for what pandas would misread without a word."""
     import pandas
 
@@ -300,7 +303,6 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
     version = tuple(map(int, pandas.__version__.split(".")[:2]))
     exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
 
-    texts: dict[str, Any] = {**options, "dtype": str, "keep_default_na": False}
     # In blocks: all at once it takes three times the room that the table does.
     with pandas.read_csv(path, **options, **exact, chunksize=BLOCK) as blocks:
         frame = pandas.concat(blocks, ignore_index=True)
@@ -308,7 +310,9 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
         frame[name] = pandas.to_numeric(frame[name], downcast="integer")
     return (
         frame,
-        lambda columns: pandas.read_csv(path, **texts, usecols=columns),
+        lambda columns: pandas.read_csv(
+            path, **options, usecols=columns, converters=dict.fromkeys(columns, is_empty)
+        ),
     )
 
 
