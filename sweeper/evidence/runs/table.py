@@ -33,6 +33,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.evidence.runs.numbers import is_empty
 from sweeper.evidence.runs.run import Runs
 from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
+from sweeper.files import parse_json
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -253,22 +254,50 @@ def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
     """Rows, or columns, as Python reads them: with whole numbers of any size, NaN as its word."""
     import pandas
 
-    parse = partial(json.loads, parse_constant=lambda w: w if w == "NaN" else float(w))
-    place = ""
-    with UNPACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
-        try:
-            rows = [] if lines else parse(file.read())
-            for number, line in enumerate(file, 1):
-                place = f"line {number}: "
-                rows += [parse(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place}{first_line(error)}") from None
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
+        if lines:
+            return pandas.DataFrame(_columns_of(_json_lines(file)))
+        rows = parse_json(file.read(), _decoded)
     if isinstance(rows, dict) and {"columns", "data"} <= rows.keys():
         return pandas.DataFrame(rows["data"], columns=rows["columns"])
-    cells = rows.values() if isinstance(rows, dict) else rows
-    if not isinstance(rows, dict | list) or not all(isinstance(c, dict | list) for c in cells):
-        raise ValueError('rows are [{"width": 64, ...}, ...], columns {"width": [64, ...], ...}')
+    if isinstance(rows, list):
+        return pandas.DataFrame(_columns_of(rows))
+    if not isinstance(rows, dict) or not all(isinstance(c, dict | list) for c in rows.values()):
+        raise ValueError(NO_ROWS)
     return pandas.DataFrame(rows).reset_index(drop=True)
+
+
+NO_ROWS = 'rows are [{"width": 64, ...}, ...], columns {"width": [64, ...], ...}'
+_decoder = json.JSONDecoder(parse_constant=lambda word: word if word == "NaN" else float(word))
+
+
+def _decoded(text: bytes) -> Any:
+    return _decoder.decode(text.decode("utf-8-sig"))
+
+
+def _json_lines(file: Iterable[bytes]) -> Iterator[Any]:
+    for number, line in enumerate(file, 1):
+        try:
+            if line.strip():
+                yield parse_json(line, _decoded)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {first_line(error)}") from None
+
+
+def _columns_of(rows: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The cells of rows by column, which take a third of the room; NaN where a row has none."""
+    columns, count = dict[Any, list[Any]](), 0
+    for row in rows:
+        if not isinstance(row, dict | list):
+            raise ValueError(NO_ROWS)
+        for name, cell in row.items() if isinstance(row, dict) else enumerate(row):
+            cells = columns.setdefault(name, [])
+            cells += [math.nan] * (count - len(cells))
+            cells.append(cell)
+        count += 1
+    for cells in columns.values():
+        cells += [math.nan] * (count - len(cells))
+    return columns
 
 
 def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Blanks]:
