@@ -23,9 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -51,6 +53,8 @@ PACKAGES = {"Parquet": "pyarrow", "Excel": "openpyxl"}
 """What pandas reads a kind with; where it is lacking it names several, on several lines."""
 UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
+ENDS = {"CSV": [b",", b";", b"\n"], "TSV": [b"\t", b"\n"], "Excel": [b"<c "], "Parquet": []}
+"""What stands at each cell, in JSON a comma."""
 LARGEST = 1 << 30
 """Bytes of a table, unpacked."""
 MOST_CELLS = 5_000_000
@@ -177,21 +181,26 @@ def unpacked_blocks(path: Path) -> Iterator[bytes]:
     """The content of a file, unpacked, block by block; OverflowError beyond `LARGEST`."""
     size = 0
     with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
-        while block := file.read(1 << 16):
-            size += len(block)
-            if size > LARGEST:
-                raise OverflowError(f"it holds more than {LARGEST / 1e9:.1f} GB")
-            yield block
+        # An Excel file is an archive of files.
+        archive = ZipFile(file) if path.suffix.lower() == ".xlsx" else None
+        for part in map(archive.open, archive.namelist()) if archive else (file,):
+            while block := part.read(1 << 16):
+                size += len(block)
+                if size > LARGEST:
+                    raise OverflowError(f"it holds more than {LARGEST / 1e9:.1f} GB")
+                yield block
 
 
 def _check_size(path: Path, kind: str) -> None:
     if not path.stat().st_size:  # so are files of the kernel, which may have no end
         raise BadInput(f"{path} is empty")
-    ends = {"CSV": b",;\n", "TSV": b"\t\n"}.get(kind, b"," * kind.startswith("JSON"))
     cells, most = 0, MOST_CELLS // (4 if kind.startswith("JSON") else 1)
+    if kind == "Parquet":
+        about = import_module("pyarrow.parquet").read_metadata(path)
+        cells = about.num_rows * about.num_columns
     try:
         for block in unpacked_blocks(path):
-            cells += sum(map(block.count, ends))
+            cells += sum(map(block.count, ENDS.get(kind, [b","])))
             if cells > most:
                 raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
     except OverflowError:

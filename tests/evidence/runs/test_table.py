@@ -201,6 +201,7 @@ def test_the_package_that_a_kind_of_file_needs_is_named(
     def lacking(*_: object) -> None:
         raise ImportError("Unable to find a usable engine\nA suitable version")
 
+    monkeypatch.setattr(table_module, "_check_size", lambda *_: None)
     monkeypatch.setattr("pandas.read_parquet", lacking)
     monkeypatch.setattr("pandas.read_excel", lacking)
     with pytest.raises(BadInput, match=f"needs another package, {package}: install it"):
@@ -291,6 +292,8 @@ def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None
         ("a.jsonl", '{"width": 64}\n\n{"width"\n', "line 3: "),
         ("a.json", '{"a": 1}', "rows are"),
         ("a.json", "[1, 2]", "rows are"),
+        ("a.json", f"[{'9' * 5000}]", "a whole number has more than 4,300 digits"),
+        ("a.jsonl", "{}\n" + "[" * 100_000, "line 2: nested more than 64 deep"),
     ],
 )
 def test_json_that_is_no_table_says_where_and_what_is_one(
