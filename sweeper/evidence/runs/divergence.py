@@ -16,7 +16,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import Mask, shown_value, where_none_of
 from sweeper.evidence.runs.numbers import is_empty
-from sweeper.evidence.runs.roles import SIZES
+from sweeper.evidence.runs.roles import EXIT_CODES, SIZES, plain_name
 from sweeper.evidence.runs.run import MOST_LEFT_OUT, Runs, in_own_order, without
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.table import counted
@@ -59,9 +59,12 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
         return np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     cells = runs.frame[column]
     status = cells.map(_state).to_numpy()
-    unfinished, diverged = np.isin(status, UNFINISHED), status == "diverged"
+    is_code = plain_name(column) in map(plain_name, EXIT_CODES)
     # A cell that was left empty says nothing against its run.
-    unknown = ~(unfinished | diverged | np.isin(status, (*FINISHED, "")))
+    ended = np.isin(status, ("0", "0.0", "") if is_code else (*FINISHED, ""))
+    diverged = status == "diverged"
+    unfinished = ~(ended | diverged) if is_code else np.isin(status, UNFINISHED)
+    unknown = ~(unfinished | diverged | ended)
     if unknown.any():
         kinds = [*dict.fromkeys(cells[unknown])]
         parts: list[str | Keyword] = [
