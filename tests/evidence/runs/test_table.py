@@ -1,5 +1,6 @@
 import gzip
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,17 @@ def test_json_that_is_no_table_says_where_and_what_is_one(
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match=f"cannot be read as JSON.*: {message}"):
         read(tmp_path / name)
+
+
+def test_a_table_takes_three_times_the_room_of_its_file(tmp_path: Path) -> None:
+    cells = [(w, 2.0**lr, s) for w in (64, 128, 256) for lr in range(-12, -6) for s in range(2**14)]
+    frame = pandas.DataFrame(cells, columns=["width", "lr", "seed"])
+    curve = 3 + 0.03 * (np.log2(frame.lr) + 9) ** 2 - np.log2(frame.width) / 20
+    noise = np.random.default_rng(0).normal(0, 0.01, len(frame))
+    frame.assign(loss=(curve + noise).round(6)).to_csv(path := tmp_path / "runs.csv", index=False)
+    grid(frame[frame.seed < 2].assign(loss=curve))
+    tracemalloc.start()
+    grid(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * path.stat().st_size
