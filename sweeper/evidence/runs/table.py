@@ -33,7 +33,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.evidence.runs.numbers import is_empty
-from sweeper.evidence.runs.run import Runs
+from sweeper.evidence.runs.run import Runs, without
 from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
 from sweeper.files import parse_json
 
@@ -394,10 +394,9 @@ def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
         )
     empty = np.ones(len(frame), bool)
     for column in frame.columns:
-        if not empty.any():
-            break
-        empty &= frame[column].isna().to_numpy()
-    frame = frame[~empty] if empty.any() else frame
+        if empty.any():
+            empty &= frame[column].isna().to_numpy()
+    frame = without(frame, empty)
     if len(frame) > LEAST_SUMMED and _sums_up(frame):
         raise ValueError(
             f"its last row has the sums, or the means, of the {len(frame) - 1} above it, and is no "
