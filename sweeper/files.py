@@ -14,7 +14,8 @@ import pwd
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -262,18 +263,23 @@ def take_damaged() -> dict[Path, str]:
     return damaged
 
 
-def parse_json(text: bytes) -> Any:
+def parse_json(text: bytes, decode: Callable[[bytes], Any] = json.loads) -> Any:
     """The JSON value that `text` is; ValueError when it is none, or nested deeper than any record.
 
     What reads it later calls itself for every list within a list.
     """
     try:
-        value = json.loads(text)
+        value = decode(text)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as error:
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(f"a whole number has more than {digits:,} digits") from error
     # No more lists lie within each other than begin: true of every line of results.
     level: list[Any] = [value] if text.count(b"[") + text.count(b"{") > DEEPEST else []
-    for _ in range(DEEPEST):
+    for _ in range(DEEPEST * bool(level)):
         items = (each.values() if isinstance(each, dict) else each for each in level)
         level = [item for each in items for item in each if isinstance(item, dict | list)]
     if level:

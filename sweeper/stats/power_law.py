@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -166,6 +165,8 @@ def regress(
     Either runs are independent, of a standard deviation `noise` and with strays among them (Huber's
     loss), or `whiten` makes them so. What is known of the parameters counts as runs do.
     """
+    from scipy.optimize import least_squares
+
     form, centre, target = first.form, first.centre, np.log(loss)
 
     def law(values: Array) -> LossLaws:
@@ -203,6 +204,8 @@ def _starts(form: LossForm, logs: Array, loss: Array) -> Array:
 
     Residuals are relative, (predicted - L) / L, which is that of log L to first order.
     """
+    from scipy.optimize import nnls
+
     starts = []
     for exponents in product(STARTS, repeat=len(form.terms)):
         powers = np.exp(-np.array(exponents)[:, None] * (form.powers @ logs))

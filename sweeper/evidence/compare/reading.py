@@ -134,8 +134,8 @@ def joined(sources: Sequence[Runs]) -> Runs:
         sha256=" ".join(runs.sha256 for runs in sources),
         asked=asked,
         notes=tuple(dict.fromkeys(note for runs in sources for note in runs.notes)),
-        written=lambda columns: pandas.concat(
-            [pandas.DataFrame({c: runs.as_written(c) for c in columns}) for runs in sources],
+        blanks=lambda columns: pandas.concat(
+            [pandas.DataFrame({c: runs.blank(c) for c in columns}) for runs in sources],
             ignore_index=True,
         ),
     )

@@ -27,7 +27,7 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy.special import gammaincinv, ndtri, stdtr, stdtrit
 
 from sweeper.evidence.each.reading import SettingLine, VariedSettings
 from sweeper.evidence.runs.cells import MOST_SEEDS
@@ -99,7 +99,7 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
     # What shows between a run of each at the largest size, or is no flat difference: the lesser.
     losses = [min(_finite_means(line).values(), default=math.inf) for line in at_size[sizes[-1]]]
     flat = FLAT * abs(float(np.median([loss for loss in losses if math.isfinite(loss)] or [0.0])))
-    seen = min(float(stats.norm.isf(ERROR)) * math.sqrt(2) * noises[sizes[-1]].deviation, flat)
+    seen = min(float(-ndtri(ERROR)) * math.sqrt(2) * noises[sizes[-1]].deviation, flat)
     tried = [
         TriedSetting.of([line for line in varied.lines if line.name == name], noises)
         for name in sorted({line.name for line in varied.lines})
@@ -161,7 +161,7 @@ class RunNoise:
         squares, freedoms = rests.T
         if freedoms.sum() < 2 or not squares.sum() > 0:
             return cls(None, True)
-        level = float(np.median(squares / stats.chi2.median(freedoms)))
+        level = float(np.median(squares / (2 * gammaincinv(freedoms / 2, 0.5))))
         freedom = max(1, round(2 / math.pi * freedoms.sum()))
         return cls(KnownNoise(deviation=math.sqrt(level), freedom=freedom), True)
 
@@ -274,7 +274,7 @@ class LineGains:
 
     def quantile(self, error: float) -> float:
         """Student's, above which the error lies."""
-        return float(stats.t.isf(error, self.freedom))
+        return float(-stdtrit(self.freedom, error))
 
     def high(self) -> float:
         """The highest gain that any value may have."""
@@ -282,7 +282,7 @@ class LineGains:
 
     def errors(self) -> list[float]:
         """The chance of each gain without one."""
-        errors = stats.t.sf(self.gains / np.sqrt(self.variances), self.freedom)
+        errors = stdtr(self.freedom, -self.gains / np.sqrt(self.variances))
         return [float(error) for error in errors]
 
     def unlucky(self) -> float:

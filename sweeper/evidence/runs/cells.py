@@ -12,7 +12,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import shown_value
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
-from sweeper.evidence.runs.run import Array, Runs
+from sweeper.evidence.runs.run import OUTCOMES, Array, Runs, without
 from sweeper.evidence.runs.sizes import MakeSize, axis_of_size, name_size
 from sweeper.stats.curve import NOISE_RADIUS, with_noise_left
 from sweeper.stats.ladder import KnownNoise, SizeCurve
@@ -25,8 +25,6 @@ MOST_SEEDS = 64
 """More runs a cell than this are averaged in as many groups: it is plain what they say."""
 MOST_VALUES = 512
 """Learning rates of one size beyond which a table is a log of something else."""
-OUTCOMES = ("loss", "planned")
-"""Columns of a run that are no part of what makes its cell."""
 
 
 def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
@@ -54,6 +52,8 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
     size = [c for c in table.columns if c not in (*OUTCOMES, "eta", "seed")]
     loss = table["loss"]
     exact = np.isfinite(loss) & (np.abs(loss * 1e6 - np.round(loss * 1e6)) > 1e-6)
+    if not exact.any():
+        return table
     exact &= loss <= 1.25 * loss.groupby([table[c] for c in size]).transform("min")
     ordered = np.sort(loss[exact])
     exact &= np.isin(loss, ordered[1:][ordered[1:] == ordered[:-1]])
@@ -75,7 +75,7 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
         f"left out: {counted(int(copies.sum()), 'run')} whose loss stands under another learning "
         f"rate to the last digit ({losses}), as copies do"
     )
-    return table[~copies]
+    return without(table, copies.to_numpy())
 
 
 def final_losses(
@@ -102,12 +102,14 @@ def with_seeds(
     if "seed" not in runs.columns:
         # Rounded losses are alike by chance: equal rows are repeats then.
         if not rounded and before < 1_000_000:
-            twice = runs.frame.iloc[table.index.to_numpy()].duplicated().to_numpy()
-            table = table[~twice].copy()
-        table["seed"] = table.groupby(cell).cumcount()
+            table = without(table, runs.frame.iloc[table.index].duplicated().to_numpy())
+        cells = _cell_numbers(table)
+        table["seed"] = np.arange(len(table)) - np.flatnonzero(np.diff(cells, prepend=-1))[cells]
     else:
-        seeds = runs.frame[runs.columns["seed"]].iloc[table.index.to_numpy()]
-        table = table.assign(seed=pandas.factorize(seeds, sort=True)[0])
+        seeds = runs.frame[runs.columns["seed"]].array[table.index.to_numpy()]
+        seeds = pandas.Series(seeds, copy=False).factorize(sort=True)[0]
+        table["seed"] = seeds.astype(np.int32)
+        del seeds
         if unnamed := int((table["seed"] < 0).sum()):
             notes.append(f"{counted(unnamed, 'run')} without a seed: each counts as one of its own")
             place = table.groupby([*cell, table["seed"] < 0]).cumcount()
@@ -121,6 +123,12 @@ def with_seeds(
 
 def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
     """A row that was written twice is one run; two losses of one run are a mistake to name."""
+    seeds = int(table["seed"].max()) + 1
+    numbers = np.multiply(_cell_numbers(table), seeds, dtype=np.int64)
+    numbers += table["seed"].to_numpy()
+    numbers.sort()
+    if (numbers[1:] != numbers[:-1]).all():
+        return table
     again = table[table.duplicated(key, keep=False)]
     differ = again[again.groupby(key)["loss"].transform("nunique") > 1]
     if not len(differ):
@@ -141,15 +149,32 @@ def _once(runs: Runs, table: pandas.DataFrame, key: list[str]) -> pandas.DataFra
 
 def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """The table with means of `MOST_SEEDS` groups where a cell has more runs than that."""
+    import pandas
+
     cell = [column for column in table.columns if column not in (*OUTCOMES, "seed")]
-    most = int(table.groupby(cell)["loss"].size().max())
+    cells = _cell_numbers(table)
+    most = int(np.bincount(cells).max())
     if most <= MOST_SEEDS:
         return table
     notes.append(
         f"up to {most} runs a cell: averaged in {MOST_SEEDS} groups, whose means are judged as runs"
     )
     table["seed"] %= MOST_SEEDS
-    return table.groupby([*cell, "seed"], as_index=False).agg({"loss": "mean", "planned": "first"})
+    cells *= MOST_SEEDS
+    cells += table["seed"].to_numpy()
+    means = table["loss"].groupby(cells).mean()
+    first = np.flatnonzero(~pandas.Series(cells, copy=False).duplicated())
+    table = table.take(first).assign(loss=means[cells[first]].to_numpy())
+    return table.sort_values([*cell, "seed"], ignore_index=True)
+
+
+def _cell_numbers(table: pandas.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The cell of each row of a table in its own order, counted from 0."""
+    new = np.zeros(len(table), bool)
+    for column in table.columns.difference([*OUTCOMES, "seed"]):
+        cells = table[column].to_numpy()
+        new[1:] |= cells[1:] != cells[:-1]
+    return new.cumsum(dtype=np.int32)
 
 
 def curves_of(

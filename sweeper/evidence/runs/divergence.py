@@ -8,6 +8,7 @@ left out.
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.evidence.runs.condition import Mask, shown_value, where_none_of
 from sweeper.evidence.runs.numbers import is_empty
-from sweeper.evidence.runs.roles import SIZES
-from sweeper.evidence.runs.run import MOST_LEFT_OUT, Runs, in_own_order
+from sweeper.evidence.runs.roles import EXIT_CODES, SIZES, plain_name
+from sweeper.evidence.runs.run import MOST_LEFT_OUT, Runs, in_own_order, without
 from sweeper.evidence.runs.sizes import axis_name
 from sweeper.table import counted
 
@@ -44,8 +45,9 @@ EARLY = 0.9
 def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     """The table without runs that failed, still run or stopped early."""
     unfinished, diverged = by_status(runs, notes)
-    table.loc[diverged, "loss"] = math.inf
-    return _whole_runs(runs, table[~unfinished], notes)
+    if diverged.any():
+        table["loss"] = table["loss"].mask(diverged, math.inf)
+    return _whole_runs(runs, without(table, unfinished), notes)
 
 
 def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
@@ -56,10 +58,13 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
     if column is None or column in runs.ignore or by_steps:
         return np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     cells = runs.frame[column]
-    status = cells.map(lambda cell: "" if is_empty(cell) else str(cell).strip().lower()).to_numpy()
-    unfinished, diverged = np.isin(status, UNFINISHED), status == "diverged"
+    status = cells.map(_state).to_numpy()
+    is_code = plain_name(column) in map(plain_name, EXIT_CODES)
     # A cell that was left empty says nothing against its run.
-    unknown = ~(unfinished | diverged | np.isin(status, (*FINISHED, "")))
+    ended = np.isin(status, ("0", "0.0", "") if is_code else (*FINISHED, ""))
+    diverged = status == "diverged"
+    unfinished = ~(ended | diverged) if is_code else np.isin(status, UNFINISHED)
+    unknown = ~(unfinished | diverged | ended)
     if unknown.any():
         kinds = [*dict.fromkeys(cells[unknown])]
         parts: list[str | Keyword] = [
@@ -79,6 +84,10 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
     return unfinished, diverged
 
 
+def _state(cell: object) -> str:
+    return sys.intern("" if is_empty(cell) else str(cell).strip().lower())
+
+
 def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
     if "reached" not in runs.columns:
         return table
@@ -92,7 +101,7 @@ def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) ->
             f"left out: {counted(int(early.sum()), 'run')} that ended before "
             f"{EARLY:.0%} of the steps of others of the size"
         )
-    return table[~early]
+    return without(table, early)
 
 
 def with_diverged(
@@ -105,15 +114,13 @@ def with_diverged(
     trained all runs of its size, nothing was measured. `threshold`: a loss above it diverged.
     """
     table = _made_runs(runs, table, notes)
-    loss = table["loss"].to_numpy(copy=True)
+    loss = table["loss"].to_numpy()
     strange = (loss < -HUGE) | ((loss != 0) & (np.abs(loss) < 1 / HUGE))
     if strange.any():
         at = int(np.flatnonzero(strange)[0])
         row = runs.row(int(table.index[at]))
         raise BadInput(f"{row} has a loss of {loss[at]:g}, which nothing trains to")
-    loss[loss > HUGE] = math.inf
-    unknown, gone, counts = np.isnan(loss), ~np.isfinite(loss), dict[str, int]()
-    loss[gone] = math.inf
+    unknown, gone, counts = np.isnan(loss), ~(loss <= HUGE), dict[str, int]()
     if threshold is not None:
         high = ~gone & (loss > threshold)
         counts[f"a loss above {threshold:g}"] = int(high.sum())
@@ -122,19 +129,24 @@ def with_diverged(
         high = ~gone & (loss > first)
         counts["a loss above the first one"] = int(high.sum())
     else:
-        finite = table["loss"].where(np.isfinite(loss))
+        finite = table["loss"].where(~gone)
         along = [role for role in (axis,) if role in table] or [r for r in SIZES if r in table]
         typical = finite.groupby([table[role] for role in along]).transform("median").to_numpy()
         high = ~gone & (loss > EXPLODED * typical) & (typical > 0)
         rule = f"a loss above {EXPLODED:g} times the median of its {axis_name(axis)}"
         counts[rule] = int(high.sum())
-    loss[high] = math.inf
-    table["loss"] = loss
-    # The highest rate at which all runs of a size have a loss: below it none diverges.
-    alone = [table[role] for role in dict.fromkeys((axis, *SIZES)) if role in table]
-    worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
-    trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
-    lost = unknown & (table["eta"].to_numpy() < trained)
+    high |= gone
+    if high.all():
+        raise BadInput("no run of the table has a finite loss")
+    if high.any():
+        table["loss"] = table["loss"].mask(high, math.inf)
+    lost = unknown
+    if unknown.any():
+        # The highest rate at which all runs of a size have a loss: below it none diverges.
+        alone = [table[role] for role in dict.fromkeys((axis, *SIZES)) if role in table]
+        worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
+        trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
+        lost = unknown & (table["eta"].to_numpy() < trained)
     if count := int(lost.sum()):
         notes.append(
             f"left out, with no loss: {count} of the runs, of learning rates below one at which "
@@ -144,9 +156,7 @@ def with_diverged(
     kinds = [f"{count} by {why}" for why, count in counts.items() if count]
     if kinds:
         notes.append(f"diverged: {', '.join(kinds)}; its loss counts as infinite")
-    if not np.isfinite(loss).any():
-        raise BadInput("no run of the table has a finite loss")
-    return in_own_order(table[~lost])
+    return in_own_order(without(table, lost))
 
 
 def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
@@ -160,4 +170,4 @@ def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
         notes.append(f"left out: {what} whose loss is empty, which were not made or did not end")
     if empty.all():
         raise BadInput("no run of the table has a loss")
-    return table[~empty]
+    return without(table, empty)

@@ -152,11 +152,12 @@ def _keyed(
 ) -> list[tuple[Key, Runs]]:
     import pandas
 
-    keys = _keys(axis, sizes)
+    ladders: list[tuple[Key, Runs]] = []
+    if not (keys := _keys(axis, sizes)):
+        return ladders
     table = pandas.DataFrame({**{key: sizes[key] for key in keys}, "size": sizes[axis]})
     table["eta"] = rates
-    ladders: list[tuple[Key, Runs]] = []
-    for values, rows in table.groupby(keys) if keys else ():
+    for values, rows in table.groupby(keys):
         enough = rows.groupby("size")["eta"].nunique() >= LADDER_RATES
         if enough.sum() < LADDER_SIZES:
             continue
@@ -181,14 +182,15 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     _check_ignored_sizes(runs, sizes, axis)
     log2, how_read, plain = log2_of(runs, columns.get("log2_eta") or columns["eta"])
     notes += [how_read] if how_read and "log2_eta" not in columns else []
-    loss = runs.numbers(columns["loss"])
     check_alike(runs, axis, sizes, log2)
-    table = pandas.DataFrame({"eta": log2, "loss": loss})
-    for name, values in sizes.items():
-        table[name] = values
-    table["planned"] = runs.numbers(columns["planned"]) if "planned" in columns else 0.0
-    table, kept, rounded = final_losses(runs, table, options.diverged, notes, axis)
     keys = [*sizes]
+    # Of a table of millions of rows each column counts: none is copied, or kept for longer.
+    small = {key: sizes[key].astype(np.min_scalar_type(sizes[key].max())) for key in keys}
+    numbers = {"eta": log2, "loss": runs.numbers(columns["loss"]), **small}
+    table = pandas.DataFrame(numbers, copy=False)
+    table["planned"] = runs.numbers(columns["planned"]) if "planned" in columns else np.int8(0)
+    del log2, sizes, small, numbers
+    table, kept, rounded = final_losses(runs, table, options.diverged, notes, axis)
     make = size_maker(axis, keys)
     base = base_of(runs, table, keys, make, axis)
     curves, noise = curves_of(table, keys, make, notes, axis, options.noise, rounded, runs.unit)

@@ -33,6 +33,7 @@ _LOSSES = (
     *("eval/loss", "val/loss", "test_loss", "val_bpb", "bpb", "eval_bpb"),
     *("train_loss", "objective", "value"),
 )
+EXIT_CODES = ("exit_code", "return_code")
 LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "width": (
         *("width", "n_embd", "d_model", "hidden_size", "model_width", "embed_dim", "hidden_dim"),
@@ -50,7 +51,7 @@ LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "decay": ("weight_decay", "wd", "decay"),
     "loss": _LOSSES,
     "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
-    "status": ("status", "state", "job_status", "trial_status", "done"),
+    "status": ("status", "state", "job_status", "trial_status", "done", *EXIT_CODES),
     "first": ("first_loss", "initial_loss"),
     "reached": ("last_step", "training_iteration", *STEP_NAMES),
     "parameterization": ("parameterization",),

@@ -41,6 +41,8 @@ MAXIMIZED = frozenset(
 )
 MINIMIZED = frozenset(("loss", "error", "err"))
 """Words in the name of what is better the higher, or the lower, it is."""
+OUTCOMES = ("loss", "planned")
+"""Columns of a run that are no part of what makes its cell."""
 IN_ONES = 1e6
 """Counts from here on are in ones, whatever the column is called."""
 
@@ -52,8 +54,8 @@ class Runs:
     `columns` say which column is what, by role; `asked` are those that the user named, an empty
     one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
     place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
-    `notes` say how it was read. `written` has the cells of columns as they stand in the place,
-    where the word NaN and an empty cell are alike in `frame`.
+    `notes` say how it was read. `blanks` says of columns which cells are empty in the place, where
+    the word NaN and an empty cell are alike in `frame`.
     """
 
     frame: pandas.DataFrame
@@ -64,7 +66,7 @@ class Runs:
     where: str = ""
     ignore: tuple[str, ...] = ()
     notes: tuple[str | Text, ...] = ()
-    written: Callable[[list[str]], pandas.DataFrame] | None = None
+    blanks: Callable[[list[str]], pandas.DataFrame] | None = None
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -188,15 +190,14 @@ class Runs:
         """Which cells [rows] were left empty."""
         nothing: Mask = np.isnan(self._parsed(column)[0])
         if nothing.any():
-            nothing &= np.fromiter(map(is_empty, self.as_written(column)), bool)
+            nothing &= self.blank(column).to_numpy(bool)
         return nothing
 
-    def as_written(self, column: str) -> pandas.Series:
-        """A column's cells as they stand in the place; None where it has no such column."""
-        cells = self.frame.reindex(columns=[column])
-        if self.written is not None and column in self.frame:
-            cells = self.written([column]).loc[cells.index]
-        return cells[column]
+    def blank(self, column: str) -> pandas.Series:
+        """Which of a column's cells are empty in the place; all where it has no such column."""
+        if self.blanks is not None and column in self.frame:
+            return self.blanks([column])[column].loc[self.frame.index]
+        return self.frame.reindex(columns=[column])[column].map(is_empty)
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""
@@ -235,21 +236,31 @@ def _is_word(cell: object) -> bool:
 
 
 def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows sorted by what they are, whatever their order was; those of a cell as if drawn.
+    """The table itself, sorted by what its rows are; those of a cell stand as if drawn.
 
     Where no seed says which runs go together, places in a cell do: sorted losses would be alike.
     """
     import pandas
 
     drawn = pandas.util.hash_array(table["loss"].to_numpy(float))
-    keys = sorted((str(column), column) for column in table if column != "loss")
+    keys = sorted((str(column), column) for column in table if column not in OUTCOMES)
     cells = [table[column] for _, column in reversed(keys)]
     # Texts beside empty cells, which come last, have no order but that of their kinds.
     plain = [
         c if c.dtype.kind in "iufb" else pandas.factorize(c, sort=True)[0].astype(np.uint64)
         for c in cells
     ]
-    return table.iloc[np.lexsort([drawn, *plain])]
+    order = np.lexsort([drawn, *plain]).astype(np.int32)
+    del drawn, cells, plain
+    table.index = pandas.Index(table.index.to_numpy(np.int32)[order])
+    for column in table:
+        table[column] = table[column].array[order]
+    return table
+
+
+def without(table: pandas.DataFrame, rows: Mask) -> pandas.DataFrame:
+    """The table without some rows, itself where these are none."""
+    return table.take(np.flatnonzero(~rows)) if rows.any() else table
 
 
 RECORDS = ("run", "trial", "last_step", "key", "phase", "finished_at", "heldout", "seconds")

@@ -233,7 +233,7 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
     last["last_step"] = steps[[place for place, _ in rows]]
     note = f"the table has a row a step: {objective.sentence(loss)}"
     return replace(
-        runs, frame=last.drop(columns=step), notes=(*runs.notes, note), written=None
+        runs, frame=last.drop(columns=step), notes=(*runs.notes, note), blanks=None
     ).with_roles(LADDER_ROLES)
 
 

@@ -23,15 +23,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
-from sweeper.evidence.runs.run import Runs
+from sweeper.evidence.runs.numbers import is_empty
+from sweeper.evidence.runs.run import Runs, without
 from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
+from sweeper.files import parse_json
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -49,6 +53,8 @@ PACKAGES = {"Parquet": "pyarrow", "Excel": "openpyxl"}
 """What pandas reads a kind with; where it is lacking it names several, on several lines."""
 UNPACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """How compressed files are opened, which pandas reads as they are."""
+ENDS = {"CSV": [b",", b";", b"\n"], "TSV": [b"\t", b"\n"], "Excel": [b"<c "], "Parquet": []}
+"""What stands at each cell, in JSON a comma."""
 LARGEST = 1 << 30
 """Bytes of a table, unpacked."""
 MOST_CELLS = 5_000_000
@@ -58,6 +64,8 @@ LONGEST_NAME = 200
 """Characters of a column's name, which messages repeat."""
 LONGEST_HEAD = 1 << 23
 """Characters of a table's first line, within which its columns are named."""
+BLOCK = 1 << 17
+"""Rows that are read at a time."""
 SNIFFED = 50
 """Rows that are looked at before a table is read."""
 LEAST_SUMMED = 4
@@ -75,10 +83,10 @@ def file_runs(path: Path, objective: Objective) -> Runs:
         _check_size(path, kind)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-        frame, written = _read(path, kind)
+        frame, blanks = _read(path, kind)
         _check_columns(len(frame.columns), frame.columns)
         frame = _rows_of_runs(frame.rename(columns=str))
-    return Runs(frame, str(path), digest.hexdigest(), written=written)
+    return Runs(frame, str(path), digest.hexdigest(), blanks=blanks)
 
 
 def piped_runs(objective: Objective) -> Runs:
@@ -97,10 +105,10 @@ def piped_runs(objective: Objective) -> Runs:
             parts = (p.replace(name, "stdin") if isinstance(p, str) else p for p in error.args)
             error.args = (*parts,)
             raise
-        assert runs.written is not None
-        cells = runs.written([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
+        assert runs.blanks is not None
+        blanks = runs.blanks([c for c in runs.frame if runs.frame[c].dtype.kind not in "iub"])
         # The file is gone when a cell is asked about.
-        return replace(runs, name="stdin", written=cells.__getitem__)
+        return replace(runs, name="stdin", blanks=blanks.__getitem__)
 
 
 def frame_runs(frame: Any, name: str = "") -> Runs:
@@ -173,21 +181,26 @@ def unpacked_blocks(path: Path) -> Iterator[bytes]:
     """The content of a file, unpacked, block by block; OverflowError beyond `LARGEST`."""
     size = 0
     with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
-        while block := file.read(1 << 22):
-            size += len(block)
-            if size > LARGEST:
-                raise OverflowError(f"it holds more than {LARGEST / 1e9:.1f} GB")
-            yield block
+        # An Excel file is an archive of files.
+        archive = ZipFile(file) if path.suffix.lower() == ".xlsx" else None
+        for part in map(archive.open, archive.namelist()) if archive else (file,):
+            while block := part.read(1 << 16):
+                size += len(block)
+                if size > LARGEST:
+                    raise OverflowError(f"it holds more than {LARGEST / 1e9:.1f} GB")
+                yield block
 
 
 def _check_size(path: Path, kind: str) -> None:
     if not path.stat().st_size:  # so are files of the kernel, which may have no end
         raise BadInput(f"{path} is empty")
-    ends = {"CSV": b",;\n", "TSV": b"\t\n"}.get(kind, b"," * kind.startswith("JSON"))
     cells, most = 0, MOST_CELLS // (4 if kind.startswith("JSON") else 1)
+    if kind == "Parquet":
+        about = import_module("pyarrow.parquet").read_metadata(path)
+        cells = about.num_rows * about.num_columns
     try:
         for block in unpacked_blocks(path):
-            cells += sum(map(block.count, ends))
+            cells += sum(map(block.count, ENDS.get(kind, [b","])))
             if cells > most:
                 raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
     except OverflowError:
@@ -224,11 +237,11 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
 
 
-Written = Callable[[list[str]], "pandas.DataFrame"]
-"""The cells of columns as they are written."""
+Blanks = Callable[[list[str]], "pandas.DataFrame"]
+"""Which cells of columns are left empty, as they are written."""
 
 
-def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Written | None]:
+def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Blanks | None]:
     import pandas
 
     match kind:
@@ -241,32 +254,62 @@ def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Written | None]:
             return pandas.read_parquet(path), None
         case _:
             again = partial(pandas.read_excel, path, dtype=object, keep_default_na=False)
-            return pandas.read_excel(path), lambda columns: again().rename(columns=str)[columns]
+            return pandas.read_excel(
+                path
+            ), lambda columns: again().rename(columns=str)[columns].map(is_empty)
 
 
 def _parsed_json(path: Path, lines: bool) -> pandas.DataFrame:
     """Rows, or columns, as Python reads them: with whole numbers of any size, NaN as its word."""
     import pandas
 
-    parse = partial(json.loads, parse_constant=lambda w: w if w == "NaN" else float(w))
-    place = ""
-    with UNPACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
-        try:
-            rows = [] if lines else parse(file.read())
-            for number, line in enumerate(file, 1):
-                place = f"line {number}: "
-                rows += [parse(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place}{first_line(error)}") from None
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
+        if lines:
+            return pandas.DataFrame(_columns_of(_json_lines(file)))
+        rows = parse_json(file.read(), _decoded)
     if isinstance(rows, dict) and {"columns", "data"} <= rows.keys():
         return pandas.DataFrame(rows["data"], columns=rows["columns"])
-    cells = rows.values() if isinstance(rows, dict) else rows
-    if not isinstance(rows, dict | list) or not all(isinstance(c, dict | list) for c in cells):
-        raise ValueError('rows are [{"width": 64, ...}, ...], columns {"width": [64, ...], ...}')
+    if isinstance(rows, list):
+        return pandas.DataFrame(_columns_of(rows))
+    if not isinstance(rows, dict) or not all(isinstance(c, dict | list) for c in rows.values()):
+        raise ValueError(NO_ROWS)
     return pandas.DataFrame(rows).reset_index(drop=True)
 
 
-def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
+NO_ROWS = 'rows are [{"width": 64, ...}, ...], columns {"width": [64, ...], ...}'
+_decoder = json.JSONDecoder(parse_constant=lambda word: word if word == "NaN" else float(word))
+
+
+def _decoded(text: bytes) -> Any:
+    return _decoder.decode(text.decode("utf-8-sig"))
+
+
+def _json_lines(file: Iterable[bytes]) -> Iterator[Any]:
+    for number, line in enumerate(file, 1):
+        try:
+            if line.strip():
+                yield parse_json(line, _decoded)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {first_line(error)}") from None
+
+
+def _columns_of(rows: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The cells of rows by column, which take a third of the room; NaN where a row has none."""
+    columns, count = dict[Any, list[Any]](), 0
+    for row in rows:
+        if not isinstance(row, dict | list):
+            raise ValueError(NO_ROWS)
+        for name, cell in row.items() if isinstance(row, dict) else enumerate(row):
+            cells = columns.setdefault(name, [])
+            cells += [math.nan] * (count - len(cells))
+            cells.append(cell)
+        count += 1
+    for cells in columns.values():
+        cells += [math.nan] * (count - len(cells))
+    return columns
+
+
+def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Blanks]:
     """A file of separated values; ValueError for what pandas would misread without a word."""
     import pandas
 
@@ -298,10 +341,16 @@ def _separated(path: Path, usual: str) -> tuple[pandas.DataFrame, Written]:
     version = tuple(map(int, pandas.__version__.split(".")[:2]))
     exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
 
-    texts: dict[str, Any] = {**options, "dtype": str, "keep_default_na": False}
+    # In blocks: all at once it takes three times the room that the table does.
+    with pandas.read_csv(path, **options, **exact, chunksize=BLOCK) as blocks:
+        frame = pandas.concat(blocks, ignore_index=True)
+    for name in frame.select_dtypes("int64") if len(frame) > BLOCK else ():
+        frame[name] = pandas.to_numeric(frame[name], downcast="integer")
     return (
-        pandas.read_csv(path, **options, **exact),
-        lambda columns: pandas.read_csv(path, **texts, usecols=columns),
+        frame,
+        lambda columns: pandas.read_csv(
+            path, **options, usecols=columns, converters=dict.fromkeys(columns, is_empty)
+        ),
     )
 
 
@@ -345,10 +394,9 @@ def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
         )
     empty = np.ones(len(frame), bool)
     for column in frame.columns:
-        if not empty.any():
-            break
-        empty &= frame[column].isna().to_numpy()
-    frame = frame[~empty] if empty.any() else frame
+        if empty.any():
+            empty &= frame[column].isna().to_numpy()
+    frame = without(frame, empty)
     if len(frame) > LEAST_SUMMED and _sums_up(frame):
         raise ValueError(
             f"its last row has the sums, or the means, of the {len(frame) - 1} above it, and is no "
@@ -359,13 +407,15 @@ def _rows_of_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 def _sums_up(frame: pandas.DataFrame) -> bool:
     """Whether each number of the last row is what those above it come to, in several columns."""
-    numbers = frame.select_dtypes("number")
-    last, above = numbers.iloc[-1].to_numpy(float), numbers.iloc[:-1].to_numpy(float)
-    there = np.isfinite(last) & np.isfinite(above).all(axis=0) & (np.ptp(above, axis=0) > 0)
-    alike = [
-        np.isclose(of(above[:, there], axis=0), last[there], rtol=1e-3) for of in (np.sum, np.mean)
-    ]
-    return bool(there.sum() > 1 and np.logical_or(*alike).all())
+    summed = 0
+    for name in frame.select_dtypes("number"):
+        cells = frame[name].to_numpy(float, na_value=math.nan)
+        above, last = cells[:-1], cells[-1]
+        if np.isfinite(cells).all() and np.ptp(above) > 0:
+            if not np.isclose([above.sum(), above.mean()], last, rtol=1e-3).any():
+                return False
+            summed += 1
+    return summed > 1
 
 
 def _unnested(frame: pandas.DataFrame) -> pandas.DataFrame:

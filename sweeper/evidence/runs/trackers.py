@@ -23,7 +23,6 @@ from sweeper.evidence.runs.series import (
     named_values,
 )
 from sweeper.files import MOST_YAML, parse_json, parse_yaml, read_bounded
-from sweeper.search.optuna.storage import read_storage
 from sweeper.search.optuna.url import redact
 
 if TYPE_CHECKING:
@@ -214,6 +213,8 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
     BadInput for a storage that cannot be read, a study that is not there or that maximizes.
     """
     import pandas
+
+    from sweeper.search.optuna.storage import read_storage
 
     place = redact(url)
     with read_storage(url) as (names, load):

@@ -1,5 +1,6 @@
 import gzip
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,7 @@ def test_the_package_that_a_kind_of_file_needs_is_named(
     def lacking(*_: object) -> None:
         raise ImportError("Unable to find a usable engine\nA suitable version")
 
+    monkeypatch.setattr(table_module, "_check_size", lambda *_: None)
     monkeypatch.setattr("pandas.read_parquet", lacking)
     monkeypatch.setattr("pandas.read_excel", lacking)
     with pytest.raises(BadInput, match=f"needs another package, {package}: install it"):
@@ -291,6 +293,8 @@ def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None
         ("a.jsonl", '{"width": 64}\n\n{"width"\n', "line 3: "),
         ("a.json", '{"a": 1}', "rows are"),
         ("a.json", "[1, 2]", "rows are"),
+        ("a.json", f"[{'9' * 5000}]", "a whole number has more than 4,300 digits"),
+        ("a.jsonl", "{}\n" + "[" * 100_000, "line 2: nested more than 64 deep"),
     ],
 )
 def test_json_that_is_no_table_says_where_and_what_is_one(
@@ -299,3 +303,17 @@ def test_json_that_is_no_table_says_where_and_what_is_one(
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match=f"cannot be read as JSON.*: {message}"):
         read(tmp_path / name)
+
+
+def test_a_table_takes_three_times_the_room_of_its_file(tmp_path: Path) -> None:
+    cells = [(w, 2.0**lr, s) for w in (64, 128, 256) for lr in range(-12, -6) for s in range(2**14)]
+    frame = pandas.DataFrame(cells, columns=["width", "lr", "seed"])
+    curve = 3 + 0.03 * (np.log2(frame.lr) + 9) ** 2 - np.log2(frame.width) / 20
+    noise = np.random.default_rng(0).normal(0, 0.01, len(frame))
+    frame.assign(loss=(curve + noise).round(6)).to_csv(path := tmp_path / "runs.csv", index=False)
+    grid(frame[frame.seed < 2].assign(loss=curve))
+    tracemalloc.start()
+    grid(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * path.stat().st_size
