@@ -61,6 +61,7 @@ class SearchLine:
     def following(self) -> list[Log2Hps]:
         """What it may ask for once it has what it lacks now, wherever its optimum then lies.
 
+        Not where an end diverges that `beyond` points would have gone on from: a round more then.
         What it lacks comes first, then the next round's; of a round first what is near the middle.
         """
 
