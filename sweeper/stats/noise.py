@@ -185,12 +185,20 @@ def covariance(x: Array, rise: float, kernel: Kernel, reach: float = MAX_RISE) -
     return np.outer(spread, spread) * kernel(x)
 
 
-@lru_cache(maxsize=256)
 def _models(x: tuple[float, ...], reach: float = MAX_RISE) -> tuple[Array, Array]:
-    """All `MODELS`' covariances and roots [model, point, point] at `x`: a ladder has few grids."""
+    """All `MODELS`' covariances and roots [model, point, point] at `x`."""
+    return (_models_kept if len(x) <= MOST_POINTS_KEPT else _models_made)(x, reach)
+
+
+def _models_made(x: tuple[float, ...], reach: float) -> tuple[Array, Array]:
     points = np.array(x)
     covariances = np.array([covariance(points, *model, reach) for model in MODELS])
     return covariances, np.linalg.cholesky(covariances)
+
+
+_models_kept = lru_cache(maxsize=256)(_models_made)
+MOST_POINTS_KEPT = 32
+"""A ladder has few grids, and they are small: one of 200 points takes 51 MB."""
 
 
 class CubicRest(NamedTuple):

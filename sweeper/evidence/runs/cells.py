@@ -165,7 +165,7 @@ def grouped(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFram
     means = table["loss"].groupby(cells).mean()
     first = np.flatnonzero(~pandas.Series(cells, copy=False).duplicated())
     table = table.take(first).assign(loss=means[cells[first]].to_numpy())
-    return table.sort_values([*cell, "seed"], ignore_index=True)
+    return table.sort_values([*cell, "seed"])  # the index says which rows were read
 
 
 def _cell_numbers(table: pandas.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

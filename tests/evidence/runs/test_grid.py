@@ -43,6 +43,11 @@ def test_rates_of_two_units_are_refused(extra: float) -> None:
         read(frame)
 
 
+def test_a_marked_base_is_found_among_averaged_runs() -> None:
+    frame = runs(seeds=70)
+    assert read(frame.assign(base=frame.n_embd == 512)).base.width == 512
+
+
 def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
     frame = runs().assign(batch_size=lambda f: f.n_embd // 4, optimizer="adam")
     with pytest.raises(BadInput, match=r"batch_size \(32, 64, 128, \.\.\., with the width\)"):
