@@ -154,7 +154,7 @@ def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     monkeypatch.setattr(Engine, "argv", lambda *_, **__: ["python", "train.py", "--lr=0.1"])
     words = ["transfer", "--to-width", "32", "--study", "a", *QUICK]
     judged(ladder_study, "cannot say yet")
-    doubt = "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet.\n"
+    doubt = "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet. plan.init_"
     assert doubt in sweeper(*words).out
     judged(ladder_study, "holds")
     answer = sweeper(*words)

@@ -19,7 +19,6 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.engine.architecture import Architecture
 from sweeper.engine.prepare import prepare
-from sweeper.errors import SHELL
 from sweeper.plan.explanation import Explained, tied_readouts
 from sweeper.plan.factors import TO_BE_SEEN, OpFactors, ask, needs, planned_factors
 from sweeper.plan.plan import TransferPlan, make_plan
@@ -280,9 +279,7 @@ def test_what_a_family_of_transformers_has_no_place_for_is_told(
 def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(people=Console(stderr=True, width=200), json=True)
     small = ("model.width=32", "model.depth=1", "train.seq_len=8", "parameterization=mup")
-    assert (
-        present.ask(ExplainRequest(to_width=64, to_depth=2, overrides=small), output, SHELL)[0] == 0
-    )
+    assert present.ask(ExplainRequest(to_width=64, to_depth=2, overrides=small), output)[0] == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["parameters"]}
     assert len(rows) == 2 + 2 * 4
     row = rows["layers.1.ffn.down.weight"]

@@ -162,6 +162,9 @@ class Watcher:
     def watch(self, states: Any) -> None:
         assert states() == []
 
+    def announce(self, sentence: str) -> None:
+        assert sentence
+
     def watch_ladder(self, so_far: Any) -> None:
         points = so_far().points
         assert all(len(point.losses) <= point.runs for point in points)
