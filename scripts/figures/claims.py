@@ -110,19 +110,7 @@ def page() -> str:
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "papers.md.in").read_text()
     text = quote(template, records).replace("{tally}", tally(records))
-    text = text.replace("{kept}", kept(records))
     return text.replace("{figures}", "\n".join(section(record) for record in records))
-
-
-def kept(records: Sequence[Mapping[str, Any]]) -> str:
-    """Which records can be judged again, and when the others were judged."""
-    others = [record for record in records if "ladders" not in record]
-    if not others:
-        return "Every record keeps what was measured."
-    names = ", ".join(f"`{record['figure']}`" for record in others)
-    day = max(record["judged"] for record in others)
-    said = f"The records of {names} keep no losses, and stand as judged on {day}; "
-    return said + "all others keep theirs."
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:

@@ -8,7 +8,6 @@ Any `size=` also trains what `MORE` lists.
 from __future__ import annotations
 
 import math
-from itertools import chain
 from typing import Any
 
 from lab import (
@@ -183,27 +182,18 @@ def _steadier(lab: Lab, found: Found) -> None:
     )
 
 
-def _gaps(first: Document, second: Document) -> list[float]:
-    """Differences in loss of two studies' runs at equal eta, size and seed, where finite."""
-    sizes = [one["size"] for one in verdict(first, "width")["sizes"]]
-    gaps = []
-    for size in sizes:
-        ours, theirs = by_eta(first, size), by_eta(second, size)
-        pairs = (zip(ours[eta], theirs[eta], strict=True) for eta in ours if eta in theirs)
-        gaps += [one - other for one, other in chain(*pairs) if math.isfinite(one)]
-    return gaps
-
-
 def _same(lab: Lab, first: str, second: str, found: Found) -> None:
-    gaps = _gaps(found[first], found[second])
-    worst = max(map(abs, gaps), default=math.inf)
-    size = farthest(verdict(found[first], "width"))["size"]
-    noise = paired(least(found[first], size), least(found[second], size))
+    """Whether two train alike at their best rates; at a rate that is too high rounding grows."""
+    sizes = [one["size"] for one in verdict(found[first], "width")["sizes"]]
+    losses = [(least(found[first], size), least(found[second], size)) for size in sizes]
+    gaps = [abs(one - other) for pair in losses for one, other in zip(*pair, strict=True)]
+    noise, worst = paired(*losses[-1]), max(gaps)
     equal: Answer = "cannot say" if noise.low <= 0 <= noise.high else "not reproduced"
     lab.claim(
         "Everett et al., equivalence",
         f"{first} and {second} train alike: one optimum, one loss",
-        f"losses differ by at most {worst:.0e} nats in {len(gaps)} pairs of runs",
+        f"losses at the best rate differ by {'less than' if worst < ROUNDING else 'up to'} "
+        f"{max(worst, ROUNDING):.0e} nats in {len(gaps)} pairs of runs",
         "reproduced" if worst < ROUNDING else equal,
     )
 

@@ -3,9 +3,8 @@
 python scripts/figures/rejudge.py [FOLDER] [write]
 
 Trains nothing: each figure's script runs on the numbers of its record, and what its claims say now
-stands beside what they said. A record without losses is refused, by the day it was judged on; the
-exit code is then 0 where it names that day. FOLDER holds other records than docs/figures/; with
-`write` the records get what the claims say now, and claims.py makes the page of them.
+stands beside what they said. FOLDER holds other records than docs/figures/; with `write` the
+records get what the claims say now, and claims.py makes the page of them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ RECORDS = Path(__file__).parents[2] / "docs" / "figures"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A claim as it is kept and as it is now; `now` is empty where its losses are not kept."""
+    """A claim as it is kept and as it is now."""
 
     figure: str
     claim: str
@@ -47,7 +46,7 @@ class Row:
     @property
     def changed(self) -> bool:
         """Whether it says something else."""
-        return self.now not in ("", self.kept)
+        return self.now != self.kept
 
 
 @dataclass(kw_only=True)
@@ -93,7 +92,7 @@ def judged_again(ladder: Document) -> Document:
 
 
 def main() -> None:
-    """The table of what changed, and in a line each how much did, and what was refused."""
+    """The table of what changed, and how much did."""
     words = arguments(sys.argv[1:], str(__doc__))
     write, words = "write" in words, [word for word in words if word != "write"]
     if len(words) > 1:
@@ -105,27 +104,19 @@ def main() -> None:
         table.add_column(column, overflow="fold")
     for path, record in records.items():
         rows += [*rejudged(path.stem, record)]
-        if write and "claims" in record and "ladders" in record:
+        if write and "claims" in record:
             write_json(path, {**record, "claims": claims_now(record)}, summed=False)
     for row in rows:
         if row.changed:
             table.add_row(row.figure, row.claim, row.kept, row.now)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-    judged = [row for row in rows if row.now]
-    print(f"{sum(row.changed for row in judged)} of {len(judged)} claims changed.")
-    days = {row.figure: row.kept for row in rows if not row.now}
-    for figure, day in days.items():
-        print(f"Refused, no losses are kept: {figure} ({day or 'nor the day it was judged on'})")
-    sys.exit(not all(days.values()))
+    print(f"{sum(row.changed for row in rows)} of {len(rows)} claims changed.")
 
 
 def rejudged(figure: str, record: Document) -> Iterator[Row]:
-    """A row a claim of a record; one alone where it keeps no losses."""
+    """A row a claim of a record."""
     if "verdicts" in record:
         yield from _of_pictures(figure, record)
-    elif "ladders" not in record:
-        day = f"judged on {record['judged']}" if "judged" in record else ""
-        yield Row(figure=figure, claim="", kept=day, now="")
     else:
         claims = record["claims"]
         for old, new in zip(claims, claims_now(record), strict=True):
