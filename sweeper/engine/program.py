@@ -259,7 +259,7 @@ class Program:
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         for name, value in self.model.named_buffers():
-            value.data = self._initial_buffers[name]
+            value.data = self._initial_buffers.get(name, value.data)
 
     def recompute(self) -> bool:
         """Recompute the activations of blocks (the members of any ModuleList) in backward passes.

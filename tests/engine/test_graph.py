@@ -33,7 +33,7 @@ from tests.engine.tape import Strict, Tape, taped
 from tests.engine.test_faithful import configs, data, trials
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
-from tests.toy_models import Base
+from tests.toy_models import Base, WithReplacedBuffers
 
 __all__ = ["data"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -163,13 +163,30 @@ class Draws(Base):
 
 
 class Remembers(Base):
-    last: Any = 0.0
+    last: ClassVar[list[Any]] = [0.0]
 
     def middle(self, x: Tensor) -> Tensor:
         if x.is_meta:
             return x
-        before, self.last = self.last, x.detach().mean()
+        before, self.last[0] = self.last[0], x.detach().mean()
         return x + 0.1 * before
+
+
+class RemembersInABuffer(WithReplacedBuffers):
+    def change(self, width: int) -> None:
+        self.register_buffer("running", torch.zeros(()), persistent=False)
+
+
+class Grows(Base):
+    def change(self, width: int) -> None:
+        self.register_buffer("table", torch.ones(1), persistent=False)
+        self.register_buffer("made", None, persistent=False)
+
+    def middle(self, x: Tensor) -> Tensor:
+        if not x.is_meta and len(self.table) == 1:
+            self.table = torch.linspace(0.5, 1, x.shape[-1], dtype=x.dtype)
+            self.made = 1 + self.table
+        return x if x.is_meta else x * self.table * self.made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +206,9 @@ class Noisy(AdamW):
         super().update(params, [g + 1e-3 * torch.randn_like(g) for g in grads], state, hps, now)
 
 
+FALLS_BACK = (ReadsALoss, Masks, Copies, Counts, Draws, Remembers, RemembersInABuffer)
+
+
 def fallback_of(name: str) -> Trial:
     [first, *_] = trials_of("Plain")
     place = PluginSpec(name=f"{__name__}.{name}", arguments={})
@@ -197,14 +217,15 @@ def fallback_of(name: str) -> Trial:
     return replace(first, spec=replace(first.spec, **changed))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["ReadsALoss", "Masks", "Copies", "Counts", "Draws", "Remembers"])
+@pytest.mark.parametrize("name", [each.__name__ for each in FALLS_BACK])
 def test_a_module_that_cannot_be_recorded_is_told_by_the_operation(
     name: str, golden: Golden
 ) -> None:
     notices, single = list[str](), fallback_of(name)
 
     def trained() -> Any:
-        program_for(single.spec, "cpu").model.calls = program_for(single.spec, "cpu").model.last = 0
+        model: Any = program_for(single.spec, "cpu").model
+        model.calls, model.last, model.running = 0, [0.0], torch.zeros(())
         random.seed(0)
         return train_trials([single], control=Control(notify=notices.append))
 
@@ -301,12 +322,33 @@ def test_batches_of_a_shape_replay_one_recording(case: str, data: dict[str, Corp
     assert Tape.recorded - recorded == (4 if extra == "1" and count != "1" else 3)
 
 
-def test_factors_by_other_names_are_another_shape() -> None:
-    batches = [[trial("mup", **{name: 1.0})] for name in ("alpha_emb", "alpha_output")]
-    plain, recorded = [train_trials(batch)[0] for batch in batches], Tape.recorded
+def test_a_table_that_a_run_has_made_is_not_read_by_the_next() -> None:
+    """Its memory is free by then, where the module is one trial's."""
+    batch, recorded = [fallback_of("Grows")], Tape.recorded
+    plain = train_trials(batch)
     with taped():
-        replayed = [train_trials(batch)[0] for batch in batches]
-    assert all(map(same_result, replayed, plain)) and Tape.recorded - recorded == 2
+        assert all(same_result(*train_trials(batch), *plain) for _ in range(2))
+    assert Tape.recorded - recorded == 2
+
+
+def test_recordings_are_told_apart_by_what_operations_follow_from() -> None:
+    # The second has one factor that is not 1 for all, as the first: of embeddings, not of the head.
+    factors = [trial("mup"), trial("mup", alpha_emb=1.0, alpha_output=1.0)]
+    clips = trial("mup", train={"clip": 2.0}), trial("mup", train={"clip": 3.0})
+    batches = [BatchedTrials(trials=(each,), corpus=tokens()) for each in (*factors, *clips)]
+    run, *_ = runs = [BatchedRun(each) for each in batches]
+    keys = [each._key() for each in runs]
+    run.compiled = True
+    keys += [run._key()]
+    run.program.unsupported["compiled mapped"] = "a kernel failed"
+    keys += [run._key()]
+    run.program.unsupported.clear()
+    for length in (4, 8):
+        graph.KEPT[length] = Any
+        run.feed.resident = resident(tokens(), length, run.device, run.dtype)
+        keys += [run._key()]
+        assert not graph.KEPT, "which read another corpus"
+    assert len({*keys}) == len(keys)
 
 
 def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
