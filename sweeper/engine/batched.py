@@ -150,7 +150,6 @@ class BatchedRun:
             # What a run that drops slices goes on with.
             self.count, self.clipped = self.count.clone(), self.clipped.clone()
             self.feed.sent = tuple(part.clone() for part in self.feed.sent)
-        self._forget_graph()
 
     @torch.no_grad()
     def _take(self) -> None:
@@ -177,13 +176,12 @@ class BatchedRun:
     def _key(self) -> Hashable:
         """What a step's operations follow from."""
         shapes = tuple((value.shape, value.stride(), value.dtype) for value in self._fixed())
-        # A factor that is 1 for all trials of a batch has no buffer.
-        names = (*self.buffers, self.compiled, *sorted(self.program.unsupported))
-        places = tuple(value.data_ptr() for value in self._unsaved().values())
-        return self.program, names, self.feed.resident, shapes, places
+        modes = (self.compiled, *sorted(self.program.unsupported))
+        places = tuple((name, value.data_ptr()) for name, value in self._unsaved().items())
+        return self.program, modes, self.feed.resident, shapes, places
 
     def _unsaved(self) -> Stacked:
-        """The module's buffers that all trials share, such as tables."""
+        """The module's buffers that all trials share: tables, and factors that are 1 for all."""
         named = self.program.model.named_buffers()
         return {name: value.data for name, value in named if name not in self.buffers}
 

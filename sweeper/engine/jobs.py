@@ -290,7 +290,12 @@ class TryStep(EngineTask):
 
     def _step(self, device: str, number: int) -> float:
         tried: Any = TryClasses(self.corpus, number)
-        run = BatchedRun(replace(self._small, corpus=tried), device)
+        train = self.trial.spec.train
+        small = replace(
+            train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
+        )
+        trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
+        run = BatchedRun(BatchedTrials(trials=(trial,), corpus=tried), device)
         try:
             with quiet_attention():
                 return float(run.step()[0])
@@ -319,15 +324,6 @@ class TryStep(EngineTask):
         except ConfigError as error:
             return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
         return {}
-
-    @property
-    def _small(self) -> BatchedTrials:
-        train = self.trial.spec.train
-        small = replace(
-            train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
-        )
-        trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
-        return BatchedTrials(trials=(trial,), corpus=self.corpus)
 
     @property
     def _target(self) -> str:

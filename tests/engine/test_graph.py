@@ -322,20 +322,32 @@ def test_batches_of_a_shape_replay_one_recording(case: str, data: dict[str, Corp
     assert Tape.recorded - recorded == (4 if extra == "1" and count != "1" else 3)
 
 
-def test_a_table_that_a_run_has_made_is_not_read_by_the_next() -> None:
-    """Its memory is free by then, where the module is one trial's."""
+def test_what_a_module_of_one_trial_is_bound_to_is_not_left_behind() -> None:
+    """A table that a run has made, whose memory is free by the next; weights before a recording."""
     batch, recorded = [fallback_of("Grows")], Tape.recorded
-    plain = train_trials(batch)
+    first = BatchedTrials(trials=tuple(trials_of("Plain")[:1]), corpus=tokens())
+    made, plain = train_trials(batch), everything(BatchedRun(others(first, 1)), 6)
     with taped():
-        assert all(same_result(*train_trials(batch), *plain) for _ in range(2))
-    assert Tape.recorded - recorded == 2
+        assert all(same_result(*train_trials(batch), *made) for _ in range(2))
+        assert Tape.recorded - recorded == 2
+        lived(first)
+        kept = graph.KEPT.copy()
+        graph.KEPT.clear()
+        run = BatchedRun(others(first, 1))
+        losses = [run.step().clone()]
+        graph.KEPT.update(kept)
+        for taken in (True, False):
+            run.uncompile()
+            losses += [run.step().clone()]
+            assert (run._recorded is not None) == taken
+        assert all(map(torch.equal, [*losses, *everything(run, 3)], plain))
 
 
 def test_recordings_are_told_apart_by_what_operations_follow_from() -> None:
     # The second has one factor that is not 1 for all, as the first: of embeddings, not of the head.
     factors = [trial("mup"), trial("mup", alpha_emb=1.0, alpha_output=1.0)]
-    clips = trial("mup", train={"clip": 2.0}), trial("mup", train={"clip": 3.0})
-    batches = [BatchedTrials(trials=(each,), corpus=tokens()) for each in (*factors, *clips)]
+    alike = [*factors, fallback_of("Counts"), fallback_of("Draws")]
+    batches = [BatchedTrials(trials=(each,), corpus=tokens()) for each in alike]
     run, *_ = runs = [BatchedRun(each) for each in batches]
     keys = [each._key() for each in runs]
     run.compiled = True
@@ -353,29 +365,39 @@ def test_recordings_are_told_apart_by_what_operations_follow_from() -> None:
 
 def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a corpus on the device, whose batches are those of the host."""
-    first = BatchedTrials(trials=tuple(trials_of("Plain")), corpus=tokens())
+    spec = (group := trials_of("Plain"))[0].spec
+    spec = replace(spec, train=replace(spec.train, clip=0.5))
+    first = BatchedTrials(trials=tuple(replace(t, spec=spec) for t in group), corpus=tokens())
     batches, recorded = [others(first, i) for i in range(3)], Tape.recorded
 
     def steps(run: BatchedRun) -> Tensor:
         return torch.stack([run.step() for _ in range(BLOCK_STEPS + 3)])
 
-    plain = [torch.cat([steps(run), steps(run)]) for run in map(BatchedRun, batches)]
+    def rest(run: BatchedRun) -> list[Tensor]:
+        return [steps(run), run.clipped]
+
+    runs = [BatchedRun(batch) for batch in batches]
+    plain = [torch.cat([steps(run), steps(run)]) for run in runs]
+    runs[0].select([0, 1])
+    fewer = rest(runs[0])
     with taped():
         ended, alive, last = runs = [BatchedRun(batch) for batch in batches]
         for run in runs:
             run.feed.resident = resident(tokens(), 8, run.device, run.dtype)
         seen = [[steps(ended), steps(ended)], [steps(alive)]]
-        ended.keep()
+        ended.select([0, 1])
         seen += [[steps(last)]]
         seen[1] += [steps(alive)]
         seen[2] += [steps(last)]
         assert Tape.recorded - recorded == 2 and not graph.KEPT
-        assert all(map(torch.equal, map(torch.cat, seen), plain))
+        assert all(map(torch.equal, [*map(torch.cat, seen), *rest(ended)], [*plain, *fewer]))
         alive.keep()
         # What a module has put in the place of another is not where the graph reads.
         monkeypatch.setattr(last.program.model, "table", torch.ones(1), raising=False)
-        steps(again := BatchedRun(first))
-        assert Tape.recorded - recorded == 3
+        again = BatchedRun(first)
+        again.feed.resident = ended.feed.resident
+        steps(again)
+        assert Tape.recorded - recorded == 4
         monkeypatch.setattr(graph, "fits", lambda size, device: size == 0)
         again.keep()
         assert not graph.KEPT, "where memory is scarce"
