@@ -268,10 +268,6 @@ class Program:
         self._compiled.clear()  # it is of the blocks without recomputation
         return self.recomputing
 
-    def forget_sizes(self, least: int) -> None:
-        """Let no batch be filled up to `least` slices or more: so many do not fit the device."""
-        self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
-
     def module_state(self) -> dict[str, Tensor]:
         """Buffers that a checkpoint would keep, such as running statistics, each by one name."""
         saved = self.model.state_dict()
