@@ -211,7 +211,8 @@ def fallback_of(name: str) -> Trial:
     [first, *_] = trials_of("Plain")
     place = PluginSpec(name=f"{__name__}.{name}", arguments={})
     model = issubclass(globals()[name], Base)
-    changed = {"model": place} if model else {"optimizer": place}
+    half = replace(first.train, precision="float16")
+    changed = {"model": place} if model else {"optimizer": place, "train": half}
     return replace(first, spec=replace(first.spec, **changed))  # type: ignore[arg-type]
 
 
@@ -359,7 +360,7 @@ def test_recordings_are_told_apart_by_what_operations_follow_from() -> None:
 def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a corpus on the device, whose batches are those of the host."""
     spec = (group := trials_of("Plain"))[0].spec
-    spec = replace(spec, train=replace(spec.train, clip=0.5))
+    spec = replace(spec, train=replace(spec.train, clip=1e-3))
     first = BatchedTrials(trials=tuple(replace(t, spec=spec) for t in group), corpus=tokens())
     batches, recorded = [others(first, i) for i in range(3)], Tape.recorded
 
