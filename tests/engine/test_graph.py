@@ -370,14 +370,14 @@ def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     runs = [BatchedRun(batch) for batch in batches]
     plain = [torch.cat([steps(run), steps(run)]) for run in runs]
     runs[0].select([0, 1])
-    fewer = [steps(runs[0]), runs[0].clipped]
+    fewer = [steps(runs[0]), runs[0].clipped, runs[2].clipped]
     with taped():
         ended, alive, last = runs = [BatchedRun(batch) for batch in batches]
         for run in runs:
             run.feed.resident = resident(tokens(), 8, run.device, run.dtype)
         seen = [[steps(ended), steps(ended)], [steps(alive)]]
         ended.select([0, 1])
-        seen += [[steps(last)], [steps(ended), ended.clipped]]
+        seen += [[steps(last)], [steps(ended), ended.clipped.clone(), last.clipped]]
         seen[1] += [steps(alive)]
         seen[2] += [steps(last)]
         assert Tape.recorded - recorded == 3 and not graph.KEPT
