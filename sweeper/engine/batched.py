@@ -150,7 +150,6 @@ class BatchedRun:
             # What a run that drops slices goes on with.
             self.count, self.clipped = self.count.clone(), self.clipped.clone()
             self.feed.sent = tuple(part.clone() for part in self.feed.sent)
-        self._forget_graph()
 
     @torch.no_grad()
     def _take(self) -> None:
@@ -177,9 +176,14 @@ class BatchedRun:
     def _key(self) -> Hashable:
         """What a step's operations follow from."""
         shapes = tuple((value.shape, value.stride(), value.dtype) for value in self._fixed())
-        # A factor that is 1 for all trials of a batch has no buffer.
-        names = (*self.buffers, self.compiled, *sorted(self.program.unsupported))
-        return self.program, names, self.feed.resident, shapes
+        modes = (self.compiled, *sorted(self.program.unsupported))
+        places = tuple((name, value.data_ptr()) for name, value in self._unsaved().items())
+        return self.program, modes, self.feed.resident, shapes, places
+
+    def _unsaved(self) -> Stacked:
+        """The module's buffers that all trials share: tables, and factors that are 1 for all."""
+        named = self.program.model.named_buffers()
+        return {name: value.data for name, value in named if name not in self.buffers}
 
     def _attributes(self) -> dict[tuple[int, str], Any]:
         return graph.attributes_of([*self.program.model.modules(), self.prepared.optimizer])
@@ -248,7 +252,11 @@ class BatchedRun:
             self._backward()
             self._finish()
             return
-        with watching(self.device, self.program.model.modules(), self.tensors) as watch:
+        with watching(
+            self.device,
+            self.program.model.modules(),
+            lambda: self.tensors() | self._unsaved(),
+        ) as watch:
             self._backward()
         with watching(self.device, [self.prepared.optimizer], self.tensors) as update:
             self._finish()
@@ -742,6 +750,7 @@ def resident(
     corpus: TokenCorpus | ArrayCorpus, seq_len: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
     """A corpus and how to gather from it on the device; None where it stays on the host."""
+    graph.KEPT.clear()  # what reads the corpus before this one would keep it there for nothing
     if isinstance(corpus, TokenCorpus):
         if not graph.fits(4 * len(corpus.tokens), device):  # as int32
             return None

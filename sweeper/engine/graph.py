@@ -243,7 +243,8 @@ def changes(before: dict[tuple[int, str], Any], after: dict[tuple[int, str], Any
 
 def _same(before: Any, after: Any) -> bool:
     if isinstance(before, list) and isinstance(after, list):
-        return before[0] is after[0] and len(before) == len(after)
+        # The container itself comes first.
+        return len(before) == len(after) and all(map(_same, before, after))
     plain = isinstance(after, int | float | str | torch.Size) and type(before) is type(after)
     return before is after or (plain and before == after)
 

@@ -63,11 +63,6 @@ class EngineTask:
     trials: tuple[Trial, ...]
     corpus: Corpus = field(metadata=NAMES_CLASS)
 
-    @property
-    def batched(self) -> BatchedTrials:
-        """The trials with their corpus."""
-        return BatchedTrials(trials=self.trials, corpus=self.corpus)
-
     def modules(self) -> list[str]:
         """Modules of the user's own that the specification and the corpus name."""
         spec = self.trials[0].spec
@@ -141,7 +136,9 @@ class TrainTrials(EngineTask):
             if kept and not again:
                 return self._train(trials, branching, control, again=True)
             program = program_for(trials[0].spec, self.execution.device)
-            program.forget_sizes(count := len(trials))
+            # No batch is filled up to what does not fit.
+            count, sizes = len(trials), program.compiled_sizes
+            sizes -= {size for size in sizes if size >= count}
             if count > 1:
                 control.notify(f"{count} trials do not fit the device together: they are halved")
             elif program.recompute():
@@ -290,7 +287,12 @@ class TryStep(EngineTask):
 
     def _step(self, device: str, number: int) -> float:
         tried: Any = TryClasses(self.corpus, number)
-        run = BatchedRun(replace(self._small, corpus=tried), device)
+        train = self.trial.spec.train
+        small = replace(
+            train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
+        )
+        trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
+        run = BatchedRun(BatchedTrials(trials=(trial,), corpus=tried), device)
         try:
             with quiet_attention():
                 return float(run.step()[0])
@@ -319,15 +321,6 @@ class TryStep(EngineTask):
         except ConfigError as error:
             return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
         return {}
-
-    @property
-    def _small(self) -> BatchedTrials:
-        train = self.trial.spec.train
-        small = replace(
-            train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
-        )
-        trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
-        return BatchedTrials(trials=(trial,), corpus=self.corpus)
 
     @property
     def _target(self) -> str:
@@ -428,7 +421,8 @@ class MeasureSize(EngineTask):
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure_size(self.batched, self.device, control))
+            batched = BatchedTrials(trials=self.trials, corpus=self.corpus)
+            return asdict(measure_size(batched, self.device, control))
         except SweeperError:
             return None
         except UNTRAINABLE as error:

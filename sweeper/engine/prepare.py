@@ -172,10 +172,10 @@ class PreparedSpec:
         if self.architecture.complete:
             return []
         hps = self.complete(PlainHps({}))
-        unseen = [op for op in PROBES if op.kind not in seen]
         return [
             op.kind
-            for op in unseen
+            for op in PROBES
+            if op.kind not in seen
             if any(
                 not isclose(value, USUAL_LOGIT if name == "logit" else 1.0)
                 for name, value in self.parameterization.scale_op(op, hps).items()

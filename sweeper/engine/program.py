@@ -97,17 +97,6 @@ def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
     return torch.float64 if prepared.train.precision == "float64" else torch.float32
 
 
-def begin_stream_in_bfloat16(model: nn.Module) -> None:
-    """Have every lookup table of `model` give bfloat16, and with it the sum of what branches add.
-
-    Under autocast alone tables give float32, and so the residual stream is float32: half of what a
-    step of a small model reads and writes.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | Embedding):
-            module.register_forward_hook(lambda _module, _inputs, out: out.to(torch.bfloat16))
-
-
 @dataclass
 class LossScale:
     """What losses are multiplied by before float16 gradients are taken, as torch's GradScaler does.
@@ -230,8 +219,12 @@ class Program:
         precision = prepared.train.precision
         self._autocast = precision.startswith(("bfloat16", "float16"))
         self._half = torch.float16 if precision == "float16" else torch.bfloat16
-        if prepared.train.precision == "bfloat16_stream":
-            begin_stream_in_bfloat16(self.model)
+        # Every lookup table gives bfloat16, and with it the sum of what branches add. Under
+        # autocast alone tables give float32, and so the residual stream is float32: half of what a
+        # step of a small model reads and writes.
+        for module in self.model.modules() if precision == "bfloat16_stream" else ():
+            if isinstance(module, nn.Embedding | Embedding):
+                module.register_forward_hook(lambda _module, _inputs, out: out.to(torch.bfloat16))
         drops = {name: m for name, m in self.model.named_modules() if isinstance(m, Dropout)}
         for place, module in enumerate(drops.values()):
             module.place = place
@@ -259,7 +252,7 @@ class Program:
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         for name, value in self.model.named_buffers():
-            value.data = self._initial_buffers[name]
+            value.data = self._initial_buffers.get(name, value.data)
 
     def recompute(self) -> bool:
         """Recompute the activations of blocks (the members of any ModuleList) in backward passes.
@@ -274,10 +267,6 @@ class Program:
                 self.recomputing = True
         self._compiled.clear()  # it is of the blocks without recomputation
         return self.recomputing
-
-    def forget_sizes(self, least: int) -> None:
-        """Let no batch be filled up to `least` slices or more: so many do not fit the device."""
-        self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
 
     def module_state(self) -> dict[str, Tensor]:
         """Buffers that a checkpoint would keep, such as running statistics, each by one name."""

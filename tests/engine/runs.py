@@ -106,9 +106,10 @@ def trials_of(name: str) -> list[Trial]:
 
 
 def others(batched: BatchedTrials, by: int) -> BatchedTrials:
-    """A batch of the same shape: other seeds, and rates that are smaller by so many octaves."""
-    trials = [
-        replace(t, seed=t.seed + 9 * by, log2_hps={**t.log2_hps, "eta": t.log2_hps["eta"] - by})
-        for t in batched.trials
-    ]
-    return replace(batched, trials=tuple(trials))
+    """A batch of the same shape: other seeds, rates and warm-ups smaller by so many octaves."""
+
+    def other(trial: Trial) -> Trial:
+        changed = {"eta": trial.log2_hps["eta"] - by, "warmup": -float(by)}
+        return replace(trial, seed=trial.seed + 9 * by, log2_hps={**trial.log2_hps, **changed})
+
+    return replace(batched, trials=tuple(map(other, batched.trials)))

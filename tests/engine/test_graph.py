@@ -33,13 +33,14 @@ from tests.engine.tape import Strict, Tape, taped
 from tests.engine.test_faithful import configs, data, trials
 from tests.engine.tiny_trials import tokens, trial
 from tests.golden import Golden
-from tests.toy_models import Base
+from tests.toy_models import Base, WithReplacedBuffers
 
 __all__ = ["data"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 FOREIGN = ["PlainDecoder", "WithDropout", "WithStatistics", "WithReplacedBuffers", "Unmappable"]
 PRECISIONS = ["float64", "float32", "bfloat16", "bfloat16_stream", "float16"]
 EXTRAS: list[dict[str, Any]] = [{}, {"clip": 0.5}, {"accumulate": 2}, {"dropout": 0.1}]
+FALLS_BACK = ["ReadsALoss", "Masks", "Copies", "Counts", "Draws", "Remembers", "Replaces"]
 ON_THE_HOST = ("shampoo", "soap")
 """Optimizers whose update takes eigenvalues, for which the device is waited for."""
 STEPS = int(os.environ.get("SWEEPER_STEPS", "70"))
@@ -163,13 +164,30 @@ class Draws(Base):
 
 
 class Remembers(Base):
-    last: Any = 0.0
+    last: ClassVar[list[Any]] = [0.0]
 
     def middle(self, x: Tensor) -> Tensor:
         if x.is_meta:
             return x
-        before, self.last = self.last, x.detach().mean()
+        before, self.last[0] = self.last[0], x.detach().mean()
         return x + 0.1 * before
+
+
+class Replaces(WithReplacedBuffers):
+    def change(self, width: int) -> None:
+        self.register_buffer("running", torch.zeros(()), persistent=False)
+
+
+class Grows(Base):
+    def change(self, width: int) -> None:
+        self.register_buffer("table", torch.ones(1), persistent=False)
+        self.register_buffer("made", None, persistent=False)
+
+    def middle(self, x: Tensor) -> Tensor:
+        if not x.is_meta and len(self.table) == 1:
+            self.table = torch.linspace(0.5, 1, x.shape[-1], dtype=x.dtype)
+            self.made = 1 + self.table
+        return x if x.is_meta else x * self.table * self.made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +211,20 @@ def fallback_of(name: str) -> Trial:
     [first, *_] = trials_of("Plain")
     place = PluginSpec(name=f"{__name__}.{name}", arguments={})
     model = issubclass(globals()[name], Base)
-    changed = {"model": place} if model else {"optimizer": place}
+    half = replace(first.train, precision="float16")
+    changed = {"model": place} if model else {"optimizer": place, "train": half}
     return replace(first, spec=replace(first.spec, **changed))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["ReadsALoss", "Masks", "Copies", "Counts", "Draws", "Remembers"])
+@pytest.mark.parametrize("name", FALLS_BACK)
 def test_a_module_that_cannot_be_recorded_is_told_by_the_operation(
     name: str, golden: Golden
 ) -> None:
     notices, single = list[str](), fallback_of(name)
 
     def trained() -> Any:
-        program_for(single.spec, "cpu").model.calls = program_for(single.spec, "cpu").model.last = 0
+        model: Any = program_for(single.spec, "cpu").model
+        model.calls, model.last, model.running = 0, [0.0], torch.zeros(())
         random.seed(0)
         return train_trials([single], control=Control(notify=notices.append))
 
@@ -280,7 +300,7 @@ def lived(batched: BatchedTrials) -> list[Tensor]:
 
 
 ALIKE = ["llama adamw bfloat16 1 3", "llama muon float16 1 2", "llama soap float64 2 2"]
-ALIKE += ["llama adamw float32 3 2", "moe soap float64 2 1", "WithDropout adamw float64 2 1"]
+ALIKE += ["mlp adamw float32 3 2", "moe soap float64 2 1", "WithDropout adamw float64 2 1"]
 ALIKE += ["WithDropout adamw float32 0 3", "WithStatistics adamw float32 0 3"]
 ALIKE += ["WithReplacedBuffers sgd float32 1 1"]
 
@@ -301,39 +321,74 @@ def test_batches_of_a_shape_replay_one_recording(case: str, data: dict[str, Corp
     assert Tape.recorded - recorded == (4 if extra == "1" and count != "1" else 3)
 
 
-def test_factors_by_other_names_are_another_shape() -> None:
-    batches = [[trial("mup", **{name: 1.0})] for name in ("alpha_emb", "alpha_output")]
-    plain, recorded = [train_trials(batch)[0] for batch in batches], Tape.recorded
+def test_what_a_module_of_one_trial_is_bound_to_is_not_left_behind() -> None:
+    """A table that a run has made, whose memory is free by the next; weights before a recording."""
+    batch, recorded = [fallback_of("Grows")], Tape.recorded
+    first = BatchedTrials(trials=tuple(trials_of("Plain")[:1]), corpus=tokens())
+    made, plain = train_trials(batch), everything(BatchedRun(others(first, 1)), 6)
     with taped():
-        replayed = [train_trials(batch)[0] for batch in batches]
-    assert all(map(same_result, replayed, plain)) and Tape.recorded - recorded == 2
+        assert all(same_result(*train_trials(batch), *made) for _ in range(2))
+        assert Tape.recorded - recorded == 2
+        lived(first)
+        run = BatchedRun(others(first, 1))
+        run._send()
+        run._warm = -1  # one step as it is: with its tensors
+        losses = [run.step().clone(), run.step().clone()]
+        assert run._recorded is not None
+        run.uncompile()
+        assert all(map(torch.equal, [*losses, *everything(run, 4)], plain))
+
+
+def test_recordings_are_told_apart_by_what_operations_follow_from() -> None:
+    # The second has one factor that is not 1 for all, as the first: of embeddings, not of the head.
+    factors = [trial("mup"), trial("mup", alpha_emb=1.0, alpha_output=1.0)]
+    alike = [*factors, fallback_of("Counts"), fallback_of("Draws")]
+    batches = [BatchedTrials(trials=(each,), corpus=tokens()) for each in alike]
+    run, *_ = runs = [BatchedRun(each) for each in batches]
+    keys = [each._key() for each in runs]
+    for run.compiled, run.program.unsupported in ((True, {}), (False, {"looped": ""}), (False, {})):
+        keys += [run._key()]
+    keys.pop()  # as it was
+    for length in (4, 8):
+        graph.KEPT[length] = Any
+        run.feed.resident = resident(tokens(), length, run.device, run.dtype)
+        keys += [run._key()]
+        assert not graph.KEPT, "which read another corpus"
+    assert len({*keys}) == len(keys)
 
 
 def test_a_recording_is_of_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a corpus on the device, whose batches are those of the host."""
-    first = BatchedTrials(trials=tuple(trials_of("Plain")), corpus=tokens())
+    spec = (group := trials_of("Plain"))[0].spec
+    spec = replace(spec, train=replace(spec.train, clip=1e-3))
+    first = BatchedTrials(trials=tuple(replace(t, spec=spec) for t in group), corpus=tokens())
     batches, recorded = [others(first, i) for i in range(3)], Tape.recorded
 
     def steps(run: BatchedRun) -> Tensor:
         return torch.stack([run.step() for _ in range(BLOCK_STEPS + 3)])
 
-    plain = [torch.cat([steps(run), steps(run)]) for run in map(BatchedRun, batches)]
+    runs = [BatchedRun(batch) for batch in batches]
+    plain = [torch.cat([steps(run), steps(run)]) for run in runs]
+    runs[0].select([0, 1])
+    fewer = [steps(runs[0]), runs[0].clipped, runs[2].clipped]
     with taped():
         ended, alive, last = runs = [BatchedRun(batch) for batch in batches]
         for run in runs:
             run.feed.resident = resident(tokens(), 8, run.device, run.dtype)
         seen = [[steps(ended), steps(ended)], [steps(alive)]]
-        ended.keep()
-        seen += [[steps(last)]]
+        ended.select([0, 1])
+        seen += [[steps(last)], [steps(ended), ended.clipped.clone(), last.clipped]]
         seen[1] += [steps(alive)]
         seen[2] += [steps(last)]
-        assert Tape.recorded - recorded == 2 and not graph.KEPT
-        assert all(map(torch.equal, map(torch.cat, seen), plain))
+        assert Tape.recorded - recorded == 3 and not graph.KEPT
+        assert all(map(torch.equal, [*map(torch.cat, seen[:3]), *seen[3]], [*plain, *fewer]))
         alive.keep()
         # What a module has put in the place of another is not where the graph reads.
         monkeypatch.setattr(last.program.model, "table", torch.ones(1), raising=False)
-        steps(again := BatchedRun(first))
-        assert Tape.recorded - recorded == 3
+        again = BatchedRun(first)
+        again.feed.resident = ended.feed.resident
+        steps(again)
+        assert Tape.recorded - recorded == 4
         monkeypatch.setattr(graph, "fits", lambda size, device: size == 0)
         again.keep()
         assert not graph.KEPT, "where memory is scarce"

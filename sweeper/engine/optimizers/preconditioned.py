@@ -179,11 +179,7 @@ def _roots(
     return (vectors * roots[:, None]) @ vectors.mT
 
 
-@_roots.register_fake
-def _(
-    average: Tensor, last: Tensor, weight: Tensor, eps: Tensor, step: Tensor, every: int
-) -> Tensor:
-    return torch.empty_like(last)
+_roots.register_fake(lambda _average, last, *_: torch.empty_like(last))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +259,4 @@ def _bases(statistics: Tensor, last: Tensor, step: Tensor, every: int) -> Tensor
     return torch.where(seen[:, None] | values.isnan()[:, None], vectors, 0.0).flip(2).contiguous()
 
 
-@_bases.register_fake
-def _soap_(statistics: Tensor, last: Tensor, step: Tensor, every: int) -> Tensor:
-    return torch.empty_like(last)
+_bases.register_fake(lambda _statistics, last, *_: torch.empty_like(last))
