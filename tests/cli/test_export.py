@@ -144,15 +144,3 @@ def test_plans_that_say_too_little_are_refused(planned: Path, sweeper: Run, gold
     assert_refused(sweeper("export", "--to", "pytorch"), golden)
     changed(planned, parameters=[], parameterization="own")
     assert_refused(sweeper("export", "--to", "pytorch"), golden)
-
-
-def test_what_is_missing_is_told_with_the_verb_s_help_and_the_families(
-    sweeper: Run, study: Path
-) -> None:
-    answer = sweeper("export", "--to")
-    assert answer.code == 2 and "Try 'sweeper export --help'" in answer.err
-    assert sweeper(*TRANSFER).code == 0
-    answer = sweeper("export", "--to", "hf", "--study", "a")
-    assert answer.code == 2
-    assert "family: it needs a value: the model to write for, one of granite, " in answer.err
-    assert "as in family=granite" in answer.err and "''" not in answer.err

@@ -136,11 +136,6 @@ def test_a_command_with_words_of_its_own_goes_on_as_typed(monkeypatch: pytest.Mo
     assert "--json --" not in line and "secret" not in line
 
 
-def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -> None:
-    [ladder] = type_next(sweeper, sweeper("transfer", "--to-width", "32", "--study", "a"))
-    assert "Next, to train them: the same without --dry-run." in ladder.out
-
-
 def test_after_a_verdict_that_holds(ladder_study: Path, sweeper: Run) -> None:
     judged(ladder_study, "holds")
     [typed] = type_next(sweeper, sweeper("status", "--study", "a"))

@@ -162,7 +162,6 @@ def test_a_ladder_needs_what_it_changes(
     assert_refused(sweeper("transfer", "--to-width=64", "--validate", *narrow), golden)
     assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), golden)
     assert_refused(sweeper("check", "--study=a"), golden)
-    assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), golden)
 
 
 def test_equal_failures_stop_the_search_with_one_reason(

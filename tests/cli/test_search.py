@@ -197,14 +197,6 @@ class TestAnotherSetup:
 
 
 class TestDryRun:
-    def test_writes_nothing(self, sweeper: Run, workplace: Path, trained: list[str]) -> None:
-        words = [word for word in TINY if not word.startswith("search")]
-        answer = sweeper("search", *words, "search.runs=20", "search.seeds=1", "--dry-run")
-        assert answer.code == 0 and answer.err == ""
-        for expected in ("phase", "trials", "FLOPs", "time", "eta", "lines", "combine", "all"):
-            assert expected in answer.out
-        assert tree(workplace) == ["text.txt"] and trained == []
-
     def test_tells_what_is_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         before = tree(study)
         answer = sweeper("search", *TINY, "study=a", "--dry-run", "--json")

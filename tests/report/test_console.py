@@ -116,12 +116,6 @@ class TestConclusion:
         assert "(one seed, the best of 17" in show.conclusion_text(replace(FOUND, seeds=1))
         golden.says(read(paper))
 
-    def test_when_all_diverged(self, paper: Console, golden: Golden) -> None:
-        put(paper, show.conclusion(replace(FOUND, objective=math.inf), SPACE))
-        diverged = show.conclusion_text(replace(FOUND, objective=math.inf))
-        assert diverged == "All 17 trials diverged or failed."
-        golden.says(read(paper))
-
     def test_what_was_not_searched_is_told_and_a_long_note_in_one_line(
         self, paper: Console
     ) -> None:

@@ -177,13 +177,6 @@ def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder:
         assert next_line(folder).startswith("sweeper export")
 
 
-def test_another_root_is_named(folder: Path) -> None:
-    other = Path("else") / "demo"
-    write(other / "search.json", search())
-    wanted = "sweeper transfer --study demo --to-width 128 --validate --root else"
-    assert next_line(other) == wanted
-
-
 def test_without_a_finite_loss_nothing_follows(folder: Path) -> None:
     write(folder / "search.json", search(objective=math.inf))
     assert next_line(folder) == ""

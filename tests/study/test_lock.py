@@ -165,15 +165,6 @@ def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "lock").stat().st_mtime_ns == after
 
 
-def test_looking_writes_nothing(tmp_path: Path) -> None:
-    assert live_holder(tmp_path / "none") is None and not (tmp_path / "none").exists()
-    sign(tmp_path, host=HERE, pid=dead(), age=5)
-    before = (tmp_path / "lock").stat()
-    assert live_holder(tmp_path) is None
-    after = (tmp_path / "lock").stat()
-    assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
-
-
 @pytest.mark.parametrize(
     "content",
     [

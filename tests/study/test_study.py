@@ -165,17 +165,6 @@ def test_a_line_without_its_end_is_being_written_or_was(folder: Path, unmirrored
     assert StudyRecord.open(folder).results() == [make(0), make(1)]
 
 
-def test_a_result_found_twice_counts_once(folder: Path, unmirrored: None) -> None:
-    (folder / "results").mkdir(parents=True)
-    for status, name in (("failed", "000001"), ("complete", "b"), ("complete", "a")):
-        study = StudyRecord.open(folder.with_name(name))
-        study.record([make(0, status), make(1)])
-        (path,) = files(study.folder)
-        (folder / "results" / f"{name}.jsonl").write_bytes(path.read_bytes())
-    study = StudyRecord.open(folder)
-    assert study.results() == [make(0), make(1)] and study.notices == []
-
-
 def test_folder_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
     StudyRecord.open(folder)
     (folder / "results" / ".0123.tmp").write_text("{")

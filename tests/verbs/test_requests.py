@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from sweeper.api.keywords import request_of
 from sweeper.api.words import setting_names
 from sweeper.cli.app import app
 from sweeper.cli.options import SHOWN
-from sweeper.cli.options import request_of as typed_request
 from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
 from sweeper.verbs.listed import REQUESTS
 from sweeper.verbs.requests import Option, options_of
@@ -89,17 +87,3 @@ def test_a_keyword_that_is_none_has_its_near_ones_named() -> None:
         request_of(REQUESTS["judge"], {"to_widht": 3})
     with pytest.raises(ConfigError, match=r"did you mean.*steps"):
         request_of(REQUESTS["search"], {"step": 3})
-
-
-def test_the_call_of_a_request_asks_for_the_same_again() -> None:
-    made = typed_request(
-        REQUESTS["transfer"],
-        {"to_width": 64, "overrides": ["transfer.seeds=3"], "validate": True, "root": Path("r")},
-    )
-    line = "sweeper transfer --to-width 64 --validate transfer.seeds=3 --root r"
-    assert SHELL.call(made.call) == line
-    context = COMMANDS.get_command(None, "transfer").make_context("transfer", line.split()[2:])
-    typed = {name: value for name, value in context.params.items() if name not in SHOWN}
-    assert dataclasses.asdict(typed_request(REQUESTS["transfer"], typed)) == dataclasses.asdict(
-        made
-    )

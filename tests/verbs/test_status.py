@@ -1,14 +1,11 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sweeper.errors import BadInput
 from sweeper.files import write_json
-from sweeper.records import to_json
 from sweeper.study.lock import StudyLock, live_holder
-from sweeper.study.study import StudyRecord
 from sweeper.verbs import status as verb
 from sweeper.verbs.cancel import cancel
 from sweeper.verbs.requests import CancelRequest, StatusRequest
@@ -27,15 +24,6 @@ def progress(folder: Path, **values: object) -> None:
 
 def asked(**keywords: object) -> StatusAnswer:
     return status(StatusRequest(**keywords), Kept())  # type: ignore[arg-type]
-
-
-def test_a_ladder_is_no_part_of_the_search(study: Path) -> None:
-    result = StudyRecord.read(study).results()[0]
-    trial = replace(result.trial, seed=99, phase="validate")
-    better = replace(result, trial=trial, objective=result.objective / 2)
-    rewrite_results(study, lambda lines: [*lines, json.dumps(to_json(better))])
-    trials = asked().trials
-    assert len(trials.current) == 4 and better not in trials.searched
 
 
 def test_a_driver_s_progress_is_its_own(study: Path) -> None:
