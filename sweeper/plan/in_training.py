@@ -333,19 +333,17 @@ class PlanWatch:
     def _end(self) -> None:
         if self.problem or os.getpid() != self._process:
             return
-        problem, note = self._low_peak()
-        problem = problem or self._idle
+        problem, note = ("", "") if self.resumed else self._low_peak()
         if self.folder is None:
             if problem or note:
                 warnings.warn(problem or note, stacklevel=1)
             return
         # Without torch, or by an exporter, it is trained by what reads the plan's numbers.
         others = "torch" not in sys.modules or "sweeper.export.exporter" in sys.modules
-        problem = "" if self.resumed else problem
         self._write(problem=problem, note=note, ended=True, used=self.used or others)
 
     def _low_peak(self) -> tuple[str, str]:
-        """What is wrong with the highest rates, and what only has to be known of them."""
+        """What is wrong at the end, and what only has to be known."""
         # A graph that is replayed takes steps of which nobody hears.
         heard = [seen for seen in self._seen.values() if seen.steps * 4 >= self.steps]
         every = [(peak, seen.steps) for seen in heard for peak in seen.peaks if peak.name]
@@ -360,7 +358,7 @@ class PlanWatch:
                     why += ", as it still rises in the last step: a warm-up longer than the run"
                 return _rate_problem(peak, what, why), ""
         ratio = min((peak.rate / peak.planned for peak, _ in highest if peak.planned), default=1.0)
-        return "", LOW_PEAK.format(ratio, 1 / ratio) if ratio < NOTED else ""
+        return self._idle, LOW_PEAK.format(ratio, 1 / ratio) if ratio < NOTED else ""
 
 
 WATCHES: list[PlanWatch] = []
