@@ -395,7 +395,7 @@ def disagreement(folder: Path, *, ended: bool) -> str:
 
     Only of a run that `ended` well is asked whether it used the plan, and how high its rates were.
     """
-    lines = _seen(folder)
+    lines = [*_seen(folder)]
     for line in lines:
         if line["problem"] and (ended or not line["ended"]):
             return str(line["problem"])
@@ -407,13 +407,11 @@ def low_peak(folder: Path) -> str:
     return next((note for line in _seen(folder) if (note := line.get("note", ""))), "")
 
 
-def _seen(folder: Path) -> list[dict[str, Any]]:
-    lines = []
+def _seen(folder: Path) -> Iterator[dict[str, Any]]:
     with suppress(OSError):
         for line in (folder / SEEN).read_text().splitlines():
             with suppress(ValueError):  # a process that was killed while it wrote
-                lines.append(json.loads(line))
-    return lines
+                yield json.loads(line)
 
 
 def _rate_problem(peak: Peak, what: str, why: str = "") -> str:
