@@ -44,7 +44,7 @@ from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
 from sweeper.launch.job import Control, JobFailure, JobOutcome, Leave
-from sweeper.plan.in_training import DISAGREES, SEEN, SWITCH, TRIAL, disagreement
+from sweeper.plan.in_training import DISAGREES, SEEN, SWITCH, TRIAL, disagreement, low_peak
 from sweeper.search.prune import Pruner
 from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Trial, curve, judged
@@ -284,7 +284,8 @@ class Supervisor:
             there = metric_of(spec).contents(self.folder) if spec else ""
             reason = "it reported no held-out loss, which is the objective"
             return self._failure(f"{reason}; {there}" if there else reason, code)
-        return JobOutcome(results=(self._result(status, code, seconds),))
+        notes = filter(None, [low_peak(self.folder)] * whole)
+        return JobOutcome(results=(self._result(status, code, seconds),), notices=tuple(notes))
 
     def _diverged(self, status: str, code: int) -> str:
         """What shows that a run that ended by itself has diverged; empty where nothing does.

@@ -52,8 +52,8 @@ def watch(watched: Any, plan: TransferPlan | None = None) -> Any:
 
     `watch(optimizer, plan)`, for a large run, raises BadInput at a step whose rates, eps, decay or
     updates are not the plan's, or whose weights `init_` did not draw, and warns at the end of the
-    process of rates that never were as high as planned. Where several share the parameters, give
-    all of them. In a trial all of this is seen without it; `SWEEPER_CHECK_PLAN=0` turns it off.
+    process of a highest rate below 0.95 of the planned one. Where several share the parameters,
+    give all of them. In a trial all is seen without it; `SWEEPER_CHECK_PLAN=0` turns it off.
     """
     if plan is not None:
         watch_optimizers([*watched] if isinstance(watched, Sequence) else [watched], plan)

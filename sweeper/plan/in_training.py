@@ -41,10 +41,14 @@ DISAGREES = "the script does not train by its plan"
 """How the reason of a trial begins that failed of it: all others would, too."""
 SEEN = "plan_check.jsonl"
 """In a trial's folder: a line for what disagrees, and for each process that ended."""
-ABOVE, BELOW = 1.001, 0.5
+ABOVE, NOTED, BELOW = 1.001, 0.95, 0.5
 """Bounds of a run's highest rate over the planned one. Schedules multiply, which loses digits; a
-warm-up over half of a cosine's run peaks at 0.55. A rate of the script's own is between the two in
-one octave of eta alone."""
+warm-up over half of a cosine's run peaks at 0.55: below NOTED it is said. A rate of the script's
+own is between ABOVE and BELOW in one octave of eta alone."""
+LOW_PEAK = (
+    "the highest rate was {:.2g} of the plan's: the best eta holds for schedules with that peak, "
+    "and a run whose schedule reaches 1, as a longer one's may, trains at {:.2g} times the rate"
+)
 SAMPLE = 2**18
 """Entries of a parameter by which its spread is judged."""
 SPREAD, DEVIATIONS = 0.03, 5.0
@@ -329,29 +333,32 @@ class PlanWatch:
     def _end(self) -> None:
         if self.problem or os.getpid() != self._process:
             return
-        problem = self._low_peak() or self._idle
+        problem, note = ("", "") if self.resumed else self._low_peak()
         if self.folder is None:
-            if problem:
-                warnings.warn(problem, stacklevel=1)
+            if problem or note:
+                warnings.warn(problem or note, stacklevel=1)
             return
         # Without torch, or by an exporter, it is trained by what reads the plan's numbers.
         others = "torch" not in sys.modules or "sweeper.export.exporter" in sys.modules
-        self._write(problem="" if self.resumed else problem, ended=True, used=self.used or others)
+        self._write(problem=problem, note=note, ended=True, used=self.used or others)
 
-    def _low_peak(self) -> str:
+    def _low_peak(self) -> tuple[str, str]:
+        """What is wrong at the end, and what only has to be known."""
         # A graph that is replayed takes steps of which nobody hears.
         heard = [seen for seen in self._seen.values() if seen.steps * 4 >= self.steps]
         every = [(peak, seen.steps) for seen in heard for peak in seen.peaks if peak.name]
         every.sort(key=lambda each: each[0].rate)
-        for peak, steps in {each[0].name: each for each in every}.values():
+        highest = {each[0].name: each for each in every}.values()
+        for peak, steps in highest:
             if peak.rate < BELOW * peak.planned:
                 plural = "s" * (steps != 1)
                 what = f"its highest rate is {peak.rate:.4g} in all of {steps} step{plural}"
                 why = ", or a schedule that never reaches its peak"
                 if peak.step == steps:
                     why += ", as it still rises in the last step: a warm-up longer than the run"
-                return _rate_problem(peak, what, why)
-        return ""
+                return _rate_problem(peak, what, why), ""
+        ratio = min((peak.rate / peak.planned for peak, _ in highest if peak.planned), default=1.0)
+        return self._idle, LOW_PEAK.format(ratio, 1 / ratio) if ratio < NOTED else ""
 
 
 WATCHES: list[PlanWatch] = []
@@ -388,15 +395,23 @@ def disagreement(folder: Path, *, ended: bool) -> str:
 
     Only of a run that `ended` well is asked whether it used the plan, and how high its rates were.
     """
-    lines = []
-    with suppress(OSError):
-        for line in (folder / SEEN).read_text().splitlines():
-            with suppress(ValueError):  # a process that was killed while it wrote
-                lines.append(json.loads(line))
+    lines = [*_seen(folder)]
     for line in lines:
         if line["problem"] and (ended or not line["ended"]):
             return str(line["problem"])
     return UNUSED if ended and lines and not any(line["used"] for line in lines) else ""
+
+
+def low_peak(folder: Path) -> str:
+    """What a trial's processes found of rates below the plan's: it fails no run."""
+    return next((note for line in _seen(folder) if (note := line.get("note", ""))), "")
+
+
+def _seen(folder: Path) -> Iterator[dict[str, Any]]:
+    with suppress(OSError):
+        for line in (folder / SEEN).read_text().splitlines():
+            with suppress(ValueError):  # a process that was killed while it wrote
+                yield json.loads(line)
 
 
 def _rate_problem(peak: Peak, what: str, why: str = "") -> str:

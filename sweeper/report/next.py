@@ -293,7 +293,9 @@ def after_plan(
     if command is not None and not command.request.validate:
         # A transfer that only plans says nothing of the ladders that the verdict is on.
         trained = Next.recorded(validation.command, command.why, TransferRequest)
-        command = trained or command.changed(why=command.why, validate=True)
+        keys = ("to_width", "to_depth", "to_tokens", "to_batch")
+        own = {key: getattr(command.request, key) for key in keys}
+        command = (trained or command).changed(why=command.why, validate=True, **own)
     failing = [verdict.axis for verdict in verdicts if verdict.answer == "fails"]
     if failed := failed_check(folder):
         return failed

@@ -23,9 +23,9 @@ from sweeper.decide.trend import (
     fit_trend,
     judge_with_target,
 )
-from sweeper.decide.validation import Beginning, Validation
+from sweeper.decide.validation import Beginning, Validation, newest_validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
-from sweeper.files import write_json, write_summed
+from sweeper.files import private_folder, write_json, write_summed
 from sweeper.laws.law import NoLaw, is_of_ladders
 from sweeper.stats.curve import CurveFit, fit_curves, with_noise_left
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LADDER_KEYS, LadderSize, Size, SizeCurve
@@ -339,40 +339,71 @@ def validate(
         ladder_runs = _of_ladders(study)
         tell_speed(watcher, study.results(), since=start)
     judged = ladder_judge.judged(by_axis, confidence)
-    exponents, verdicts = judged.exponents, judged.verdicts
+    exponents = judged.exponents
     record = Validation(
         hyperparameter=rule.hyperparameter,
         log2_hps=named(settings.space, best),
         planned_log2=judged.planned[rule.hyperparameter],
-        axes=tuple(verdicts),
+        axes=tuple(judged.verdicts),
         trend=judged.trends.get("width"),
         curves=judged.every,
         law=law_spec(settings),
         exponents=tuple(exponents.exponents) if exponents else (),
         settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
-        rule={key: float(getattr(rule, key)) for key in RULE},
+        rule=_rule(settings),
         command=provenance()["command"],
     )
-    planned_hps, kept = judged.planned, None
+    kept = None
     if settle is not None and earlier is not None and _rests_on_less(record, earlier):
         kept = (_runs(record), _runs(earlier))
         # With its plan, and what it says of trend and law.
         record = replace(earlier, settled=record.settled, needed=record.needed)
-        verdicts = [each for axis in ladders if (each := earlier.over(axis)) is not None]
-        planned_hps = Log2Hps({**best, rule.hyperparameter: earlier.planned_log2})
     write_json(path, _with_earlier(record, earlier))
+    trained = Trained(
+        record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
+    )
+    return _validated(judged, trained)
+
+
+def _validated(judged: JudgedLadders, trained: Trained) -> Validated:
+    record, name = trained.record, trained.record.hyperparameter
     return Validated(
         experiment=judged.experiment,
-        planned=planned_hps,
-        verdicts=verdicts,
+        planned=Log2Hps({**judged.planned, name: record.planned_log2}),
+        verdicts=[verdict for verdict in record.axes if verdict.axis in judged.curves],
         # `transfer.correct` moves eta, and nothing else.
-        trend=record.trend if rule.hyperparameter == "eta" else None,
-        exponents=exponents,
-        trained=Trained(
-            record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
-        ),
+        trend=record.trend if name == "eta" else None,
+        exponents=judged.exponents,
+        trained=trained,
     )
+
+
+def judged_before(
+    experiment: Experiment, best: Log2Hps, target: Size, folder: Path, wording: Words
+) -> Validated | None:
+    """What ladders that were judged for another target say of this one, which has no verdict yet.
+
+    None where none was, of the same hyperparameters by the same law and rule. The verdict is
+    written into the target's `folder`.
+    """
+    settings, path = experiment.settings, TargetFolder(folder).validation
+    same = (named(settings.space, best), law_spec(settings), _rule(settings))
+    other = newest_validation(settings.folder, lambda v: (v.log2_hps, v.law, v.rule) == same)
+    if other is None or path.exists() or settings.transfer.hyperparameter != "eta":
+        return None
+    by_axis = {verdict.axis: other.ladder(verdict.axis) for verdict in other.axes}
+    ladder_judge = LadderJudge(experiment, best, target, other, wording)
+    judged = ladder_judge.judged(by_axis, other.axes[0].confidence)
+    record = replace(other, axes=tuple(judged.verdicts), trend=judged.trends.get("width"))
+    apply_law(judged.experiment, target, judged.planned)  # it may refuse the target
+    private_folder(folder)
+    write_json(path, record)
+    return _validated(judged, Trained(record=record, runs=(), failures=()))
+
+
+def _rule(settings: Settings) -> dict[str, float]:
+    return {key: float(getattr(settings.transfer, key)) for key in RULE}
 
 
 def _keep_ladder(settings: Settings) -> None:

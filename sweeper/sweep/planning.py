@@ -196,15 +196,14 @@ class Unvalidated:
 
 def unvalidated(settings: Settings, target: Size, verdicts: Sequence[Verdict]) -> list[Unvalidated]:
     """The axes of which the verdicts say nothing, though the target is another there."""
-    ladders, axes = settings.ladders(), []
-    judged = [verdict.axis for verdict in verdicts]
+    axes = []
     for axis in LADDER_AXES:
         base = getattr(settings.ladder_base, axis)
         # A plain Size has no batch and no steps: then they are the base's.
         asked = getattr(target, axis, base)
-        sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
+        ladders = (verdict.sizes for verdict in verdicts if verdict.axis in (axis, JOINT_AXIS))
         if axis == "steps" and settings.steps_of is not None:
             continue  # every ladder changes them, as the target does
-        if asked != base and all(getattr(size, axis) == base for size in sizes):
+        if asked != base and all(getattr(s.size, axis) == base for sizes in ladders for s in sizes):
             axes.append(Unvalidated(axis=axis, target=asked, base=base))
     return axes

@@ -119,7 +119,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     # A misspelt setting is refused before torch loads.
     tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
     from sweeper.sweep.experiment import check_queue, check_target, open_experiment, resolve_study
-    from sweeper.sweep.ladders import validate
+    from sweeper.sweep.ladders import judged_before, validate
     from sweeper.sweep.optimum import check_storage_password
     from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Submitted
@@ -160,7 +160,8 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
                 queued=queued,
             )
     else:
-        ladders = as_measured(experiment, target, watcher)
+        before = judged_before(experiment, target.best, target.size, folder, watcher)
+        ladders = before or as_measured(experiment, target, watcher)
     return _planned(request, target, ladders, folder, invocation, watcher)
 
 
@@ -394,7 +395,7 @@ def _planned(
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
     notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
     # An axis along which the target differs and no ladder was judged keeps the answer open.
-    open_axes = unvalidated(settings, target.size, ladders.verdicts) if request.validate else []
+    open_axes = unvalidated(settings, target.size, ladders.verdicts) if ladders.verdicts else []
     check = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and target.size.width != settings.base.width:

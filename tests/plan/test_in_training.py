@@ -20,7 +20,7 @@ import sweeper
 from sweeper import BadInput, TransferPlan
 from sweeper.files import write_json
 from sweeper.plan import in_training
-from sweeper.plan.in_training import disagreement
+from sweeper.plan.in_training import disagreement, low_peak
 
 STEPS, VOCABULARY = 24, 12
 ONES = torch.ones(4, 4, dtype=torch.long)
@@ -211,6 +211,12 @@ def test_a_wrong_script_is_stopped(kind: str, trial: Path) -> None:
         problem = str(error)
         assert disagreement(trial, ended=False) == problem
     assert re.search(expected, problem), problem
+
+
+@pytest.mark.parametrize(("share", "seen"), [(1.0, ""), (0.96, ""), (0.52, "was 0.52 of the")])
+def test_a_peak_below_the_plan_s_is_noted(share: float, seen: str, trial: Path) -> None:
+    scheduled(lambda step: share)(TransferPlan.load(trial / "plan.json"))
+    assert end(trial) == "" and (seen in (note := low_peak(trial))) and bool(note) == bool(seen)
 
 
 def right_constant(plan: TransferPlan) -> None:

@@ -103,8 +103,10 @@ def test_axes_that_no_ladder_climbs_are_not_validated(
     rule = LadderRule(**ladders)
     settings = Experiment(transfer=rule, base=Size(width=16, depth=1)).settings
     settings.ladder_base, settings.steps_of = BASE, None
-    settings.ladders = lambda: rule.ladders(BASE)
-    verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in settings.ladders()]
+    verdicts: list[Any] = [
+        SimpleNamespace(axis=axis, sizes=[SimpleNamespace(size=size) for size in sizes])
+        for axis, sizes in rule.ladders(BASE).items()
+    ]
     found = unvalidated(settings, target, verdicts)  # type: ignore[arg-type]
     assert found == [Unvalidated(axis=axis, target=to, base=at) for axis, to, at in open_axes]
     # Every ladder changes the steps where they follow from the parameters.
