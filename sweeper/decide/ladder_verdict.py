@@ -287,20 +287,20 @@ def judge_ladder(
             why: SizeReason = "failed" if curve.failed else "base_failed"
             judged = replace(judged, answer="cannot say yet", code=why, failed=count)
         elif is_open and (gross := gross_loss(curve, base_curve, rule)):
-            judged = replace(judged, answer="fails", code="gross", gross=gross)
+            gap, unknown = judged.loss_gap, judged.code in ("same_seeds", "noise_unknown")
+            least = min(gap.value, gross.share * judged.loss.value)
+            # With a noise the base's optimum itself must lie where the size loses so much.
+            if unknown or least > rule.allowed_gap(judged.loss.value):
+                gap = replace(gap, low=max(gap.low, least))
+                judged = replace(judged, answer="fails", code="gross", gross=gross, loss_gap=gap)
         sizes.append(judged)
     # Judged after the sizes, since it is the search's fault: the base's row alone tells it, and is
     # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
-    missed = missed_optimum(base_fit, transferred, rule)
-    if missed is not None:
+    if (missed := missed_optimum(base_fit, transferred, rule)) is not None:
         # The plan would miss every minimum; a base that is open already stays as it is.
-        code: SizeReason = "missed_optimum"
-        sizes = [
-            replace(s, answer="cannot say yet", code=code, missed=missed)
-            if s.answer == "base"
-            else s
-            for s in sizes
-        ]
+        open_base: dict[str, Any] = {"answer": "cannot say yet", "code": "missed_optimum"}
+        open_base["missed"] = missed
+        sizes = [replace(s, **open_base) if s.answer == "base" else s for s in sizes]
     answer = worst(size.answer for size in sizes)
     advice = Advice()
     if answer == "cannot say yet":

@@ -449,16 +449,12 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
         # A shift between optima is a bound where one of them is, and unknown of two on one side.
         shift = _bounded(size.shift_log2, size.side or -base_side, "+z.2f")
         shift = UNKNOWN if size.side and size.side == base_side else shift
-        loss = size.loss.value
+        loss, gap, range_log2 = size.loss.value, size.loss_gap, size.basin.width_log2
         # Relative to the least loss of the size; a loss of 0 would be no scale.
-        share = (
-            replace(
-                size.loss_gap, **{end: part / loss for end, part in asdict(size.loss_gap).items()}
-            )
-            if loss
-            else size.loss_gap
-        )
-        range_log2 = size.basin.width_log2
+        ends = asdict(gap).items()
+        share = replace(gap, **{end: part / loss for end, part in ends}) if loss else gap
+        known = math.isfinite(gap.value) and (gap.low > 0 or math.isfinite(size.loss.high))
+        from_low = f"{gap.low:.4f} to inf" if known and math.isinf(gap.high) else ""
         label = label_size(asdict(size.size), result.axis)
         is_bound = math.isfinite(range_log2.value) and math.isinf(range_log2.high)
         table.add(
@@ -466,7 +462,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta", *, unit: str = "
             Cell(2.0**size.optimum_log2.value, _best(size)),
             _bounded(size.optimum_log2, size.side, "z.2f"),
             Cell(0.0, "0") if is_exact else shift,
-            Cell(0.0, "0") if is_exact else size.loss_gap,
+            Cell(0.0, "0") if is_exact else Cell(gap, from_low),
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if is_exact else share,
             Cell(size.loss, number(loss, ".3f")),

@@ -205,6 +205,12 @@ def test_a_doubt_past_an_end_names_the_run_that_ends_it_and_those_that_tell() ->
     assert found == ("not_measured", 0.0, 1.0)
     assert ended.advice.etas == {LARGE: [0.5]} and ended.settle == ("transfer.step=0.5",)
     assert of_large(-0.05, -0.3, (0.5, 3.032), diverged).answer == "holds"
+    # Nor does a loss beyond any noise fail a size where the base's optimum may lie below it.
+    lost = {**{eta: runs for eta, runs in losses(-0.8).items() if eta < 0}, 0.0: math.inf}
+    for base, answer in ((-0.05, "cannot say yet"), (0.05, "fails")):
+        apart = judged(table(losses(base)), table(lost, LARGE), rule).sizes[1]
+        found = apart.answer, apart.loss_gap.low > rule.allowed_gap(apart.loss.value)
+        assert found == (answer, answer == "fails")
     short = of_large(-0.05, -0.8)
     assert short.advice.etas == {LARGE: [0.25]} and short.settle == ("transfer.span=3",)
 
