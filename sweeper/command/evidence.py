@@ -74,8 +74,8 @@ class Evidence:
         counted = f"{self.count} value{'s' * (self.count != 1)}"
         ends = f"{first.loss:.6g} to " * (self.count > 1) + f"{last.loss:.6g}"
         known = beside.last.line if beside and beside.last else ""
-        line = f" in {_quoted(last)}" * (last.line not in ("", known))
-        return f"{counted} of {self.key}, {steps}: {ends}{line}"
+        ends += f" in {_quoted(last)}" * (last.line not in ("", known))
+        return f"{counted} of {self.key}, {steps}: {ends}"
 
     def doubts(self) -> list[str]:
         """What speaks against these values being the losses of the run's steps."""

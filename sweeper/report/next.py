@@ -212,8 +212,7 @@ def stopped_by(line: str) -> str:
     request = read_line(line)[0]
     name, words = of_study(request.overrides, request.study, None)
     root = place_of([w for w in words if key_of(w) == "root"], None, request.root)[1]
-    folder = root / (name or latest_study(root) or "")
-    stopped = stopped_at(folder, [])
+    stopped = stopped_at(folder := root / (name or latest_study(root) or ""), [])
     return str(_recorded(folder, line, "")) if stopped and stopped.command == line else line
 
 
