@@ -2,8 +2,7 @@
 
 A keyword is a group or a section of the configuration (`optimizer`, `train`), a key of the verb's
 own section by its last name (`width`, `steps`; `widths` in a transfer), or a whole dotted key.
-Of any other the error says what it may have meant; what stands below a group the configuration
-itself checks.
+Any other, and what stands below a group, the configuration itself checks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
-from sweeper.errors import BadInput, Call, ConfigError, Python, SweeperError, spelled, suggest
+from sweeper.errors import BadInput, Call, ConfigError, Python, SweeperError, spelled
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
 from sweeper.scaling.spec import RULE_KEYS
@@ -30,12 +29,6 @@ SIZES = ("width", "depth")
 RUNNER_KEYS = ("metric", "heldout")
 """Keys of a command's runner that are given without its name."""
 SECTIONS = ("train", "transfer", "check")
-_ETA = (
-    "the learning rate is eta, which is searched; its range, in log2: "
-    'parameterization={"name": "mup", "space": {"eta": {"low": -12, "high": -5}}}'
-)
-MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
-"""Keywords that are often meant, and are none."""
 
 
 def setting_names(verb: str, config_dir: Path | None = None) -> dict[str, str]:
@@ -54,11 +47,8 @@ def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | No
     for name, value in settings.items():
         if names.get(name) == "groups":
             overrides += _of_group(name, value)
-        elif "." in name or name in names:
-            overrides.append(_word(f"{names.get(name, '')}.{name}".lstrip("."), value))
         else:
-            near = MEANT.get(name) or suggest(name, names)
-            raise ConfigError(name, value, f"no setting has this name; {near}")
+            overrides.append(_word(f"{names.get(name, '')}.{name}".lstrip("."), value))
     return overrides
 
 

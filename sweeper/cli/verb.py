@@ -90,7 +90,12 @@ def stopped_to_go_on(sentence: str = STOPPED, why: str = "to go on") -> str:
     # A program has read none of its --json document, and a person none at all.
     own = line.index("--") if "--" in line else len(line)
     line[:own] = [word for word in line[:own] if word != "--json"]
-    return f"{sentence}\nNext, {why}: {shlex.join(['sweeper', *line])}"
+    text = shlex.join(["sweeper", *line])
+    if own < len(line) and "sweeper.sweep.progress" in sys.modules:  # else nothing was trained
+        from sweeper.report.next import stopped_by
+
+        text = stopped_by(text)
+    return f"{sentence}\nNext, {why}: {text}"
 
 
 def run(work: Callable[[], int], stopped: str | None = None) -> None:

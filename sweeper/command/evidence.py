@@ -65,17 +65,17 @@ class Evidence:
             count, example = self.kinds.get(reading.label, (0, reading))
             self.kinds[reading.label] = (count + 1, example)
 
-    def facts(self) -> str:
-        """What was read, in a sentence."""
+    def facts(self, beside: Evidence | None = None) -> str:
+        """What was read, in a sentence, without a line that `beside` has, too."""
         if self.first is None or self.last is None:
             return f"no value of {self.key} was read"
         first, last = self.first, self.last
         steps = "without steps" if first.step is None else f"from step {first.step} to {last.step}"
         counted = f"{self.count} value{'s' * (self.count != 1)}"
-        return f"{counted} of {self.key}, {steps}: " + " to ".join(
-            f"{reading.loss:.6g}{f' in {_quoted(reading)}' if reading.line else ''}"
-            for reading in ((first, last) if self.count > 1 else (first,))
-        )
+        ends = f"{first.loss:.6g} to " * (self.count > 1) + f"{last.loss:.6g}"
+        known = beside.last.line if beside and beside.last else ""
+        ends += f" in {_quoted(last)}" * (last.line not in ("", known))
+        return f"{counted} of {self.key}, {steps}: {ends}"
 
     def doubts(self) -> list[str]:
         """What speaks against these values being the losses of the run's steps."""

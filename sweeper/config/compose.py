@@ -402,6 +402,9 @@ def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     the same last name, or else a near miss within its own group, where there is such a group. A
     plain one is compared with the groups of the `tree`, then with last names.
     """
+    if key.rpartition(".")[2] in ("lr", "learning_rate", "eta"):
+        space = "parameterization.space.eta={low:-12,high:-5}"
+        return f"the learning rate is eta, which is searched; its range, in log2: {space}"
     dotted = {name for name in _dotted_keys(tree) if "." in name}
     keys = dotted if "." in key else set(tree)
     group, (place, _, last) = key.partition(".")[0], key.rpartition(".")
@@ -411,8 +414,10 @@ def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     if twins:
         return f"did you mean {place}.{twins[0]}?"
     # model.steps and steps are train.steps.
-    near = get_close_matches(key, keys, cutoff=0.5)
-    namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
+    near = get_close_matches(key, keys, cutoff=0.7)
+    lasts = {name.rpartition(".")[2] for name in dotted}
+    alike = get_close_matches(last, lasts, n=1, cutoff=1 if "." in key else 0.8)
+    namesakes = {name for name in dotted if name.rpartition(".")[2] in alike}
     if namesakes and ("." in key or not near):
         return f"did you mean {' or '.join(sorted(namesakes)[:4])}?"
     if isinstance(tree.get(group), Mapping):

@@ -336,9 +336,10 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained]) -> list[Item]:
         f"{role_name(r.parameter.role)} (a {r.a:g}, b {r.b:g}, c {r.c:g}): {r.why}" for r in rows
     )
     table = plan_table(plan)
+    decay = "decay: of a weight a step (torch's weight_decay is decay / lr)."
     exponents = "a, b, c: multiplier m^-a, init std m^-b, lr m^-c, m being the growth of the width."
     return [
-        replace(table, legend=[*table.legend, exponents]),
+        replace(table, legend=[*table.legend, decay, exponents]),
         *(
             Sentence(f"{'a plain model needs: ' * is_edit(need)}{need}", listed=True, detail=more)
             for need in edits_first(plan.needs)

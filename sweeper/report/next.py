@@ -207,6 +207,15 @@ def reproducing(folder: Path, line: str) -> str:
     return line if here is command else str(here)
 
 
+def stopped_by(line: str) -> str:
+    """The search that goes on where `line` was stopped: short where the study has its settings."""
+    request = read_line(line)[0]
+    name, words = of_study(request.overrides, request.study, None)
+    root = place_of([w for w in words if key_of(w) == "root"], None, request.root)[1]
+    stopped = stopped_at(folder := root / (name or latest_study(root) or ""), [])
+    return str(_recorded(folder, line, "")) if stopped and stopped.command == line else line
+
+
 def _recorded(folder: Path, line: object, why: str) -> Next | None:
     command = Next.recorded(line, why)
     if command and isinstance(command.request, REQUESTS.get("compare", ())):

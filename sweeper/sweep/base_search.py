@@ -435,8 +435,12 @@ def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result])
     if first is None:
         return []
     read = evidence_of(first.parent, metric=runner["metric"], heldout=runner["heldout"])
-    which, facts = "the first run" if logs else "an earlier run", "; ".join(e.facts() for e in read)
-    watcher.tell(f"Losses of {which} ({first}): {facts}.")
+    metric, *heldout = read
+    facts = [metric.facts(), *(each.facts(beside=metric) for each in heldout)]
+    if ours and (train := ours[0].trial.spec.train).objective == "training":
+        facts.insert(1, f"the objective is the mean over its last {train.window()} steps")
+    which = "the first run" if logs else "an earlier run"
+    watcher.tell(f"Losses of {which} ({first}): {'; '.join(facts)}.")
     for doubt in (doubt for evidence in read for doubt in evidence.doubts()):
         watcher.tell(f"Note: {doubt}")
     return read

@@ -30,8 +30,8 @@ class ExplainAnswer(VerbAnswer):
     """The prescription for every parameter; of a study at its `optimum`, else at the defaults.
 
     `tied` are sentences on readouts that share their weights, `measures` tells whether a
-    coordinate check could follow. `classes` are those that the model takes, where the data as they
-    are configured have more; else 0.
+    coordinate check could follow. `classes` are those that the model takes, where the engine's data
+    have more; else 0.
     """
 
     plan: TransferPlan
@@ -91,6 +91,7 @@ def explain(request: ExplainRequest, watcher: Watcher) -> ExplainAnswer:
     ]
     heads += [spec.shape[0] for spec in tied if spec is not None]
     few = min([head for head in heads if 1 < head < classes], default=0)
+    few *= settings.raw["runner"].get("command") is None  # a command has data of its own
     # Exponents need two widths, and the target may be as wide as the base. At its depth, so that
     # parameters have its names.
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))

@@ -21,7 +21,7 @@ from rich.console import Console
 from sweeper.cli.verb import stopped_to_go_on
 from sweeper.engine.runner import Engine
 from sweeper.files import read_json, write_json
-from sweeper.report.next import ladder_words, validated_by
+from sweeper.report.next import ladder_words, stopped_by, validated_by
 from sweeper.report.output import Output
 from sweeper.report.sentences import failure_notes
 from sweeper.report.warned import WARNED, keep_warnings
@@ -113,6 +113,8 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
     assert f"No driver is running; {where} was stopped at 0/" in status.out
     verb, *typed = shlex.split(status.next)[1:]
     assert (verb, sorted(typed)) == (words[0], goes_on)
+    if name == "b":  # as what is said where it is stopped, if the whole line is long
+        assert stopped_by(shlex.join(["sweeper", *words])) == status.next
     if name == "a":  # whatever comes to its end takes it back
         assert sweeper(*words).code == 0
         assert "was stopped" not in sweeper("status", "--study", "a").out

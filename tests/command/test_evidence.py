@@ -133,7 +133,7 @@ def test_nothing_and_a_report_file(tmp_path: Path) -> None:
     assert "no value of metric" in evidence.facts() and evidence.doubts() == []
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
     (evidence,) = evidence_of(tmp_path, metric=None, heldout=None)
-    assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
+    assert evidence.facts().startswith("2 values of metric, from step 3 to 4: 2.5 to 2 in ")
 
 
 def series(*readings: tuple[int | None, float]) -> Series:

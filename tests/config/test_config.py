@@ -203,6 +203,7 @@ TREE = {
         ("transfer.width", "did you mean transfer.widths?"),
         ("train.width", "did you mean model.width?"),
         ("seeds", "did you mean transfer.seeds?"),
+        ("sedes", "did you mean transfer.seeds?"),
         # A key that belongs to another group is pointed there.
         ("check.device", "did you mean runner.device?"),
         ("check.zzzzzzzzzzzz", "known: check.seed"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.command.reading import STEP_NAMES
-from sweeper.errors import ConfigError, Keyword, MissingValue, near_misses
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, near_misses
 from sweeper.evidence.runs.condition import columns_text
 from sweeper.gone import gone
 from sweeper.stats.ladder import JOINT_AXIS
@@ -182,14 +182,18 @@ def columns_by_role(
     return by_role
 
 
-def missing_columns(frame: pandas.DataFrame, lacking: Mapping[str, str]) -> ConfigError:
+def missing_columns(
+    frame: pandas.DataFrame, lacking: Mapping[str, str], asked: Mapping[str, str]
+) -> BadInput:
     """The error for roles that no column has; `lacking` are they, and what each would be."""
     # What several have in common is said once, behind the last of them.
-    last = {what: role for role, what in lacking.items()}
+    last, columns = {what: role for role, what in lacking.items()}, columns_text(frame)
+    usual = columns_by_role(frame, asked, {**LAW_ROLES, **PARAMS, **LADDER_ROLES}).values()
+    free = frame.drop(columns=[*usual]).to_csv(header=False, index=False)
+    ends = "=COLUMN" if re.search(r"\d", free) else ""
     meanings = {role: f" ({what})" * (last[what] == role) for role, what in lacking.items()}
-    wanted = " and ".join(
-        f"{role}=COLUMN{what.replace(' ()', '')}" for role, what in meanings.items()
-    )
-    return MissingValue(
-        Keyword("columns"), f", {wanted} with one of the columns {columns_text(frame)}"
-    )
+    wanted = " and ".join(f"{role}{ends}{what}" for role, what in meanings.items())
+    wanted = wanted.replace(" ()", "")
+    if not ends:
+        return BadInput(f"the table lacks {wanted}: add that to its columns {columns}")
+    return MissingValue(Keyword("columns"), f", {wanted} with one of the columns {columns}")

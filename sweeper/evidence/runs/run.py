@@ -102,9 +102,9 @@ class Runs:
         return replace(self, columns=columns)
 
     def check_columns(self, wanted: Mapping[str, str]) -> None:
-        """MissingValue where no column has one of these roles, with what each would be."""
+        """BadInput where no column has one of these roles, with what each would be."""
         if lacking := {role: what for role, what in wanted.items() if role not in self.columns}:
-            raise missing_columns(self.frame, lacking)
+            raise missing_columns(self.frame, lacking, self.asked)
         if "loss" in wanted:
             self._check_minimized(self.columns["loss"])
 

@@ -279,5 +279,5 @@ def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path
     assert_refused(few, "eta")
     answer = package.judge(table.assign(lr=0.001), axis="batch")
     assert answer.answer == "critical" and "critical batch" in answer.text
-    with pytest.raises(package.BadInput, match="batch_size=COLUMN"):
+    with pytest.raises(package.BadInput, match="lacks batch_size"):
         package.judge(table.drop(columns="batch_size"), axis="batch")
