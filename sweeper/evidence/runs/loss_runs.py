@@ -300,20 +300,11 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     values = {role: positive(runs, columns[role], role) for role in (*counts, "loss")}
     for role in {"params", "tokens"} & {*values}:
         values[role] = values[role] * runs.scale(role)
-    product = FLOPS_PER_PARAMETER_AND_TOKEN
-    if "tokens" not in values:
-        values["tokens"] = values["flops"] / (product * values["params"])
-    if "params" not in values:
-        values["params"] = values["flops"] / (product * values["tokens"])
-    params, tokens = values["params"], values["tokens"]
     if len(runs) > 1 and np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
-    check_units(runs, params, tokens)
-    flops = values.get("flops", product * params * tokens)
-    if len(counts) == 3:
-        _check_compute(runs, flops / (product * params * tokens))
+    params, tokens, flops = three_counts(runs, values)
     _check_alike(runs, params, values["loss"])
-    _check_twins(runs, values)
+    _check_twins(runs, [params, tokens, values["loss"]])
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
     cluster = _clusters(runs, params, tokens)
@@ -327,7 +318,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
 
 def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
     """Notes on how a table's runs were read, and on what is unusual in them."""
-    return [*runs.notes, *odd_ratio(points), *mixed_runs(runs), *_units(runs)]
+    return [*runs.notes, *odd_ratio(points.params, points.tokens), *mixed_runs(runs), *_units(runs)]
 
 
 def _units(runs: Runs) -> list[str]:
@@ -357,7 +348,21 @@ def positive(runs: Runs, column: str, role: str) -> Array:
     return values
 
 
-def check_units(runs: Runs, params: Array, tokens: Array) -> None:
+def three_counts(runs: Runs, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Parameters, tokens and FLOPs, the third by C = 6ND; BadInput where units differ."""
+    values, product = {**values}, FLOPS_PER_PARAMETER_AND_TOKEN
+    if "tokens" not in values:
+        values["tokens"] = values["flops"] / (product * values["params"])
+    if "params" not in values:
+        values["params"] = values["flops"] / (product * values["tokens"])
+    params, tokens = values["params"], values["tokens"]
+    _check_units(runs, params, tokens)
+    flops = values.get("flops", product * params * tokens)
+    _check_compute(runs, flops / (product * params * tokens))
+    return params, tokens, flops
+
+
+def _check_units(runs: Runs, params: Array, tokens: Array) -> None:
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE
@@ -390,12 +395,12 @@ def _check_compute(runs: Runs, share: Array) -> None:
         )
 
 
-def odd_ratio(points: LossRuns) -> list[str]:
+def odd_ratio(params: Array, tokens: Array) -> list[str]:
     """A note on tokens per parameter that few train with; none where they are usual.
 
     Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
     """
-    ratio = float(np.exp(np.median(np.log(points.tokens / points.params))))
+    ratio = float(np.exp(np.median(np.log(tokens / params))))
     low, high = UNUSUAL
     if low <= ratio <= high:
         return []
@@ -407,8 +412,8 @@ def odd_ratio(points: LossRuns) -> list[str]:
 
 
 def _has_several(kinds: pandas.Series, of: Array) -> bool:
-    counts = [len(set(of[kinds == kind].tolist())) for kind in kinds.unique()]
-    return len(counts) > 1 and max(counts) > 1
+    counts = kinds.to_frame("kind").assign(of=of).groupby("kind")["of"].nunique()
+    return len(counts) > 1 and bool(counts.max() > 1)
 
 
 def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
@@ -538,8 +543,7 @@ MOST_KINDS = 6
 """Values of such a column; of more it tells something else."""
 
 
-def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
-    keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
+def _check_twins(runs: Runs, keys: Sequence[Array]) -> None:
     names = [
         runs.frame[runs.columns[role]].astype(str).to_numpy()
         for role in NAMES
