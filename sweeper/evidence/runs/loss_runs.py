@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LossForm
 from sweeper.table import counted
-
-if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -266,7 +263,7 @@ def law_runs(runs: Runs) -> Runs:
     A run whose loss was left empty was not made, and is left out; so is one off its size's best
     learning rate.
     """
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
@@ -411,11 +408,6 @@ def odd_ratio(params: Array, tokens: Array) -> list[str]:
     ]
 
 
-def _has_several(kinds: pandas.Series, of: Array) -> bool:
-    counts = kinds.to_frame("kind").assign(of=of).groupby("kind")["of"].nunique()
-    return len(counts) > 1 and bool(counts.max() > 1)
-
-
 def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     """BadInput for runs of several kinds, as of two data sets: no one law holds of them."""
     unlike = []
@@ -431,9 +423,10 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
             continue
         if values.dtype.kind != "b" and None not in map(number_of, values.unique()):
             continue
-        kinds = values.astype(str)
+        kinds = values.astype(str).to_frame("kind").assign(params=params, loss=loss)
+        counts = kinds.groupby("kind").nunique()
         # The name of a model is one for each size, and a colour one for each loss: of no kind.
-        if all(_has_several(kinds, of) for of in (params, loss)):
+        if len(counts) > 1 and (counts.max() > 1).all():
             unlike.append((column, values.drop_duplicates()))
     if not unlike:
         return
