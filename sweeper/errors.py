@@ -256,3 +256,18 @@ def users_own(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSumma
         for frame in frames
         if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
     ]
+
+
+# Unicode's ends of lines, what turns the direction of letters, halves of pairs of codes, and what
+# is not seen, such as its second ASCII; but the joiners, without which some scripts are misspelled.
+_UNICODE = (
+    *(0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB),
+    *(*range(0x2028, 0x202F), *range(0x2060, 0x2070)),
+    *(*range(0xD800, 0xE000), *range(0xE0000, 0xE0200)),
+)
+_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *_UNICODE], "\ufffd")
+
+
+def printable(text: str) -> str:
+    """A text without characters that command a terminal: names in records may hold any."""
+    return text.translate(_CONTROLS)

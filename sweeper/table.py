@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from sweeper.errors import printable
 from sweeper.records import as_number
 from sweeper.stats.estimate import Estimate
 
@@ -329,22 +330,6 @@ def _no_formula(value: Any) -> Any:
     # Not \r: within a text csv takes it for the end of a row.
     text = value.replace("\r", "\n")
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\n") else text
-
-
-# Unicode's ends of lines, what turns the direction of letters, halves of pairs of codes, and what
-# is not seen, such as its second ASCII; but the joiners, without which some scripts are misspelled.
-_UNICODE = (
-    *(0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB),
-    *(*range(0x2028, 0x202F), *range(0x2060, 0x2070)),
-    *(*range(0xD800, 0xE000), *range(0xE0000, 0xE0200)),
-)
-_CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *_UNICODE], "\ufffd")
-_CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t"}
-
-
-def printable(text: str) -> str:
-    """A text without characters that command a terminal: names in records may hold any."""
-    return text.translate(_CONTROLS)
 
 
 def paragraph(console: Console, text: str, style: str = "") -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from sweeper.cli.options import verb_first
-from sweeper.errors import SHELL, BadInput, SweeperError
+from sweeper.errors import SHELL, BadInput, SweeperError, printable
 from sweeper.version import __version__
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ def show_version(wanted: bool) -> None:
 
 def say(message: str, code: int) -> int:
     """Print a message on stderr, without the passwords of URLs; the exit code that it has."""
-    from sweeper.table import printable
-
     print(printable("\n".join(map(_without_password, message.splitlines()))), file=sys.stderr)
     return code
 

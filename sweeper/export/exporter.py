@@ -12,7 +12,7 @@ from functools import cache, wraps
 from textwrap import wrap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword, printable
 from sweeper.gone import gone
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan, built_optimizer
@@ -20,7 +20,6 @@ from sweeper.records import check_type
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes
 from sweeper.scaling.spec import WRAPPERS, Role, layer_of, with_layer
 from sweeper.schedule import OWN
-from sweeper.table import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")

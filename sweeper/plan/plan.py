@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import BadInput, Call, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, printable
 from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan import in_training
@@ -32,7 +32,7 @@ from sweeper.scaling.prescription import (
 from sweeper.scaling.spec import Init, Parameterization, ParamSpec, Role, Update, with_layer
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import PLAN, StudyFolder, TargetFolder
-from sweeper.table import Column, Table, Value, printable
+from sweeper.table import Column, Table, Value
 from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
 

@@ -22,10 +22,10 @@ from matplotlib.ticker import MaxNLocator
 
 from sweeper.decide.ladder_verdict import Verdict
 from sweeper.decide.validation import Validation
+from sweeper.errors import printable
 from sweeper.files import write_atomically
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import SizeCurve, label_size
-from sweeper.table import printable
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""

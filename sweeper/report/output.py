@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sweeper.errors import SHELL, Spelling, as_text, call_words, spelled
+from sweeper.errors import SHELL, Spelling, as_text, call_words, printable, spelled
 from sweeper.files import take_damaged, write_atomically
 from sweeper.records import to_json
 from sweeper.report.sections import Commands, Item, Sentence, Shown, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder
-from sweeper.table import printable
 
 if TYPE_CHECKING:
     from sweeper.sweep.progress import ProgressBar

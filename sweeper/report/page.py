@@ -17,11 +17,10 @@ from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sweeper.errors import SHELL, Spelling, as_text, spelled
+from sweeper.errors import SHELL, Spelling, as_text, printable, spelled
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.drawing import save, svg
 from sweeper.report.sections import Item, Report, Sentence, Shown, tone_of
-from sweeper.table import printable
 
 STYLES = Path(__file__).parent / "templates"
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.errors import SHELL, Spelling, as_text, spelled
+from sweeper.errors import SHELL, Spelling, as_text, printable, spelled
 from sweeper.report.sections import (
     Commands,
     Drawing,
@@ -21,7 +21,7 @@ from sweeper.report.sections import (
     Verbatim,
     tone_of,
 )
-from sweeper.table import STYLES, Table, counted, paragraph, printable
+from sweeper.table import STYLES, Table, counted, paragraph
 
 
 @dataclass

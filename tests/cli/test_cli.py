@@ -272,13 +272,16 @@ def test_a_shell_proposes_them_behind_the_verb() -> None:
     assert done.stdout.split() == ["--root"], done
 
 
-def test_ctrl_c_while_the_command_is_imported_ends_it_plainly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("module", "said"), [("typer", ""), ("numpy", "Stopped.\n")])
+def test_ctrl_c_while_modules_are_imported_ends_it_plainly(
+    module: str, said: str, tmp_path: Path
+) -> None:
     pressed = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
-    (tmp_path / "typer.py").write_text(pressed)
+    (tmp_path / f"{module}.py").write_text(pressed)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    argv = [sys.executable, "-m", "sweeper", "status"]
+    argv = [sys.executable, "-m", "sweeper", "judge", "-"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
 def test_a_closed_stdin_is_an_empty_one() -> None:

@@ -26,10 +26,12 @@ from sweeper.evidence.runs.condition import (
 )
 from sweeper.evidence.runs.divergence import ended_runs, with_diverged
 from sweeper.evidence.runs.loss_runs import (
+    COUNT_ROLES,
     FLOPS_PER_PARAMETER_AND_TOKEN,
-    check_units,
     groups_of,
+    odd_ratio,
     positive,
+    three_counts,
 )
 from sweeper.evidence.runs.numbers import number_of
 from sweeper.evidence.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES
@@ -161,7 +163,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     if runs.columns.get("seed") == by:
         runs = replace(runs, columns={r: c for r, c in runs.columns.items() if r != "seed"})
     notes: list[str | Text] = [*runs.notes]
-    counts = _counts(runs)
+    counts = _counts(runs, notes)
     log2, sizes = _sizes(counts, labels == names[0])
     table = _table(runs, labels, names, log2, sizes, by, notes)
     measured = runs.numbers(runs.columns["loss"])
@@ -251,14 +253,14 @@ def _names(by: str, labels: Any, baseline: str | None) -> list[str]:
     return [baseline, *(name for name in names if name != baseline)]
 
 
-def _counts(runs: Runs) -> dict[str, Array]:
+def _counts(runs: Runs, notes: list[str | Text]) -> dict[str, Array]:
     counts = {}
     for role in ("params", "tokens", "flops", "width", "depth", "steps", "batch_size"):
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             counts[role] = values * runs.scale(role) if role in ("params", "tokens") else values
-    if {"params", "tokens"} <= counts.keys():
-        check_units(runs, counts["params"], counts["tokens"])
+    if len(counts.keys() & {*COUNT_ROLES}) > 1:
+        notes += odd_ratio(*three_counts(runs, counts)[:2])
     # One measure of the model and one of the horizon: what stands for another goes.
     if "params" in counts:
         counts.pop("width", None), counts.pop("depth", None)

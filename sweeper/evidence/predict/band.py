@@ -202,7 +202,10 @@ def fit_band(curves: Curves, course: TrainingCourse, log_params: float, log_toke
     # The seeds' part of what sizes differ by, behind the warm-up; then the rest.
     inner = slice(round(course.warmup * count), None)
     seeds = np.bincount(curves.cell).mean()
-    noise = _relative_variance(spread, correlation, weights)[inner].mean() / seeds
+    lags = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+    relative = np.eye(count) - weights
+    relative = relative @ (correlation[lags] * np.outer(spread, spread)) @ relative.T
+    noise = np.diag(relative)[inner].mean() / seeds
     size_free = cells - design.shape[1]
     variance_left = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
     # A line through as many sizes as it has terms leaves nothing to see a misfit by.
@@ -349,10 +352,3 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     likely = np.exp(np.array(scores) - max(scores))
     likely /= likely.sum()
     return spread, likely @ np.array(kernels), float(likely @ np.array(shares))
-
-
-def _relative_variance(spread: Array, correlation: Array, weights: Array) -> Array:
-    lags = np.abs(np.subtract.outer(np.arange(len(spread)), np.arange(len(spread))))
-    whole = correlation[lags] * np.outer(spread, spread)
-    relative = np.eye(len(spread)) - weights
-    return np.diag(relative @ whole @ relative.T)

@@ -224,7 +224,9 @@ def fit_law(
         off, slopes = _off(best, runs)[0], best.slopes(*at[:2])[0]
         ranked = likely(points, off, slopes, doubt)
         process = ranked[0].process(points, off, slopes, doubt)
-        doubt = _doubted(process, ranked[0].noise, doubt)
+        left, deviation = process.left_out()
+        # A run that fits the others after all gets its weight back.
+        doubt = np.maximum(doubt * np.abs(left[:, 0]) / (ranked[0].noise * deviation) / FAR, 1.0)
         process = ranked[0].process(points, off, slopes, doubt)
         best, _ = regress(best, *at, whiten=_whiten(process) / ranked[0].noise, prior=prior)
     pools = [_proposed(best, misfit, runs, points, prior, doubt) for misfit in ranked]
@@ -240,13 +242,6 @@ def _off(laws: LossLaws, runs: LossRuns) -> Array:
 
 def _whiten(process: Process) -> Array:
     return process.whitened(np.eye(len(process.values)))
-
-
-def _doubted(process: Process, noise: float, doubt: Array) -> Array:
-    off, deviation = process.left_out()
-    alone = doubt * np.abs(off[:, 0]) / (noise * deviation)
-    # A run that fits the others after all gets its weight back.
-    return np.maximum(alone / FAR, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

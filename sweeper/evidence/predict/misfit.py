@@ -11,7 +11,7 @@ How large each is, the restricted likelihood says of the runs; what it leaves op
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -138,17 +138,13 @@ def likely(points: RunPoints, off: Array, slopes: Array, doubt: Array) -> list[L
     best = LossMisfit()
     for _ in range(2):
         for names in _searched(points):
-            best = max([best, *_varied(best, names)], key=score)
+            every = [best]
+            for name in names:
+                values = TILTS if name == "tilt" else GRID
+                every = [replace(m, **{name: value}) for m in every for value in values]
+            best = max([best, *every], key=score)
     ranked = sorted(scored, key=lambda misfit: -scored[misfit][0])[:MOST]
     return [replace(misfit, noise=scored[misfit][1]) for misfit in ranked]
-
-
-def _varied(misfit: LossMisfit, names: Sequence[str]) -> list[LossMisfit]:
-    every = [misfit]
-    for name in names:
-        values = TILTS if name == "tilt" else GRID
-        every = [replace(m, **{name: value}) for m in every for value in values]
-    return every
 
 
 def _searched(points: RunPoints) -> list[tuple[str, ...]]:

@@ -120,11 +120,6 @@ def _escaped(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    sequence = match[0]
-    return _ESCAPED.get(sequence) or chr(int(sequence[2:], 16))
-
-
 def _literal(value: object) -> str:
     if value is None or value != value:
         return "None"
@@ -170,7 +165,9 @@ class _Reader:
         name = f"column_{len(self.quoted)}_"
         while name in self.text:
             name += "_"
-        self.quoted[name] = _ESCAPE.sub(_unescaped, match["name"])
+        self.quoted[name] = _ESCAPE.sub(
+            lambda m: _ESCAPED.get(m[0]) or chr(int(m[0][2:], 16)), match["name"]
+        )
         return f" {name} "
 
     def _name(self, dotted: str) -> _Name:

@@ -8,6 +8,7 @@ left out.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,10 +61,11 @@ def by_status(runs: Runs, notes: list[str | Text]) -> tuple[Mask, Mask]:
     cells = runs.frame[column]
     status = cells.map(_state).to_numpy()
     is_code = plain_name(column) in map(plain_name, EXIT_CODES)
-    # A cell that was left empty says nothing against its run.
-    ended = np.isin(status, ("0", "0.0", "") if is_code else (*FINISHED, ""))
+    # A cell that was left empty says nothing against its run. Slurm's codes end in a signal's.
+    ended = np.isin(status, (*FINISHED, *(("0", "0.0", "0:0") if is_code else ()), ""))
     diverged = status == "diverged"
-    unfinished = ~(ended | diverged) if is_code else np.isin(status, UNFINISHED)
+    failed = [is_code and re.fullmatch(r"-?\d+(\.0|:\d+)?", cell) for cell in status]
+    unfinished = (np.isin(status, UNFINISHED) | np.array(failed, bool)) & ~ended
     unknown = ~(unfinished | diverged | ended)
     if unknown.any():
         kinds = [*dict.fromkeys(cells[unknown])]

@@ -194,12 +194,9 @@ def rotated(path: Path) -> list[Path]:
         int(number): sibling
         # Of a file and its packed copy, which comes after it, the first counts.
         for sibling in sorted(path.parent.glob(f"{escape(path.name)}.*"), reverse=True)
-        if (number := _unpacked_name(sibling).removeprefix(f"{path.name}.")).isdecimal()
+        for name in (sibling.stem if sibling.suffix in PACKED else sibling.name,)
+        if (number := name.removeprefix(f"{path.name}.")).isdecimal()
     }
     packed = [path.with_name(f"{path.name}{ending}") for ending in PACKED]
     last = next((log for log in packed if not path.exists() and log.is_file()), path)
     return [*(older[number] for number in sorted(older, reverse=True)), last]
-
-
-def _unpacked_name(path: Path) -> str:
-    return path.stem if path.suffix in PACKED else path.name

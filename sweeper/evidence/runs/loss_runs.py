@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from sweeper.evidence.runs.settings import is_identifier
 from sweeper.evidence.runs.tuned import TriedRun, tuned
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, SIZE, TOKENS, Array, LossForm
 from sweeper.table import counted
-
-if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -266,7 +263,7 @@ def law_runs(runs: Runs) -> Runs:
     A run whose loss was left empty was not made, and is left out; so is one off its size's best
     learning rate.
     """
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
@@ -300,20 +297,11 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     values = {role: positive(runs, columns[role], role) for role in (*counts, "loss")}
     for role in {"params", "tokens"} & {*values}:
         values[role] = values[role] * runs.scale(role)
-    product = FLOPS_PER_PARAMETER_AND_TOKEN
-    if "tokens" not in values:
-        values["tokens"] = values["flops"] / (product * values["params"])
-    if "params" not in values:
-        values["params"] = values["flops"] / (product * values["tokens"])
-    params, tokens = values["params"], values["tokens"]
     if len(runs) > 1 and np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
-    check_units(runs, params, tokens)
-    flops = values.get("flops", product * params * tokens)
-    if len(counts) == 3:
-        _check_compute(runs, flops / (product * params * tokens))
+    params, tokens, flops = three_counts(runs, values)
     _check_alike(runs, params, values["loss"])
-    _check_twins(runs, values)
+    _check_twins(runs, [params, tokens, values["loss"]])
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
     cluster = _clusters(runs, params, tokens)
@@ -327,7 +315,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
 
 def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
     """Notes on how a table's runs were read, and on what is unusual in them."""
-    return [*runs.notes, *odd_ratio(points), *mixed_runs(runs), *_units(runs)]
+    return [*runs.notes, *odd_ratio(points.params, points.tokens), *mixed_runs(runs), *_units(runs)]
 
 
 def _units(runs: Runs) -> list[str]:
@@ -357,7 +345,21 @@ def positive(runs: Runs, column: str, role: str) -> Array:
     return values
 
 
-def check_units(runs: Runs, params: Array, tokens: Array) -> None:
+def three_counts(runs: Runs, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Parameters, tokens and FLOPs, the third by C = 6ND; BadInput where units differ."""
+    values, product = {**values}, FLOPS_PER_PARAMETER_AND_TOKEN
+    if "tokens" not in values:
+        values["tokens"] = values["flops"] / (product * values["params"])
+    if "params" not in values:
+        values["params"] = values["flops"] / (product * values["tokens"])
+    params, tokens = values["params"], values["tokens"]
+    _check_units(runs, params, tokens)
+    flops = values.get("flops", product * params * tokens)
+    _check_compute(runs, flops / (product * params * tokens))
+    return params, tokens, flops
+
+
+def _check_units(runs: Runs, params: Array, tokens: Array) -> None:
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE
@@ -390,12 +392,12 @@ def _check_compute(runs: Runs, share: Array) -> None:
         )
 
 
-def odd_ratio(points: LossRuns) -> list[str]:
+def odd_ratio(params: Array, tokens: Array) -> list[str]:
     """A note on tokens per parameter that few train with; none where they are usual.
 
     Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
     """
-    ratio = float(np.exp(np.median(np.log(points.tokens / points.params))))
+    ratio = float(np.exp(np.median(np.log(tokens / params))))
     low, high = UNUSUAL
     if low <= ratio <= high:
         return []
@@ -404,11 +406,6 @@ def odd_ratio(points: LossRuns) -> list[str]:
         f"half of the runs have {'fewer' if ratio < low else 'more'} than {ratio:.3g} tokens per "
         f"parameter, and few train so: are {units} in thousands? Give all in ones"
     ]
-
-
-def _has_several(kinds: pandas.Series, of: Array) -> bool:
-    counts = [len(set(of[kinds == kind].tolist())) for kind in kinds.unique()]
-    return len(counts) > 1 and max(counts) > 1
 
 
 def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
@@ -426,9 +423,10 @@ def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
             continue
         if values.dtype.kind != "b" and None not in map(number_of, values.unique()):
             continue
-        kinds = values.astype(str)
+        kinds = values.astype(str).to_frame("kind").assign(params=params, loss=loss)
+        counts = kinds.groupby("kind").nunique()
         # The name of a model is one for each size, and a colour one for each loss: of no kind.
-        if all(_has_several(kinds, of) for of in (params, loss)):
+        if len(counts) > 1 and (counts.max() > 1).all():
             unlike.append((column, values.drop_duplicates()))
     if not unlike:
         return
@@ -538,8 +536,7 @@ MOST_KINDS = 6
 """Values of such a column; of more it tells something else."""
 
 
-def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
-    keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
+def _check_twins(runs: Runs, keys: Sequence[Array]) -> None:
     names = [
         runs.frame[runs.columns[role]].astype(str).to_numpy()
         for role in NAMES

@@ -33,7 +33,7 @@ _LOSSES = (
     *("eval/loss", "val/loss", "test_loss", "val_bpb", "bpb", "eval_bpb"),
     *("train_loss", "objective", "value"),
 )
-EXIT_CODES = ("exit_code", "return_code")
+EXIT_CODES = ("exit_code", "return_code", "exit_status", "ret_code", "rc")
 LADDER_ROLES: Mapping[str, tuple[str, ...]] = {
     "width": (
         *("width", "n_embd", "d_model", "hidden_size", "model_width", "embed_dim", "hidden_dim"),

@@ -163,9 +163,8 @@ class Runs:
             "of a run that was not made, inf of one that diverged"
         ]
         parts += [f"; write {meant}"] if meant else []
-        lost = next(
-            (cell for cell in values.get(self.columns.get("loss", ""), ()) if _is_word(cell)), ""
-        )
+        losses = [c for c in values.get(self.columns.get("loss", ""), ()) if isinstance(c, str)]
+        lost = next((cell for cell in losses if re.match(r"\s*[A-Za-z]", cell)), "")
         if lost:
             parts += [f"; {shown_value(lost)!r} may say that a run diverged: write inf there"]
         # Of no use where it leaves out all rows: such a condition is refused.
@@ -229,10 +228,6 @@ class Runs:
     def scale(self, role: str) -> float:
         """The unit of the column of parameters or tokens: 1 for ones."""
         return scale_of(self.columns[role], self.numbers(self.columns[role]))
-
-
-def _is_word(cell: object) -> bool:
-    return isinstance(cell, str) and re.match(r"\s*[A-Za-z]", cell) is not None
 
 
 def in_own_order(table: pandas.DataFrame) -> pandas.DataFrame:

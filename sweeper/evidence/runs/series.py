@@ -151,6 +151,10 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return settings
 
 
+NESTED = list, tuple, set, Mapping, np.ndarray
+"""What is no cell."""
+
+
 def plain_value(value: object) -> object:
     """A setting as a cell of a table: YAML takes 1e-3 for a text, and a list is no cell."""
     if isinstance(value, str):
@@ -159,8 +163,8 @@ def plain_value(value: object) -> object:
         if re.fullmatch(r"[-+]?\d{1,18}", text):
             return int(text)
         return float(text) if re.fullmatch(NUMBER, text) else value
-    if isinstance(value, list | tuple | Mapping):
-        return json.dumps(value, default=str)
+    if isinstance(value, NESTED):
+        return json.dumps(value, default=lambda v: [*v] if isinstance(v, np.ndarray) else str(v))
     return value
 
 

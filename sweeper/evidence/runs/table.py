@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -34,7 +34,7 @@ import numpy as np
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.evidence.runs.numbers import is_empty
 from sweeper.evidence.runs.run import Runs, without
-from sweeper.evidence.runs.series import NUMBER, Objective, flat, plain_value
+from sweeper.evidence.runs.series import NESTED, NUMBER, Objective, flat, plain_value
 from sweeper.files import parse_json
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ def _check_printed(lines: Sequence[str]) -> None:
     first, below = [*(line for line in lines if line.strip()), "", ""][:2]
     columns, cells = len(first.split()), below.split()
     # A printed DataFrame has the number of a row before its cells.
-    spaced = (
-        columns > 1 and len(cells) in (columns, columns + 1) and re.fullmatch(NUMBER, cells[-1])
-    )
-    if (spaced or re.match(r"\s*[|+\u2500-\u257f]", first)) and not re.search(r"[,;\t]", first):
+    spaced = 1 < columns in (len(cells), len(cells) - 1) and not re.search(r"[,;\t]", first)
+    # Polars prints a shape above its lines.
+    lines_above = re.match(r"shape: \(|\s*[|+\u2500-\u257f][^,;\t]*$", first)
+    if lines_above or (spaced and re.fullmatch(NUMBER, cells[-1])):
         raise BadInput(
             f"the first line, {shown_line(first)!r}, is that of a table as it is printed, whose "
             "numbers and names are cut: write the table itself, with commas, as DataFrame.to_csv "
@@ -197,14 +197,32 @@ def _check_size(path: Path, kind: str) -> None:
     cells, most = 0, MOST_CELLS // (4 if kind.startswith("JSON") else 1)
     if kind == "Parquet":
         about = import_module("pyarrow.parquet").read_metadata(path)
-        cells = about.num_rows * about.num_columns
+        groups = map(about.row_group, range(about.num_row_groups))
+        cells = sum(g.column(n).num_values for g in groups for n in range(g.num_columns))
     try:
         for block in unpacked_blocks(path):
             cells += sum(map(block.count, ENDS.get(kind, [b","])))
             if cells > most:
-                raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
+                break
     except OverflowError:
         raise BadInput(f"{path} holds {_too_large()}") from None
+    if cells > most or (kind == "Excel" and _excel_cells(path) > most):
+        raise BadInput(f"{path} holds {_too_large(f'{most:,} cells')}")
+
+
+def _excel_cells(path: Path) -> int:
+    """The cells that are read: all rows are as wide as the one whose last value is furthest."""
+    seen = wide = tall = 0
+    with closing(import_module("openpyxl").load_workbook(path, read_only=True)) as book:
+        sheet = book.worksheets[0]
+        sheet.reset_dimensions()
+        for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+            seen += len(row)
+            if filled := [place for place, cell in enumerate(row, 1) if cell is not None]:
+                wide, tall = max(wide, filled[-1]), number
+            if max(seen, wide * tall) > MOST_CELLS:
+                break
+    return max(seen, wide * tall)
 
 
 def _check_columns(count: int, names: Iterable[object] = ()) -> None:
@@ -251,7 +269,7 @@ def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, Blanks | None]:
             lines = kind == "JSON lines"
             return _unnested(_parsed_json(path, lines)), None
         case "Parquet":
-            return pandas.read_parquet(path), None
+            return _unnested(pandas.read_parquet(path)), None
         case _:
             again = partial(pandas.read_excel, path, dtype=object, keep_default_na=False)
             return pandas.read_excel(
@@ -424,9 +442,9 @@ def _unnested(frame: pandas.DataFrame) -> pandas.DataFrame:
 
     # All at once: a table with a column more is a copy of it.
     nested, plain = dict[str, list[Any]](), dict[str, Any]()
-    for column in [c for c in frame.columns if frame[c].dtype == object]:
+    for column in [c for c in frame.columns if frame[c].dtype.kind == "O"]:
         cells = [*frame[column]]
-        if not any(isinstance(cell, dict | list) for cell in cells):
+        if not any(isinstance(cell, NESTED) for cell in cells):
             continue
         if all(isinstance(cell, dict) for cell in cells):
             nested[column] = [flat(cell) for cell in cells]

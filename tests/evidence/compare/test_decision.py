@@ -463,5 +463,10 @@ def test_tables_of_one_name_in_several_folders_are_several_variants(tmp_path: Pa
 def test_sizes_that_are_not_in_ones_are_refused() -> None:
     rows = [(name, n, n * 2e7, 3 - n / 1e3) for name in "ab" for n in (50, 100, 200)]
     frame = pandas.DataFrame(rows, columns=["kind", "model_size", "tokens", "loss"])
-    with pytest.raises(BadInput, match="Give all in ones"):
-        variant_runs(read(frame), "kind", "a")
+    ones = frame.assign(model_size=frame.model_size * 1e6)
+    exa = ones.assign(flops=6e-18 * ones.model_size * ones.tokens)
+    for wrong in (frame, exa, exa.drop(columns="tokens")):
+        with pytest.raises(BadInput, match="Give all in ones"):
+            variant_runs(read(wrong), "kind", "a")
+    (note,) = variant_runs(read(ones.assign(tokens=ones.tokens / 1e3)), "kind", "a").notes
+    assert "tokens in thousands" in note

@@ -101,8 +101,9 @@ def test_a_status_that_is_not_known_is_asked_about_wherever_runs_are_read(word: 
             reader(read(frame.assign(status=status), where=where.value, ignore=["kind"]))
     killed = np.where(np.arange(12) < 2, "killed", "finished")
     assert len(law_runs(read(frame.assign(status=killed), ignore=["kind"]))) == 10
-    codes = np.where(np.arange(12) < 2, 137, 0)
-    assert len(law_runs(read(frame.assign(exitCode=codes), ignore=["kind"]))) == 10
+    for name, *codes in (("exitCode", 137, 0), ("ExitCode", "0:9", "0:0"), ("rc", "9:0", "0")):
+        ends = np.where(np.arange(12) < 2, *codes)
+        assert len(law_runs(read(frame.assign(**{name: ends}), ignore=["kind"]))) == 10
     for name, ends in {"run_state": killed, "finished": killed != "killed"}.items():
         with pytest.raises(BadInput, match=f"the runs differ in {name}"):
             loss_runs_of(law_runs(read(frame.assign(**{name: ends}), ignore=["kind"])))

@@ -71,6 +71,7 @@ DIRTY = {
     "a cell without end": (sheet().replace("4.2\n", f"{'x' * 10**6}\n", 1), "'loss'", "xxx"),
     "a name without end": (sheet(head=f"width,lr,seed,{'x' * 10**4}\n"), "10,000", "rename it"),
     "a printed frame": ("    lr  width  loss\n0  0.1     64  3.25\n", "as it is printed", "to_csv"),
+    "one of Polars": ("shape: (1, 1)\n\u250c\u2510\n", "as it is printed", "to_csv"),
     "a table between lines": ("+----+------+\n| lr | loss |\n", "as it is printed", "to_csv"),
     "a title": ("Sweep of autumn\n" + sheet(), "Sweep of autumn", "name the columns"),
     "a padded title": ('"Sweep, by Jo",,,\n' + sheet(), "Sweep, by Jo", "delete what stands above"),

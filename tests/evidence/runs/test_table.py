@@ -52,7 +52,7 @@ def test_tables_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str) ->
             frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
         case ".parquet":
             pytest.importorskip("pyarrow")
-            frame.to_parquet(path)
+            frame.assign(betas=[[0.9, 0.95]] * len(frame)).to_parquet(path)
         case ".xlsx":
             pytest.importorskip("openpyxl")
             frame.to_excel(path, index=False)
@@ -125,6 +125,10 @@ def broken(name: str, folder: Path) -> Path:
                 file.write(f"{HEAD}\n".encode())
                 for _ in range(20):
                     file.write(b"64,0.1,3\n" * 100_000)
+        case "stray":
+            book = pytest.importorskip("openpyxl").Workbook()
+            book.active.cell(row=500, column=3, value=1)
+            book.save(path)
         case "link":
             path.symlink_to("/proc/self/mem")
         case "endless":
@@ -141,15 +145,8 @@ def broken(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "ragged.csv",
-            "columns.csv",
-            "cells.csv",
-            "line.csv.gz",
-            "bomb.csv.gz",
-            "link.csv",
-            "endless.csv",
-        ),
+        *("ragged.csv", "columns.csv", "cells.csv", "line.csv.gz", "bomb.csv.gz", "link.csv"),
+        *("endless.csv", "stray.xlsx"),
         *("device.csv", "deep.json", "noise.csv", "noise.csv.xz", "noise.csv.gz"),
         *("noise.csv.bz2", "noise.json", "noise.jsonl", "noise.xlsx", "noise.parquet"),
     ],
@@ -164,7 +161,7 @@ def test_a_broken_table_is_one_message(
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("cell", ["0", "a", {"b": 1}, [1]])
+@pytest.mark.parametrize("cell", ["0", "a", {"b": 1}, [1], np.ones(2)])
 def test_thousands_of_columns_are_read_in_a_second(cell: object) -> None:
     rows = [line.split(",") for line in ROWS for _ in range(3)]
     frame = pandas.DataFrame(rows, columns=HEAD.split(",")).astype(float)
