@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from sweeper.classifier.growth import (
+    MAX_DEPTHS,
     Growth,
     SizeComparison,
     own_factors,
@@ -37,9 +38,6 @@ from sweeper.scaling.spec import (
     parse_role,
     with_layer,
 )
-
-MAX_DEPTHS = 16
-"""Depths that are tried, one by one, for a base that has layers of all kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +64,13 @@ def compare(
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
     traces: Traces | None = None,
+    times: int = 2,
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
     `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
     named depth or layers is the depth, of the others those that differ are widths. They may be
-    equal, and one stands for all (see `widths`): growth is read off a model of twice the base's
+    equal, and one stands for all (see `widths`): growth is read off a model of `times` the base's
     widths, and checked against the target. One layer more tells the repeated blocks, which are
     residual branches. `inputs` and `roles` as in `classify`; `traces` are those of the same `build`
     and `inputs`, and gets more of them.
@@ -95,7 +94,7 @@ def compare(
         Tracer(build=build, inputs=inputs, traces=traces),
         base=base,
         # Twice: what grows by any power of the width differs, and a small base stays small.
-        wider={**base, **{name: 2 * base[name] for name in grown}},
+        wider={**base, **{name: times * base[name] for name in grown}},
         deeper=deeper,
         target=target,
         depth=depth,
@@ -174,6 +173,8 @@ def _compare(
         target=traced or _target(tracer, target, base_trace),
         deeper=_first_built(tracer, deeper),
         sizes=(base, wider, target),
+        tracer=tracer,
+        depth=depth,
     )
     if depth is not None and base[depth] != target[depth]:
         _check_layers(tracer, growth, depth)
@@ -331,15 +332,15 @@ def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
     """Names of the sizes that are widths: whole numbers that are no depth.
 
     First comes the one that stands for all: called width, or else one that differs, or else one of
-    a usual name. Those that the user `named` are all of them, in that order. Else a size that grows
-    beside the width is one by its name; BadInput for one whose name does not say.
+    a usual name. Those that the user `named` are all of them, those that differ first. Else a
+    size that grows beside the width is one by its name; BadInput for one whose name does not say.
     """
     ranked = _ranked(base, target, "width", deep=False)
     if named:
         if unknown := [name for name in named if name not in ranked]:
             allowed = f"names of sizes that are whole numbers and no depth: {', '.join(ranked)}"
             raise ConfigError("widths", unknown[0], allowed)
-        return [*named]
+        return sorted(named, key=lambda name: base[name] == target[name])
     ranked = [name for name in ranked if not OF_TASK.search(name)]
     grown = [name for name in ranked if base[name] != target[name]]
     for name in grown[1:]:

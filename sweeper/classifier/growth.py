@@ -33,9 +33,12 @@ from sweeper.classifier.roles import (
     uses_of,
 )
 from sweeper.classifier.state import Undecided, Use, UseKind, UseSignature
-from sweeper.classifier.trace import ModelTrace, Sizes, described
+from sweeper.classifier.trace import ModelTrace, Sizes, Tracer, described
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+
+MAX_DEPTHS = 16
+"""Depths that are tried, one by one, for a base that has layers of all kinds."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,33 @@ class Growth:
     target: ModelTrace
     deeper: ModelTrace | None
     sizes: tuple[Sizes, Sizes, Sizes]
+    tracer: Tracer
+    depth: str | None
     rounded: list[str] = field(default_factory=list)
 
     @cached_property
     def matching(self) -> LayerMatching:
         """Counterparts of the target's parameters in the base."""
         return LayerMatching(self.base.shapes, self.target.shapes)
+
+    @cached_property
+    def longer(self) -> Growth | None:
+        """That of a base with layers at all places of the target's: inner ones beside its ends."""
+        (base, wider, target), depth = self.sizes, self.depth
+        if depth is None:
+            return None
+        first, last = base[depth] + 1, target[depth]
+        for deep in range(min(first, last), min(last, first + MAX_DEPTHS) + 1):
+            try:
+                there = self.tracer.shapes({**base, depth: deep}).shapes
+            except BadInput:
+                continue
+            of = LayerMatching(there, self.target.shapes)
+            if all(of.alike(name, of.counterpart(name) or "") for name in self.target.shapes):
+                small, large = (self.tracer.trace({**s, depth: deep}) for s in (base, wider))
+                traced = small.uses is not None and large.uses is not None
+                return replace(self, base=small, wider=large) if traced else None
+        return None
 
     @cached_property
     def repeated(self) -> set[str]:
@@ -235,6 +259,15 @@ def _larger(a: object, b: object) -> bool:
 
 
 def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
+    """The role, read at a longer base where it goes by the place, and the base has no such one."""
+    decision = _role_of_pair(growth, pair)
+    by_place = decision.role in (Role.READOUT, Role.DOWN, Role.EMBEDDING, Role.UP)
+    if not by_place or growth.matching.alike(pair.name, pair.base_name) or not growth.longer:
+        return decision
+    return _role_of_pair(growth.longer, growth.longer.pair(pair.name))
+
+
+def _role_of_pair(growth: Growth, pair: ParameterPair) -> RoleDecision:
     """The role as the traces tell it.
 
     A readout's outputs go to the loss, and muP starts them small: their gradient is of order

@@ -95,6 +95,7 @@ def read_model(
     special: Callable[[dict[str, str]], Collection[str]],
     *,
     must_run: bool = True,
+    times: int = 2,
 ) -> Architecture:
     """What the tracer's model is at `target`, beside `base`; both name a width and a depth.
 
@@ -112,6 +113,7 @@ def read_model(
         inputs=tracer.inputs,
         roles=rules.role_patterns(),
         traces=tracer.traces,
+        times=times,
     )
     tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
     base_branches = 0

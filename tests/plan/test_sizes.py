@@ -41,7 +41,7 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
     )
     wider = {"width": 128, "n_head": 8, "groups": 2, "dims": [16, 32], "n_layer": 2}
     assert pair.at(128, 2) == wider
-    assert pair.at(64, 3) == {**pair.base, "n_layer": 3}
+    assert pair.at(64, 5) == {**pair.base, "n_layer": 5}
     assert pair.at(192, 8) == pair.target and NAMED.at(64, 1) == NAMED.base
 
 
@@ -53,6 +53,17 @@ def test_of_sizes_that_all_stay_those_double_whose_names_say_that_they_grow() ->
     assert "widths=['hidden_size', 'inner', 'heads', 'rank']" in next(pair.cautions())
     named = SizePair.of(same, same, ["hidden_size", "rank"])
     assert named.at(128, 2) == {**same, "hidden_size": 128, "rank": 6} and not [*named.cautions()]
+
+
+def test_a_width_that_stays_keeps_its_roles_where_the_user_names_it() -> None:
+    base, names = {"hidden": 8, "ffn": 16}, ["hidden", "ffn"]
+    for times in (2, 4):  # at twice the base's the wider model is another one than the target
+        pair = SizePair.of(base, {**base, "ffn": times * 16}, names)
+        wider = 16 * pair.times
+        assert (pair.width, pair.at(wider, 1)) == ("ffn", {"hidden": 8 * pair.times, "ffn": wider})
+        assert wider != pair.target["ffn"] and not [*pair.cautions()]
+        (caution,) = SizePair.of(base, pair.target).cautions()
+        assert "hidden stays" in caution and "widths=['ffn', 'hidden']" in caution
 
 
 # Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
