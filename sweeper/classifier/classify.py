@@ -25,7 +25,7 @@ from sweeper.classifier.growth import (
     tied_readouts,
 )
 from sweeper.classifier.numbers import Factor, width_dependent
-from sweeper.classifier.roles import UNUSED, LayerMatching
+from sweeper.classifier.roles import UNUSED
 from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer, Traces, described
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.scaled import ScaledModule
@@ -68,25 +68,16 @@ def compare(
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
-    `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
-    named depth or layers is the depth, of the others those that differ are widths. They may be
-    equal, and one stands for all (see `widths`): growth is read off a model of `times` the base's
-    widths, and checked against the target. One layer more tells the repeated blocks, which are
-    residual branches. `inputs` and `roles` as in `classify`; `traces` are those of the same `build`
-    and `inputs`, and gets more of them.
+    `base` and `target` are keyword arguments of `build`, a width and mostly a depth. They may be
+    equal: growth is read off a model of `times` the base's width, and checked against the target.
+    One layer more tells the repeated blocks, which are residual branches. `inputs` and `roles` as
+    in `classify`; `traces` are those of the same `build` and `inputs`, and gets more of them.
     """
-    if base.keys() != target.keys():
-        raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
-    depth = next(iter(depths(base, target)), None)
-    base = {**base, **of_the_task(base, target)}
-    names = widths(base, target)
-    if not names:
-        raise BadInput(f"none of the sizes {[*base]} is a width, a whole number: name one")
-    grown = [name for name in names if base[name] != target[name]] or widened(base, names[0])
+    depth = "depth" if "depth" in base else None
     # The first of these that can be built counts: some depths must be even. The target's own depth
     # comes last: it may be large, and is only needed where no small one works.
     deeper: list[Sizes] = []
-    if depth and isinstance(base[depth], int):
+    if depth:
         deeper += [{**base, depth: base[depth] + 1}, {**base, depth: 2 * base[depth]}]
     if depth and target[depth] != base[depth]:
         deeper.append({**base, depth: target[depth]})
@@ -94,7 +85,7 @@ def compare(
         Tracer(build=build, inputs=inputs, traces=traces),
         base=base,
         # Twice: what grows by any power of the width differs, and a small base stays small.
-        wider={**base, **{name: times * base[name] for name in grown}},
+        wider={**base, "width": times * base["width"]},
         deeper=deeper,
         target=target,
         depth=depth,
@@ -177,7 +168,7 @@ def _compare(
         depth=depth,
     )
     if depth is not None and base[depth] != target[depth]:
-        _check_layers(tracer, growth, depth)
+        _check_layers(growth, depth)
     wide = next(iter(widths(base, target)), None)
     specs = SizeComparison(
         growth=growth,
@@ -215,23 +206,16 @@ def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
     return None
 
 
-def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
+def _check_layers(growth: Growth, depth: str) -> None:
     missing = growth.matching.missing()
     if not missing:
         return
     base, _, target = growth.sizes
     names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
-    last = min(target[depth], base[depth] + MAX_DEPTHS)
-    for deep in range(base[depth] + 1, last + 1):
-        try:
-            there = tracer.shapes({**base, depth: deep}).shapes
-        except BadInput:
-            continue
-        # Depths one by one: kinds of layers may alternate in any pattern.
-        if not LayerMatching(there, growth.target.shapes).missing():
-            advice = f"take a base of {depth}={deep}, which has layers of every kind"
-            break
-    else:
+    deep = next((deep for deep, there in growth.longer_bases() if not there.missing()), None)
+    advice = f"take a base of {depth}={deep}, which has layers of every kind"
+    if deep is None:
+        last = min(target[depth], base[depth] + MAX_DEPTHS)
         advice = f"no {depth} of the base up to {last} has layers of every kind"
     raise BadInput(
         f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "

@@ -8,6 +8,7 @@ fans at each size by itself, or infers those of a size that is too large to be t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -72,23 +73,26 @@ class Growth:
         """Counterparts of the target's parameters in the base."""
         return LayerMatching(self.base.shapes, self.target.shapes)
 
+    def longer_bases(self) -> Iterator[tuple[int, LayerMatching]]:
+        """Depths of the base from its own towards the target's, each with its counterparts."""
+        base, _, target = self.sizes
+        if (depth := self.depth) is None:
+            return
+        # Depths one by one: kinds of layers may alternate in any pattern.
+        start = min(base[depth] + 1, target[depth])
+        for deep in range(start, min(target[depth], base[depth] + MAX_DEPTHS) + 1):
+            with suppress(BadInput):
+                there = self.tracer.shapes({**base, depth: deep})
+                yield deep, LayerMatching(there.shapes, self.target.shapes)
+
     @cached_property
     def longer(self) -> Growth | None:
         """That of a base with layers at all places of the target's: inner ones beside its ends."""
-        (base, wider, target), depth = self.sizes, self.depth
-        if depth is None:
-            return None
-        first, last = base[depth] + 1, target[depth]
-        for deep in range(min(first, last), min(last, first + MAX_DEPTHS) + 1):
-            try:
-                there = self.tracer.shapes({**base, depth: deep}).shapes
-            except BadInput:
-                continue
-            of = LayerMatching(there, self.target.shapes)
+        for deep, of in self.longer_bases():
             if all(of.alike(name, of.counterpart(name) or "") for name in self.target.shapes):
-                small, large = (self.tracer.trace({**s, depth: deep}) for s in (base, wider))
-                traced = small.uses is not None and large.uses is not None
-                return replace(self, base=small, wider=large) if traced else None
+                sizes = ({**size, self.depth: deep} for size in self.sizes[:2])
+                small, large = map(self.tracer.trace, sizes)
+                return replace(self, base=small, wider=large) if small.uses and large.uses else None
         return None
 
     @cached_property

@@ -129,11 +129,10 @@ class SizePair:
         if self.named:
             return
         names, grown, changed = widths_of(self.base, self.target), self._grown(), self._changed()
-        stayed = [n for n in names if n not in grown and not OF_NO_WIDTH.search(n)]
-        if changed:
-            # Where all stay, these grow. Heads are parts of what grows, whatever their number.
-            usual = widened(self.base, widths_of(self.base, self.base)[0])
-            stayed = [n for n in stayed if n in usual and "head" not in n]
+        # Where all stay, these grow. Heads are parts of what grows, whatever their number.
+        usual = widened(self.base, widths_of(self.base, self.base)[0])
+        may = [n for n in usual if "head" not in n] if changed else names
+        stayed = [n for n in names if n in may and n not in grown and not OF_NO_WIDTH.search(n)]
         if stayed:
             why = f"{', '.join(stayed)} stays" if changed else "base and target are equally wide"
             yield (

@@ -55,15 +55,13 @@ def test_of_sizes_that_all_stay_those_double_whose_names_say_that_they_grow() ->
     assert named.at(128, 2) == {**same, "hidden_size": 128, "rank": 6} and not [*named.cautions()]
 
 
-def test_a_width_that_stays_keeps_its_roles_where_the_user_names_it() -> None:
-    base, names = {"hidden": 8, "ffn": 16}, ["hidden", "ffn"]
-    for times in (2, 4):  # at twice the base's the wider model is another one than the target
-        pair = SizePair.of(base, {**base, "ffn": times * 16}, names)
-        wider = 16 * pair.times
-        assert (pair.width, pair.at(wider, 1)) == ("ffn", {"hidden": 8 * pair.times, "ffn": wider})
-        assert wider != pair.target["ffn"] and not [*pair.cautions()]
-        (caution,) = SizePair.of(base, pair.target).cautions()
-        assert "hidden stays" in caution and "widths=['ffn', 'hidden']" in caution
+def test_a_width_that_stays_grows_in_the_wider_model_where_the_user_names_it() -> None:
+    base, target = {"hidden": 8, "ffn": 16}, {"hidden": 8, "ffn": 32}
+    pair = SizePair.of(base, target, ["hidden", "ffn"])
+    # Twice the width is the target, which has no other hidden size.
+    assert (pair.times, pair.at(48, 1)) == (3, {"hidden": 24, "ffn": 48})
+    (caution,) = (*pair.cautions(), *SizePair.of(base, target).cautions())
+    assert "hidden stays" in caution and "widths=['ffn', 'hidden']" in caution
 
 
 # Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
