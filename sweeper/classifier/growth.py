@@ -75,10 +75,10 @@ class Growth:
 
     def longer_bases(self) -> Iterator[tuple[int, LayerMatching]]:
         """Depths of the base from its own towards the target's, each with its counterparts."""
-        base, _, target = self.sizes
-        if (depth := self.depth) is None:
+        (base, _, target), depth = self.sizes, self.depth
+        if depth is None:
             return
-        # Depths one by one: kinds of layers may alternate in any pattern.
+        # One by one: kinds of layers may alternate in any pattern.
         start = min(base[depth] + 1, target[depth])
         for deep in range(start, min(target[depth], base[depth] + MAX_DEPTHS) + 1):
             with suppress(BadInput):
@@ -87,7 +87,7 @@ class Growth:
 
     @cached_property
     def longer(self) -> Growth | None:
-        """That of a base with layers at all places of the target's: inner ones beside its ends."""
+        """The growth of a base that has inner layers, first and last ones where the target has."""
         for deep, of in self.longer_bases():
             if all(of.alike(name, of.counterpart(name) or "") for name in self.target.shapes):
                 sizes = ({**size, self.depth: deep} for size in self.sizes[:2])

@@ -121,23 +121,20 @@ class SizePair:
         return 3 if stays and self.target[self.width] == 2 * self.base[self.width] else 2
 
     def _grown(self) -> Sequence[str]:
-        grown = [*dict.fromkeys((*self.named, *self._changed()))]
-        return grown or widened(self.base, self.width)
+        return [*self.named, *self._changed()] or widened(self.base, self.width)
 
     def cautions(self) -> Iterator[str]:
         """Sizes that may grow with the width and stay, where the user does not name the widths."""
-        if self.named:
-            return
-        names, grown, changed = widths_of(self.base, self.target), self._grown(), self._changed()
+        names, grown = widths_of(self.base, self.target, self.named), self._grown()
         # Where all stay, these grow. Heads are parts of what grows, whatever their number.
         usual = widened(self.base, widths_of(self.base, self.base)[0])
-        may = [n for n in usual if "head" not in n] if changed else names
+        may = [n for n in usual if "head" not in n] if self._changed() else names
         stayed = [n for n in names if n in may and n not in grown and not OF_NO_WIDTH.search(n)]
         if stayed:
-            why = f"{', '.join(stayed)} stays" if changed else "base and target are equally wide"
+            may_grow = ", ".join(stayed)
             yield (
-                f"{why}: roles were read as {', '.join(grown)} grows alone; where "
-                f"{', '.join(stayed)} grows with it, give widths={[*grown, *stayed]}"
+                f"roles were read as {', '.join(grown)} grows and {may_grow} stays; where "
+                f"{may_grow} grows with it, give widths={[*grown, *stayed]}"
             )
 
     def _changed(self) -> list[str]:
