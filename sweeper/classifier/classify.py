@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from sweeper.classifier.growth import (
+    MAX_DEPTHS,
     Growth,
     SizeComparison,
     own_factors,
@@ -24,7 +25,7 @@ from sweeper.classifier.growth import (
     tied_readouts,
 )
 from sweeper.classifier.numbers import Factor, width_dependent
-from sweeper.classifier.roles import UNUSED, LayerMatching
+from sweeper.classifier.roles import UNUSED
 from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer, Traces, described
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.scaled import ScaledModule
@@ -37,9 +38,6 @@ from sweeper.scaling.spec import (
     parse_role,
     with_layer,
 )
-
-MAX_DEPTHS = 16
-"""Depths that are tried, one by one, for a base that has layers of all kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,28 +64,20 @@ def compare(
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
     traces: Traces | None = None,
+    times: int = 2,
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
-    `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
-    named depth or layers is the depth, of the others those that differ are widths. They may be
-    equal, and one stands for all (see `widths`): growth is read off a model of twice the base's
-    widths, and checked against the target. One layer more tells the repeated blocks, which are
-    residual branches. `inputs` and `roles` as in `classify`; `traces` are those of the same `build`
-    and `inputs`, and gets more of them.
+    `base` and `target` are keyword arguments of `build`, a width and mostly a depth. They may be
+    equal: growth is read off a model of `times` the base's width, and checked against the target.
+    One layer more tells the repeated blocks, which are residual branches. `inputs` and `roles` as
+    in `classify`; `traces` are those of the same `build` and `inputs`, and gets more of them.
     """
-    if base.keys() != target.keys():
-        raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
-    depth = next(iter(depths(base, target)), None)
-    base = {**base, **of_the_task(base, target)}
-    names = widths(base, target)
-    if not names:
-        raise BadInput(f"none of the sizes {[*base]} is a width, a whole number: name one")
-    grown = [name for name in names if base[name] != target[name]] or widened(base, names[0])
+    depth = "depth" if "depth" in base else None
     # The first of these that can be built counts: some depths must be even. The target's own depth
     # comes last: it may be large, and is only needed where no small one works.
     deeper: list[Sizes] = []
-    if depth and isinstance(base[depth], int):
+    if depth:
         deeper += [{**base, depth: base[depth] + 1}, {**base, depth: 2 * base[depth]}]
     if depth and target[depth] != base[depth]:
         deeper.append({**base, depth: target[depth]})
@@ -95,7 +85,7 @@ def compare(
         Tracer(build=build, inputs=inputs, traces=traces),
         base=base,
         # Twice: what grows by any power of the width differs, and a small base stays small.
-        wider={**base, **{name: 2 * base[name] for name in grown}},
+        wider={**base, "width": times * base["width"]},
         deeper=deeper,
         target=target,
         depth=depth,
@@ -174,9 +164,11 @@ def _compare(
         target=traced or _target(tracer, target, base_trace),
         deeper=_first_built(tracer, deeper),
         sizes=(base, wider, target),
+        tracer=tracer,
+        depth=depth,
     )
     if depth is not None and base[depth] != target[depth]:
-        _check_layers(tracer, growth, depth)
+        _check_layers(growth, depth)
     wide = next(iter(widths(base, target)), None)
     specs = SizeComparison(
         growth=growth,
@@ -214,23 +206,16 @@ def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
     return None
 
 
-def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
+def _check_layers(growth: Growth, depth: str) -> None:
     missing = growth.matching.missing()
     if not missing:
         return
     base, _, target = growth.sizes
     names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
-    last = min(target[depth], base[depth] + MAX_DEPTHS)
-    for deep in range(base[depth] + 1, last + 1):
-        try:
-            there = tracer.shapes({**base, depth: deep}).shapes
-        except BadInput:
-            continue
-        # Depths one by one: kinds of layers may alternate in any pattern.
-        if not LayerMatching(there, growth.target.shapes).missing():
-            advice = f"take a base of {depth}={deep}, which has layers of every kind"
-            break
-    else:
+    deep = next((deep for deep, there in growth.longer_bases() if not there.missing()), None)
+    advice = f"take a base of {depth}={deep}, which has layers of every kind"
+    if deep is None:
+        last = min(target[depth], base[depth] + MAX_DEPTHS)
         advice = f"no {depth} of the base up to {last} has layers of every kind"
     raise BadInput(
         f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "
@@ -331,15 +316,15 @@ def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
     """Names of the sizes that are widths: whole numbers that are no depth.
 
     First comes the one that stands for all: called width, or else one that differs, or else one of
-    a usual name. Those that the user `named` are all of them, in that order. Else a size that grows
-    beside the width is one by its name; BadInput for one whose name does not say.
+    a usual name. Those that the user `named` are all of them, those that differ first. Else a
+    size that grows beside the width is one by its name; BadInput for one whose name does not say.
     """
     ranked = _ranked(base, target, "width", deep=False)
     if named:
         if unknown := [name for name in named if name not in ranked]:
             allowed = f"names of sizes that are whole numbers and no depth: {', '.join(ranked)}"
             raise ConfigError("widths", unknown[0], allowed)
-        return [*named]
+        return sorted(named, key=lambda name: base[name] == target[name])
     ranked = [name for name in ranked if not OF_TASK.search(name)]
     grown = [name for name in ranked if base[name] != target[name]]
     for name in grown[1:]:

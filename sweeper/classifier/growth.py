@@ -8,6 +8,7 @@ fans at each size by itself, or infers those of a size that is too large to be t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -33,9 +34,12 @@ from sweeper.classifier.roles import (
     uses_of,
 )
 from sweeper.classifier.state import Undecided, Use, UseKind, UseSignature
-from sweeper.classifier.trace import ModelTrace, Sizes, described
+from sweeper.classifier.trace import ModelTrace, Sizes, Tracer, described
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+
+MAX_DEPTHS = 16
+"""Depths that are tried, one by one, for a base that has layers of all kinds."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,36 @@ class Growth:
     target: ModelTrace
     deeper: ModelTrace | None
     sizes: tuple[Sizes, Sizes, Sizes]
+    tracer: Tracer
+    depth: str | None
     rounded: list[str] = field(default_factory=list)
 
     @cached_property
     def matching(self) -> LayerMatching:
         """Counterparts of the target's parameters in the base."""
         return LayerMatching(self.base.shapes, self.target.shapes)
+
+    def longer_bases(self) -> Iterator[tuple[int, LayerMatching]]:
+        """Depths of the base from its own towards the target's, each with its counterparts."""
+        (base, _, target), depth = self.sizes, self.depth
+        if depth is None:
+            return
+        # One by one: kinds of layers may alternate in any pattern.
+        start = min(base[depth] + 1, target[depth])
+        for deep in range(start, min(target[depth], base[depth] + MAX_DEPTHS) + 1):
+            with suppress(BadInput):
+                there = self.tracer.shapes({**base, depth: deep})
+                yield deep, LayerMatching(there.shapes, self.target.shapes)
+
+    @cached_property
+    def longer(self) -> Growth | None:
+        """The growth of a base that has inner layers, first and last ones where the target has."""
+        for deep, of in self.longer_bases():
+            if all(of.alike(name, of.counterpart(name) or "") for name in self.target.shapes):
+                sizes = ({**size, self.depth: deep} for size in self.sizes[:2])
+                small, large = map(self.tracer.trace, sizes)
+                return replace(self, base=small, wider=large) if small.uses and large.uses else None
+        return None
 
     @cached_property
     def repeated(self) -> set[str]:
@@ -235,6 +263,15 @@ def _larger(a: object, b: object) -> bool:
 
 
 def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
+    """The role, read at a longer base where it goes by the place, and the base has no such one."""
+    decision = _role_of_pair(growth, pair)
+    by_place = decision.role in (Role.READOUT, Role.DOWN, Role.EMBEDDING, Role.UP)
+    if not by_place or growth.matching.alike(pair.name, pair.base_name) or not growth.longer:
+        return decision
+    return _role_of_pair(growth.longer, growth.longer.pair(pair.name))
+
+
+def _role_of_pair(growth: Growth, pair: ParameterPair) -> RoleDecision:
     """The role as the traces tell it.
 
     A readout's outputs go to the loss, and muP starts them small: their gradient is of order

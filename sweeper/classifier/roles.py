@@ -68,34 +68,47 @@ class LayerMatching:
     """Counterparts of parameters of `target` among those of a shallower or deeper `base`.
 
     The counterpart has the same name but for the layers' numbers and, in the target itself, the
-    same shape: it stands in a layer of the same kind. Of several, the one counts whose block
-    holds the same parameters, that differs in the fewest numbers, and that is nearest.
+    same shape: it stands in a layer of the same kind. Of several, the one counts whose block holds
+    the same parameters, that is the first or last one where the target's is, that differs in the
+    fewest numbers, and that is nearest.
     """
 
     base: Shapes
     target: Shapes
     _by_pattern: dict[str, list[str]] = field(default_factory=dict)
     _kinds: dict[str, set[str]] = field(default_factory=dict)
+    _places: dict[str, list[tuple[int, list[int]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.base:
             self._by_pattern.setdefault(pattern_of(name), []).append(name)
         for model, shapes in (("base ", self.base), ("target ", self.target)):
+            found: dict[tuple[str, str], list[int]] = {}
             for name in shapes:
-                for match in NUMBER.finditer(name):
-                    block = self._kinds.setdefault(model + name[: match.end()], set())
-                    block.add(pattern_of(name[match.end() :]))
+                for match in _LAYER.finditer(name):
+                    number, after = int(match[0]), pattern_of(name[match.end() :])
+                    self._kinds.setdefault(model + name[: match.end()], set()).add(after)
+                    ends = found.setdefault((name[: match.start()], after), [number, number])
+                    ends[:] = min(ends[0], number), max(ends[1], number)
+                    self._places.setdefault(model + name, []).append((number, ends))
 
     def counterpart(self, name: str) -> str | None:
         """The parameter of the base that `name` corresponds to; None if there is none."""
-        if name in self.base and len(self.base[name]) == len(self.target[name]):
+        if len(self.base.get(name, ())) == len(self.target[name]) and self.alike(name, name):
             return name
         alike = [c for c in self._by_pattern.get(pattern_of(name), ()) if self._fits(name, c)]
         return max(alike, key=lambda other: self._likeness(name, other), default=None)
 
+    def alike(self, name: str, other: str) -> bool:
+        """Whether `other` of the base is a first, inner or last layer as `name` of the target."""
+        return other in self.base and self._ends("target " + name) == self._ends("base " + other)
+
     def missing(self) -> list[str]:
         """Parameters of the target without a counterpart."""
         return [name for name in self.target if self.counterpart(name) is None]
+
+    def _ends(self, name: str) -> list[bool]:
+        return [number == end for number, ends in self._places.get(name, ()) for end in ends]
 
     def _fits(self, name: str, other: str) -> bool:
         # Where the target lacks the layer `other`, it has layers of that kind at other places.
@@ -104,16 +117,18 @@ class LayerMatching:
             return len(self.base[other]) == len(self.target[name])
         return there == self.target[name] and len(there) == len(self.base[other])
 
-    def _likeness(self, name: str, other: str) -> tuple[bool, int, int]:
+    def _likeness(self, name: str, other: str) -> tuple[bool, int, int, int]:
         pairs = list(zip(_LAYER.finditer(name), _LAYER.finditer(other), strict=True))
         differ = [(a, b) for a, b in pairs if a[0] != b[0]]
+        at = [*differ, *pairs][0]
         kinds = [
-            self._kinds.get(f"{model} {n[: match.end()]}")
-            for model, n, match in (("target", name, differ[0][0]), ("base", other, differ[0][1]))
+            self._kinds.get(model + n[: match.end()])
+            for model, n, match in (("target ", name, at[0]), ("base ", other, at[1]))
         ]
+        ends = zip(self._ends("target " + name), self._ends("base " + other), strict=True)
         distance = sum(abs(int(a[0]) - int(b[0])) for a, b in differ)
-        # Tuples compare from the left: kind of block, then few differing numbers, then near ones.
-        return kinds[0] == kinds[1], -len(differ), -distance
+        # Tuples compare from the left: kind of block, then ends, few differing numbers, near ones.
+        return kinds[0] == kinds[1], sum(a == b for a, b in ends), -len(differ), -distance
 
 
 REPEATED = "{}; as many outputs at any width, read by products of a number that grows (heads)"

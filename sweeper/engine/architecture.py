@@ -95,15 +95,15 @@ def read_model(
     special: Callable[[dict[str, str]], Collection[str]],
     *,
     must_run: bool = True,
+    times: int = 2,
 ) -> Architecture:
     """What the tracer's model is at `target`, beside `base`; both name a width and a depth.
 
-    Parameters that match the rules' `keep_init` keep their own initial values. So do those that
-    `special` returns, given the init of every parameter by name: values that mean something.
-    Frozen are those that match `frozen`, and those that the model itself does not train. The model
-    runs mostly without values: at the base, wider and at the target, and there once more to see
-    its operations. Of one that does not run at the target, unless it `must_run`, attention is seen
-    at the base. ConfigError names a pattern that matches nothing, under the rule's own key.
+    Parameters that match the rules' `keep_init` keep their own initial values, as do those that
+    `special` returns, given the init of all by name: values that mean something. Frozen are those
+    that match `frozen`, and those that the model does not train. It runs at the base, `times` wider
+    and at the target. Of one that does not run there, unless it `must_run`, attention is seen at
+    the base. ConfigError names a pattern that matches nothing, under the rule's own key.
     """
     compared = compare(
         tracer.build,
@@ -112,6 +112,7 @@ def read_model(
         inputs=tracer.inputs,
         roles=rules.role_patterns(),
         traces=tracer.traces,
+        times=times,
     )
     tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
     base_branches = 0

@@ -99,7 +99,7 @@ class SizePair:
         """All sizes of a model of the given width and depth.
 
         Other sizes than the base's and the target's are wider or deeper ones, to compare with:
-        what grows towards the target is doubled, and depths are one more.
+        what grows towards the target is as many times larger, and depths are as many layers more.
         """
         sizes = {**self.base, **self.task}
         for name, value in self.base.items():
@@ -109,22 +109,32 @@ class SizePair:
             if asked == self.target[main]:
                 sizes[name] = self.target[name]
             elif DEPTH_NAME.search(name):
-                sizes[name] = _each(name, value, lambda size: size + 1)
+                sizes[name] = _each(name, value, more=asked - self.base[main])
             elif name in self._grown():
-                sizes[name] = _each(name, value, lambda size: 2 * size)
+                sizes[name] = _each(name, value, times=asked // self.base[main])
         return sizes
 
+    @property
+    def times(self) -> int:
+        """How many times wider the wider model is: not the target, where a named width stays."""
+        stays = any(self.base[name] == self.target[name] for name in self.named)
+        return 3 if stays and self.target[self.width] == 2 * self.base[self.width] else 2
+
     def _grown(self) -> Sequence[str]:
-        return self._changed() or self.named or widened(self.base, self.width)
+        return [*self.named, *self._changed()] or widened(self.base, self.width)
 
     def cautions(self) -> Iterator[str]:
-        """Sizes whose names do not say whether they grow, where base and target do not either."""
+        """Sizes that may grow with the width and stay, where the user does not name the widths."""
         names, grown = widths_of(self.base, self.target, self.named), self._grown()
-        stayed = [n for n in names if n not in grown and not OF_NO_WIDTH.search(n)]
-        if stayed and not self._changed() and not self.named:
+        # Where all stay, these grow. Heads are parts of what grows, whatever their number.
+        usual = widened(self.base, widths_of(self.base, self.base)[0])
+        may = [n for n in usual if "head" not in n] if self._changed() else names
+        stayed = [n for n in names if n in may and n not in grown and not OF_NO_WIDTH.search(n)]
+        if stayed:
+            may_grow = ", ".join(stayed)
             yield (
-                f"base and target are equally wide: roles were read as {', '.join(grown)} grows "
-                f"alone; where {', '.join(stayed)} grows with it, give widths={[*grown, *stayed]}"
+                f"roles were read as {', '.join(grown)} grows and {may_grow} stays; where "
+                f"{may_grow} grows with it, give widths={[*grown, *stayed]}"
             )
 
     def _changed(self) -> list[str]:
@@ -132,12 +142,12 @@ class SizePair:
         return [name for name in names if self.base[name] != self.target[name]]
 
 
-def _each(name: str, value: Any, grow: Callable[[int], int]) -> Any:
+def _each(name: str, value: Any, *, times: int = 1, more: int = 0) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_each(name, entry, grow) for entry in value)
+        return type(value)(_each(name, entry, times=times, more=more) for entry in value)
     if not is_whole(value):
         raise ConfigError(f"base[{name!r}]", value, "a size that is a whole number, or a list")
-    return grow(value)
+    return times * value + more
 
 
 RUNS = ("base_run", "target_run")
@@ -234,6 +244,7 @@ def plan_for(
         rules_of_model,
         special,
         must_run=False,
+        times=sizes.times,
     )
     model = replace(model, cautions=(*model.cautions, *sizes.cautions()))
     with key_prefix("parameterization"):

@@ -148,6 +148,17 @@ def test_recurrent_layers(golden: Golden) -> None:
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
 
 
+@pytest.mark.parametrize(("base", "target"), [(1, 3), (2, 4), (3, 6), (4, 2)])
+def test_what_goes_on_inside_is_no_readout_at_the_end(base: int, target: int) -> None:
+    def build(width: int, depth: int) -> Any:
+        pairs = ((nn.Linear(5, width), nn.Linear(width, 5)) for _ in range(depth))
+        return nn.Sequential(*(nn.Sequential(*pair) for pair in pairs))
+
+    by_name = specs(build, (16, base), (64, target), torch.zeros(2, 5))
+    roles = [by_name[f"{i}.{side}.weight"].role for i in range(target) for side in (0, 1)]
+    assert roles == ["embedding", *["down", "up"] * (target - 1), "readout"]
+
+
 STEPS = ("transpose", "narrow", "select", "split", "merge", "copy", "expand")
 
 

@@ -41,7 +41,7 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
     )
     wider = {"width": 128, "n_head": 8, "groups": 2, "dims": [16, 32], "n_layer": 2}
     assert pair.at(128, 2) == wider
-    assert pair.at(64, 3) == {**pair.base, "n_layer": 3}
+    assert pair.at(64, 5) == {**pair.base, "n_layer": 5}
     assert pair.at(192, 8) == pair.target and NAMED.at(64, 1) == NAMED.base
 
 
@@ -53,6 +53,15 @@ def test_of_sizes_that_all_stay_those_double_whose_names_say_that_they_grow() ->
     assert "widths=['hidden_size', 'inner', 'heads', 'rank']" in next(pair.cautions())
     named = SizePair.of(same, same, ["hidden_size", "rank"])
     assert named.at(128, 2) == {**same, "hidden_size": 128, "rank": 6} and not [*named.cautions()]
+
+
+def test_a_width_that_stays_grows_in_the_wider_model_where_the_user_names_it() -> None:
+    base, target = {"hidden": 8, "ffn": 16}, {"hidden": 8, "ffn": 32}
+    pair = SizePair.of(base, target, ["hidden", "ffn"])
+    # Twice the width is the target, which has no other hidden size.
+    assert (pair.times, pair.at(48, 1)) == (3, {"hidden": 24, "ffn": 48})
+    (caution,) = (*pair.cautions(), *SizePair.of(base, target).cautions())
+    assert "hidden stays" in caution and "widths=['ffn', 'hidden']" in caution
 
 
 # Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
