@@ -246,8 +246,9 @@ def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
     them the wider the model is, belongs to a hidden weight, whose fan-out is the products.
     Adam's learning rate is the same for both roles; only the start, and alpha_output, differ.
 
-    Other outputs of a fixed size that go on into something that grows with the width are
-    within the body: of LoRA's A, of a bottleneck, of attention all of which is of a fixed size.
+    Other outputs of a fixed size that go on into something that grows with the width, be it
+    through weights of a fixed size, are within the body: of LoRA's A, of a bottleneck, of attention
+    all of which is of a fixed size.
     They are to be of order 1 as well, but at a readout's gradient: a projection down. What
     stays a readout is the end, and a router, whose softmax gives shares of one whatever it is
     given, and starts best at equal shares.
@@ -275,10 +276,18 @@ def traced_role(growth: Growth, pair: ParameterPair) -> RoleDecision:
 
 
 def _goes_on(growth: Growth, base_name: str) -> bool:
-    flows = growth.base.flow, growth.wider.flow
-    entries = [flow.reaches if base_name in flow.products else flow.meets for flow in flows]
-    few, many = (of.get(base_name, 0) for of in entries)
-    return many > few
+    base, wider = growth.base.flow, growth.wider.flow
+    seen, ahead = set[str](), [base_name]
+    while ahead:
+        seen.add(name := ahead.pop())
+        few, many = (
+            f.reaches[name] if name in f.products else f.meets[name] for f in (base, wider)
+        )
+        if many > few:
+            return True
+        fed = (base.fed_by if name in base.products else base.takes).items()
+        ahead += [weight for weight, sources in fed if name in sources and weight not in seen]
+    return False
 
 
 def _is_fed_by_width(growth: Growth, base_name: str) -> bool:

@@ -279,9 +279,7 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         batch = [i for i in range(len(mapping) - 2) if i != operand.summed]
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
         use.depends_on_input |= takes_data
-        state.record(layout.name, use)
-        fed_by = state.flow.fed_by.setdefault(layout.name, set())
-        fed_by.update(state.source_params((operand.other,)))
+        state.record(layout.name, use, operand.other)
         names.append(layout.name)
         uses.append(use)
         if out.dim() == len(mapping) > 1:
@@ -350,8 +348,7 @@ def convolution(state: TraceState, call: OpCall) -> OutputInfo:
         use = _contraction(state, call, layout, mapping, summed, [], x)
         if use.kind is UseKind.CONTRACTION:
             _count_kernel_positions(use, weight.shape, stride, groups, transposed=transposed)
-        state.record(layout.name, use)
-        state.flow.fed_by.setdefault(layout.name, set()).update(state.source_params((x,)))
+        state.record(layout.name, use, x)
         names.append(layout.name)
     state.flow.contracted_again |= state.source_params((x,))
     if state.is_weight(bias):

@@ -325,8 +325,8 @@ class Flow:
     `products` counts the inner products with other activations that an output takes part in, and
     `contracted_again` has those that reach another contraction. `reaches` are the entries of all
     results that they go into, the next contraction's too, as they are or as a choice; `meets`
-    leaves out choices. `fed_by` has the parameters whose outputs one is contracted with, `gains`
-    those that multiply a larger one, entry by entry.
+    leaves out choices. `fed_by` has the parameters whose outputs one is contracted with, `takes`
+    those without choices, `gains` those that multiply a larger one, entry by entry.
     """
 
     activation_products: list[ActivationProduct] = field(default_factory=list)
@@ -335,6 +335,7 @@ class Flow:
     meets: Counter[str] = field(default_factory=Counter)
     reaches: Counter[str] = field(default_factory=Counter)
     fed_by: dict[str, set[str]] = field(default_factory=dict)
+    takes: dict[str, set[str]] = field(default_factory=dict)
     gains: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -476,9 +477,14 @@ class TraceState:
             else:
                 yield layout, mapping
 
-    def record(self, name: str, use: Use) -> None:
-        """Record a use of the parameter `name`."""
+    def record(self, name: str, use: Use, summed: Tensor | None = None) -> None:
+        """Record a use of the parameter `name`, whose contraction sums over `summed`."""
         self.uses[name].append(use)
+        if summed is not None:
+            info = self.activation(summed)
+            self.flow.fed_by.setdefault(name, set()).update(info.source_params)
+            # What a weight sums over chooses nothing.
+            self.flow.takes.setdefault(name, set()).update(info.operand_params, info.sigmoid_of)
 
     def record_unknown(self, name: str, why: str) -> None:
         """Record a use of the parameter `name` that is not understood."""
