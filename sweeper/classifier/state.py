@@ -322,16 +322,14 @@ class ActivationProduct:
 class Flow:
     """Where the outputs of parameters go, by their names.
 
-    `products` counts the inner products with other activations that an output takes part in, and
-    `contracted_again` has those that reach another contraction. `reaches` are the entries of all
-    results that they go into, the next contraction's too, as they are or as a choice; `meets`
-    leaves out choices. `fed_by` has the parameters whose outputs one is contracted with, `takes`
-    those without choices, `gains` those that multiply a larger one, entry by entry.
+    `products` counts the inner products with other activations that an output takes part in.
+    `reaches` are the entries of all results that they go into, the next contraction's too, as they
+    are or as a choice; `meets` leaves out choices. `fed_by` has the parameters whose outputs one is
+    contracted with, `takes` leaves out choices; `gains` has those that multiply a larger one.
     """
 
     activation_products: list[ActivationProduct] = field(default_factory=list)
     products: Counter[str] = field(default_factory=Counter)
-    contracted_again: set[str] = field(default_factory=set)
     meets: Counter[str] = field(default_factory=Counter)
     reaches: Counter[str] = field(default_factory=Counter)
     fed_by: dict[str, set[str]] = field(default_factory=dict)
@@ -481,10 +479,9 @@ class TraceState:
         """Record a use of the parameter `name`, whose contraction sums over `summed`."""
         self.uses[name].append(use)
         if summed is not None:
-            info = self.activation(summed)
-            self.flow.fed_by.setdefault(name, set()).update(info.source_params)
-            # What a weight sums over chooses nothing.
-            self.flow.takes.setdefault(name, set()).update(info.operand_params, info.sigmoid_of)
+            info, flow = self.activation(summed), self.flow
+            flow.fed_by.setdefault(name, set()).update(info.source_params)
+            flow.takes.setdefault(name, set()).update(info.operand_params, info.sigmoid_of)
 
     def record_unknown(self, name: str, why: str) -> None:
         """Record a use of the parameter `name` that is not understood."""
