@@ -457,15 +457,6 @@ class TraceState:
         self.flow.activation_products.append(product)
         self.flow.products.update(dict.fromkeys(self.operand_params(operands), count))
 
-    def record_result(
-        self, sources: frozenset[str], operands: frozenset[str], outputs: Sequence[Tensor]
-    ) -> None:
-        """Record that outputs of parameters, as they are or as choices, went into `outputs`."""
-        # Of all parameters of a residual stream at once: one by one it would be depth^2 work.
-        entries = outputs[0].numel()
-        self.reaches[sources] += entries
-        self.meets[operands] += entries
-
     def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
         """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""
         for layout in self.weights.get(storage_id(weight), ()):
