@@ -283,9 +283,9 @@ def _role_of_pair(growth: Growth, pair: ParameterPair) -> RoleDecision:
     them the wider the model is, belongs to a hidden weight, whose fan-out is the products.
     Adam's learning rate is the same for both roles; only the start, and alpha_output, differ.
 
-    Other outputs of a fixed size that go on into something that grows with the width are
-    within the body: of LoRA's A, of a bottleneck, of attention all of which is of a fixed size.
-    They are to be of order 1 as well, but at a readout's gradient: a projection down. What
+    Other outputs of a fixed size that go on, through any weights of a fixed size, into something
+    that grows with the width are within the body: of LoRA's A, of a bottleneck, of attention within
+    it. They are to be of order 1 as well, but at a readout's gradient: a projection down. What
     stays a readout is the end, and a router, whose softmax gives shares of one whatever it is
     given, and starts best at equal shares.
 
@@ -313,9 +313,15 @@ def _role_of_pair(growth: Growth, pair: ParameterPair) -> RoleDecision:
 
 def _goes_on(growth: Growth, base_name: str) -> bool:
     flows = growth.base.flow, growth.wider.flow
-    entries = [flow.reaches if base_name in flow.products else flow.meets for flow in flows]
-    few, many = (of.get(base_name, 0) for of in entries)
-    return many > few
+    seen, ahead = set[str](), [base_name]
+    while ahead:
+        seen.add(name := ahead.pop())
+        few, many = (f.reaches[name] if name in f.products else f.meets[name] for f in flows)
+        if many > few:
+            return True
+        fed = (flows[0].fed_by if name in flows[0].products else flows[0].takes).items()
+        ahead += [weight for weight, sources in fed if name in sources and weight not in seen]
+    return False
 
 
 def _is_fed_by_width(growth: Growth, base_name: str) -> bool:
@@ -600,7 +606,9 @@ class SizeComparison:
 
 def _cautions(growth: Growth, base_name: str, decision: RoleDecision) -> Iterator[str]:
     flows = growth.base.flow, growth.wider.flow
-    if decision.role is Role.READOUT and base_name in flows[0].contracted_again:
+    products = (product.source_params for product in flows[0].activation_products)
+    is_fed = (base_name in sources for sources in (*flows[0].fed_by.values(), *products))
+    if decision.role is Role.READOUT and any(is_fed):
         yield "its output feeds further layers: consider the role hidden"
     # Products in the order of the pass, which is the same at both widths.
     pairs = zip(*(flow.activation_products for flow in flows), strict=False)

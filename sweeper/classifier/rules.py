@@ -239,7 +239,6 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
         b = b.t()
     operands = [_Operand(a, b, a.dim() - 1), _Operand(b, a, max(b.dim() - 2, 0))]
     info = _contract(state, call, [op for op in operands if state.is_weight(op.weight)])
-    state.flow.contracted_again |= state.source_params((a, b))
     if info is None:
         state.record_product((a, b), a.shape[-1], call.outputs[0].numel())
         info = OutputInfo(summed_over=a.shape[-1])
@@ -279,9 +278,7 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         batch = [i for i in range(len(mapping) - 2) if i != operand.summed]
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
         use.depends_on_input |= takes_data
-        state.record(layout.name, use)
-        fed_by = state.flow.fed_by.setdefault(layout.name, set())
-        fed_by.update(state.source_params((operand.other,)))
+        state.record(layout.name, use, operand.other)
         names.append(layout.name)
         uses.append(use)
         if out.dim() == len(mapping) > 1:
@@ -350,10 +347,8 @@ def convolution(state: TraceState, call: OpCall) -> OutputInfo:
         use = _contraction(state, call, layout, mapping, summed, [], x)
         if use.kind is UseKind.CONTRACTION:
             _count_kernel_positions(use, weight.shape, stride, groups, transposed=transposed)
-        state.record(layout.name, use)
-        state.flow.fed_by.setdefault(layout.name, set()).update(state.source_params((x,)))
+        state.record(layout.name, use, x)
         names.append(layout.name)
-    state.flow.contracted_again |= state.source_params((x,))
     if state.is_weight(bias):
         record_elementwise(state, call, bias, UseKind.ADD)
     return OutputInfo(source_params=frozenset(names))
@@ -392,7 +387,6 @@ def attention(state: TraceState, call: OpCall) -> OutputInfo:
     count = query.numel() // query.shape[-1] * key.shape[-2]
     state.record_product((query, key), query.shape[-1], count)
     state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
-    state.flow.contracted_again |= state.source_params(call.args[:3])
     return OutputInfo()
 
 

@@ -322,19 +322,18 @@ class ActivationProduct:
 class Flow:
     """Where the outputs of parameters go, by their names.
 
-    `products` counts the inner products with other activations that an output takes part in, and
-    `contracted_again` has those that reach another contraction. `reaches` are the entries of all
-    results that they go into, the next contraction's too, as they are or as a choice; `meets`
-    leaves out choices. `fed_by` has the parameters whose outputs one is contracted with, `gains`
-    those that multiply a larger one, entry by entry.
+    `products` counts the inner products with other activations that an output takes part in.
+    `reaches` are the entries of all results that they go into, the next contraction's too, as they
+    are or as a choice; `meets` leaves out choices. `fed_by` has the parameters whose outputs one is
+    contracted with, `takes` leaves out choices; `gains` has those that multiply a larger one.
     """
 
     activation_products: list[ActivationProduct] = field(default_factory=list)
     products: Counter[str] = field(default_factory=Counter)
-    contracted_again: set[str] = field(default_factory=set)
     meets: Counter[str] = field(default_factory=Counter)
     reaches: Counter[str] = field(default_factory=Counter)
     fed_by: dict[str, set[str]] = field(default_factory=dict)
+    takes: dict[str, set[str]] = field(default_factory=dict)
     gains: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -458,15 +457,6 @@ class TraceState:
         self.flow.activation_products.append(product)
         self.flow.products.update(dict.fromkeys(self.operand_params(operands), count))
 
-    def record_result(
-        self, sources: frozenset[str], operands: frozenset[str], outputs: Sequence[Tensor]
-    ) -> None:
-        """Record that outputs of parameters, as they are or as choices, went into `outputs`."""
-        # Of all parameters of a residual stream at once: one by one it would be depth^2 work.
-        entries = outputs[0].numel()
-        self.reaches[sources] += entries
-        self.meets[operands] += entries
-
     def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
         """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""
         for layout in self.weights.get(storage_id(weight), ()):
@@ -476,9 +466,13 @@ class TraceState:
             else:
                 yield layout, mapping
 
-    def record(self, name: str, use: Use) -> None:
-        """Record a use of the parameter `name`."""
+    def record(self, name: str, use: Use, summed: Tensor | None = None) -> None:
+        """Record a use of the parameter `name`, whose contraction sums over `summed`."""
         self.uses[name].append(use)
+        if summed is not None:
+            info, flow = self.activation(summed), self.flow
+            flow.fed_by.setdefault(name, set()).update(info.source_params)
+            flow.takes.setdefault(name, set()).update(info.operand_params, info.sigmoid_of)
 
     def record_unknown(self, name: str, why: str) -> None:
         """Record a use of the parameter `name` that is not understood."""

@@ -214,7 +214,9 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         if replaced is not None and call.name in (*MATMUL_ARGUMENTS, "convolution"):
             operands |= sigmoid_of  # what a weight sums over chooses nothing
         if depends_on_input:  # a spectral norm's iterations are no result
-            state.record_result(source_params, operands, outputs)
+            # Of all parameters of a residual stream at once: one by one it would be depth^2 work.
+            state.reaches[source_params] += outputs[0].numel()
+            state.meets[operands] += outputs[0].numel()
         activation = ActivationInfo(
             depends_on_input=(depends_on_input or info.takes_data) and not info.is_whole_weight,
             source_params=source_params if replaced is None else replaced,

@@ -36,7 +36,7 @@ class Convention:
     `names` are its words for some of a plan's settings, and `takes` all that such a group may hold,
     where it refuses others. `flattens` says of parameters of more than two dimensions, by their
     number, whether they are one matrix [first, all others], or a stack of their last two
-    dimensions; "asked" as a group says, and None where it takes none, or any.
+    dimensions, None where it takes none; "asked" as a group says. Without it any are taken.
     """
 
     factor: str
@@ -44,7 +44,7 @@ class Convention:
     others: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     takes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    flattens: Callable[[int], bool] | Literal["asked"] | None = None
+    flattens: Callable[[int], bool | None] | Literal["asked"] | None = None
 
     def group(self, group: Mapping[str, Any], *, orthogonal: bool) -> dict[str, Any]:
         """A plan's group as the implementation takes it."""
@@ -58,7 +58,7 @@ class Convention:
         if len(shape) < 3 or matrix is None or self.flattens is None:
             return False
         options = (self.flattens(len(shape)),) if callable(self.flattens) else (True, False)
-        counts = {True: (1, shape[0]), False: (prod(shape[:-2]), shape[-2])}
+        counts = {True: (1, shape[0]), False: (prod(shape[:-2]), shape[-2]), None: None}
         planned = (matrix[0], matrix[1] or shape[0])
         return next((flat for flat in options if counts[flat] == planned), None)
 
@@ -79,7 +79,7 @@ FLOORED, ROOT_MAX = "sqrt(max(1, rows / columns))", "0.2 sqrt(max(rows, columns)
 _COMMON = ("params", "lr", "weight_decay")
 _KELLER_JORDAN = ((*_COMMON, "momentum"), (*_COMMON, "betas", "eps"))
 CONVENTIONS: Mapping[str, Convention] = {
-    "torch": Convention(FLOORED, {"adjust_lr_fn": "original"}),
+    "torch": Convention(FLOORED, {"adjust_lr_fn": "original"}, flattens=lambda _: None),
     "keller_jordan": Convention(
         FLOORED,
         {"use_muon": True},
@@ -87,7 +87,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         takes=_KELLER_JORDAN,
         flattens=lambda dimensions: dimensions == 4,
     ),
-    "moonlight": Convention(ROOT_MAX, {"adjust_lr_fn": "match_rms_adamw"}),
+    "moonlight": Convention(ROOT_MAX, {"adjust_lr_fn": "match_rms_adamw"}, flattens=lambda _: None),
     "dion": Convention(
         "sqrt(rows / columns)",
         {"algorithm": "muon", "adjust_lr": "spectral_norm"},

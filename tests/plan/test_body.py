@@ -50,15 +50,19 @@ class Shared(Adapter):
 
 
 class Attention(Adapter):
-    """Attention all of which is of a fixed size: `a` is the query, `b` the way out."""
+    """Attention all of which is of a fixed size: `a` is the query, `b` the way out.
+
+    Between keys, values and what grows there are further weights of a fixed size.
+    """
 
     def __init__(self, d: int) -> None:
         super().__init__(d)
         self.k, self.v = nn.Linear(d, RANK), nn.Linear(d, RANK)
+        self.mix = nn.GRU(RANK, RANK, num_layers=2)
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.first(x))
-        q, k, v = (of(h) for of in (self.a, self.k, self.v))
+        q, k, v = self.a(h), *(self.mix(of(h))[0] for of in (self.k, self.v))
         out: Tensor = self.head(h + self.b(torch.softmax(q @ k.mT, -1) @ v))
         return out
 

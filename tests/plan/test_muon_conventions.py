@@ -351,8 +351,9 @@ def test_matrices_of_more_than_two_dimensions() -> None:
         with pytest.raises(ConfigError, match=r"grouped\.weight"):
             plan.param_groups(Convolutions(64), muon=name)
     build = without("grouped")
-    with pytest.raises(ConfigError, match=r"conv1.weight \[64, 64, 3\]"):
-        by_muon(build, *images).param_groups(build(64), muon="keller_jordan")
+    for name in ("keller_jordan", "torch", "moonlight"):  # torch's takes no third dimension
+        with pytest.raises(ConfigError, match=r"conv1.weight \[64, 64, 3\]"):
+            by_muon(build, *images).param_groups(build(64), muon=name)
     # Dion's flattens a group's convolutions where it says so: [64, 576], of which its factor is.
     model = build(64)
     flat = {
