@@ -395,7 +395,8 @@ def _planned(
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
     notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
     # An axis along which the target differs and no ladder was judged keeps the answer open.
-    open_axes = unvalidated(settings, target.size, ladders.verdicts) if ladders.verdicts else []
+    asks = request.validate or ladders.verdicts
+    open_axes = unvalidated(settings, target.size, ladders.verdicts) if asks else []
     check = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and target.size.width != settings.base.width:
