@@ -332,8 +332,8 @@ def flags() -> str:
     from sweeper.cli.options import common_options
 
     names = {
-        verb: [each.opts[0] for each in command.params if "--" in each.opts[0] and not each.hidden]
-        for verb, command in COMMANDS.items()
+        verb: [each.opts[0] for each in made().params if "--" in each.opts[0] and not each.hidden]
+        for verb, made in COMMANDS.items()
     }
     names["of every verb"] = [*common_options()]
     counts = ", ".join(f"{verb} {len(listed)}" for verb, listed in names.items())
