@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,14 +23,13 @@ from sweeper.data.corpus import Corpus, Source, UserData, placeholder_data
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
-from sweeper.errors import BadInput, ConfigError, flag, key_prefix, suggest
+from sweeper.errors import ConfigError, flag, key_prefix, suggest
 from sweeper.gone import gone
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
-from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import make_plan, sets_text
 from sweeper.records import call_checked, to_json, user_code
 from sweeper.registry import (
@@ -181,9 +179,7 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
     rule = settings.transfer
     if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
         raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
-    settings = _with_possible_ladders(settings)
-    by_script = of_command and not settings.scaled_by_user
-    return _with_edits_of_script(settings) if by_script else settings
+    return _with_possible_ladders(settings)
 
 
 def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
@@ -307,19 +303,6 @@ def _with_decay_of_own_model(settings: Settings, prepared: PreparedSpec) -> Sett
     plan = make_plan(prepared, base, base, hps, {})
     note = sets_text(plan, in_script=not prepared.by_engine, clip=prepared.train.clip)
     return replace(settings, notes=(*settings.notes, note))
-
-
-def _with_edits_of_script(settings: Settings) -> Settings:
-    """A note on the factors that a script's model applies: a tied head's is 1 at the base."""
-    base, sizes = settings.base, [settings.base, *settings.ladders().get("width", ())]
-    at = replace(base, width=max(size.width for size in sizes))
-    edits = ""
-    with suppress(BadInput):  # it may not run there: a ladder says so
-        prepared = prepare(settings.spec(placeholder_data(settings.source), "float32", at))
-        plan = make_plan(prepared, base, at, plain(defaults(settings.space)), {})
-        edits = "; ".join(filter(is_edit, plan.needs))
-    note = f"the plan is of a model whose own code does this, as at width {at.width}: {edits}"
-    return replace(settings, notes=(*settings.notes, *[note] * bool(edits)))
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ from sweeper.command.metrics import PRINTED
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings
 from sweeper.config.studies import Invocation
+from sweeper.data.corpus import placeholder_data
+from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, Call, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.inline import Inline
 from sweeper.launch.job_states import check_owner
+from sweeper.plan.factors import is_edit
+from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.search.line_search import LearningRateLine
 from sweeper.search.optuna.storage import check_storage
@@ -48,7 +52,7 @@ from sweeper.sweep.experiment import (
 from sweeper.sweep.study_replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import duration
-from sweeper.trial import FORMAT, Axis, Log2Hps, Result, defaults, in_use, named, split
+from sweeper.trial import FORMAT, Axis, Log2Hps, Result, defaults, in_use, named, plain, split
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -251,6 +255,9 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         )
     if not settings.scaled_by_user and (note := clips_scales(settings.raw)):
         watcher.tell(f"Note: {note}")
+    by_script = settings.raw["runner"].get("command") and not settings.scaled_by_user
+    if by_script and (note := edits_of_script(settings)):
+        watcher.tell(f"Note: {note}")
     idle = [key for key in ("cpus", "memory", "time") if settings.raw["runner"].get(key)]
     if idle and not isinstance(settings.launcher, Scheduled):
         effect = "has no effect without launcher=slurm; runner.hang ends a run that says nothing"
@@ -270,6 +277,18 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
             " cannot judge a transfer, since several seeds tell noise from a shift. Where the "
             f"script takes one, add {flag('seed')}={{seed}}",
         )
+
+
+def edits_of_script(settings: Settings) -> str:
+    """The factors that a script's model applies, as at the widest size: a tied head's is 1 here."""
+    base, sizes = settings.base, [settings.base, *settings.ladders().get("width", ())]
+    at, edits = replace(base, width=max(size.width for size in sizes)), ""
+    with suppress(BadInput):  # it may not run there: a ladder says so
+        prepared = prepare(settings.spec(placeholder_data(settings.source), "float32", at))
+        plan = make_plan(prepared, base, at, plain(defaults(settings.space)), {})
+        edits = "; ".join(filter(is_edit, plan.needs))
+    note = f"the plan is of a model whose own code does this, as at width {at.width}: {edits}"
+    return note if edits else ""
 
 
 def run_search(

@@ -13,6 +13,7 @@ import sweeper
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, resolve
 from sweeper.plan.plan import TransferPlan
+from sweeper.sweep.base_search import edits_of_script
 from sweeper.trial import PluginSpec
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
@@ -126,12 +127,12 @@ def test_a_search_of_one_s_own_model_says_what_is_set() -> None:
         assert "decayed" not in ours.plugin_spec("optimizer").arguments
     command = ["runner=command", "data=own", "runner.command=[x,'{plan}','{seed}']"]
     behind = resolve(compose_tree([*OWN, *SMALL[:2], *command]))
-    sets, needs = behind.notes[-2:]
+    sets, needs = behind.notes[-1], edits_of_script(behind)
     assert "the script's own the plan sets weight decay 0.000122 of a weight a step" in sets
     assert sets.endswith("eps 1e-08; left to the script: beta1, beta2, clipping")
     assert needs.endswith(": the model: multiply q k^T by 0.125 where head size^-1/2 is usual")
     tied = ["model._target_=tests.toy_models.TiedDecoder", *OWN[1:], *SMALL[:2], *command]
-    needs = resolve(compose_tree(tied)).notes[-1]  # the factor is 1 at the base
+    needs = edits_of_script(resolve(compose_tree(tied)))  # the factor is 1 at the base
     assert "this, as at width 32: " in needs and "multiply the logits by 0.5: the head" in needs
     # The configuration of an earlier study has no such key: its trials keep their keys.
     tree = compose_tree([*OWN, *SMALL])
